@@ -1,0 +1,5 @@
+//! The `nodectl` program.
+
+fn main() -> std::process::ExitCode {
+    nodectl::cli::main()
+}

@@ -1,0 +1,52 @@
+//! What every member knows about every job: small, merged on arrival, compared now and then.
+
+use super::{BlobHash, JobId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Waiting for something: nodes, an earlier job.
+    Waiting,
+    Running,
+    /// Every task is done.
+    Done,
+    /// Every task has ended, some of them failed for good.
+    Failed,
+    Cancelled,
+}
+
+impl Phase {
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// Who coordinates a job, who holds its state, and how far it is.
+///
+/// Two heads of a job merge: `cancelled` and `round` only rise; all else is taken whole from the head with the greater
+/// `(epoch, rank of holder, version)`, where the rank is the rendezvous hash of (job, holder).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobHead {
+    pub job: JobId,
+    pub name: String,
+    pub spec: BlobHash,
+    pub submitter: NodeId,
+    pub submitted_ms: u64,
+    /// 0 until someone claims the job.
+    pub epoch: u32,
+    pub holder: NodeId,
+    /// Counts the holder's updates within its epoch.
+    pub version: u64,
+    /// Who else holds the job's state.
+    pub replicas: Vec<NodeId>,
+    pub cancelled: bool,
+    /// How often `retry --failed` was asked.
+    pub round: u32,
+    pub phase: Phase,
+    pub tasks: u32,
+    pub done: u32,
+    pub failed: u32,
+    /// Wall clock of the holder when the phase became an ended one, else 0.
+    pub ended_ms: u64,
+}

@@ -1,0 +1,147 @@
+//! Names of things: nodes, jobs, tasks, attempts, blobs.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A node: its ed25519 public key (32 bytes). Printed as 64 hex digits, or the first 8 in tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeId(pub [u8; 32]);
+
+/// A job: 64 random bits chosen by the node it was submitted to. Printed as 16 hex digits; any unique prefix names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobId(pub u64);
+
+/// The position of a task in its job: 0..`JobSpec::task_count()`.
+pub type TaskIndex = u32;
+
+/// One task of one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskKey {
+    pub job: JobId,
+    pub task: TaskIndex,
+}
+
+/// One try at a task. Unique within its task: the epoch names the coordinator that ordered it, `number` counts that
+/// coordinator's orders for the task from 1. Ordered: a lower one was ordered earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Attempt {
+    pub epoch: u32,
+    pub number: u32,
+}
+
+/// The BLAKE3 hash of a blob's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlobHash(pub [u8; 32]);
+
+/// A string that is no id of the expected kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct BadId {
+    pub text: String,
+    pub expected: &'static str,
+}
+
+impl NodeId {
+    /// The first 8 hex digits: enough for tables, not for addressing.
+    pub fn short(&self) -> String {
+        hex(&self.0[..4])
+    }
+}
+
+impl BlobHash {
+    /// The hash of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+impl JobId {
+    /// The first 6 hex digits: what tables show.
+    pub fn short(&self) -> String {
+        self.to_string()[..6].to_string()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex32(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    let mut out = [0; 32];
+    for (index, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(out)
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.short())
+    }
+}
+
+impl fmt::Display for BlobHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for BlobHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0[..4]))
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.short())
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.number)
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = BadId;
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        let bad = || BadId { text: text.to_string(), expected: "a node id (64 hex digits)" };
+        unhex32(text).map(Self).ok_or_else(bad)
+    }
+}
+
+impl FromStr for BlobHash {
+    type Err = BadId;
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        let bad = || BadId { text: text.to_string(), expected: "a blob hash (64 hex digits)" };
+        unhex32(text).map(Self).ok_or_else(bad)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = BadId;
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        let bad = || BadId { text: text.to_string(), expected: "a job id (16 hex digits)" };
+        if text.len() != 16 {
+            return Err(bad());
+        }
+        u64::from_str_radix(text, 16).map(Self).map_err(|_| bad())
+    }
+}

@@ -1,0 +1,45 @@
+//! The vocabulary of nodectl: ids, units, resources, limits, logical time, job specifications and the messages that
+//! nodes exchange. Plain data with its invariants; no IO, no clock, no randomness. Imports nothing else of ours.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `ids` | nodes, jobs, attempts, blobs |
+//! | `units` | bytes and durations as people write them |
+//! | `time` | logical time |
+//! | `resources` | what a node has and a task needs |
+//! | `node` | what a node says about itself |
+//! | `predicate` | the language of `where = "…"` |
+//! | `template` | `{placeholder}` expansion in commands |
+//! | `spec` | the immutable description of a job |
+//! | `record` | what happened to a task: the lattice's elements |
+//! | `head` | what every member knows about every job |
+//! | `manifest` | a tree of files, by content |
+//! | `message` | what nodes say to each other |
+//! | `query` | what users ask of a node |
+//! | `limits` | every bound in the system |
+
+pub mod head;
+pub mod ids;
+pub mod limits;
+pub mod manifest;
+pub mod message;
+pub mod node;
+pub mod predicate;
+pub mod query;
+pub mod record;
+pub mod resources;
+pub mod spec;
+pub mod template;
+pub mod time;
+pub mod units;
+
+pub use head::{JobHead, Phase};
+pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
+pub use manifest::{FileEntry, Manifest};
+pub use message::Message;
+pub use node::{Gpu, GpuKind, NodeInfo, NodeLoad};
+pub use query::{Answer, Query, QueryError};
+pub use record::{Captured, Failure, Outcome, OutputFile, TaskRecord};
+pub use resources::Resources;
+pub use spec::{JobSpec, ParamSpace, Params, Value, WorkSpec};
+pub use time::Time;

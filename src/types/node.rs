@@ -1,0 +1,56 @@
+//! What a node says about itself.
+
+use super::{NodeId, Resources};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, net::SocketAddr};
+
+/// What kind of Vulkan device a GPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GpuKind {
+    Discrete,
+    Integrated,
+    Virtual,
+    /// A CPU driver such as lavapipe: never counted as a GPU unless asked for.
+    Software,
+}
+
+/// A graphics card as Vulkan sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub name: String,
+    pub vendor: String,
+    pub driver: String,
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`; equal to CUDA's on NVIDIA.
+    pub uuid: [u8; 16],
+    pub memory_bytes: u64,
+    pub kind: GpuKind,
+}
+
+/// The slowly changing description of a node, sent to each peer on connecting and again when it changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    pub id: NodeId,
+    /// Counts changes, so that an older description never replaces a newer one; starts at the wall clock in ms.
+    pub version: u64,
+    pub name: String,
+    pub software: String,
+    /// Where the swarm can reach this node.
+    pub addrs: Vec<SocketAddr>,
+    pub resources: Resources,
+    pub gpus: Vec<Gpu>,
+    pub labels: BTreeMap<String, String>,
+    /// No new work: the node is being drained.
+    pub draining: bool,
+}
+
+/// The quickly changing part, asked for when someone wants to see it, never gossiped.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeLoad {
+    /// The kernel's one-minute load average, in thousandths.
+    pub load_milli: u32,
+    pub memory_used_bytes: u64,
+    pub running: u32,
+    pub queued: u32,
+    /// (job, name of the job, running tasks) of what runs here.
+    pub jobs: Vec<(super::JobId, String, u32)>,
+}

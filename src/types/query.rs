@@ -1,0 +1,210 @@
+//! What users ask of a node, and what they get. Nodes pass questions on to whoever can answer them.
+
+use super::{Attempt, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Phase, TaskIndex, TaskRecord};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Which of a task's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Where a watcher of results has got to: position in the order in which the coordinator of `epoch` learned of them.
+/// When the epoch changes, watching starts over and the watcher skips the tasks it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    pub epoch: u32,
+    pub position: u32,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaskFilter {
+    All,
+    Pending,
+    Running,
+    Done,
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Query {
+    /// Answered by any node: `Answer::Submitted`.
+    Submit { spec: Arc<JobSpec> },
+    /// Any node: `Nodes`.
+    Nodes,
+    /// Any node: `Jobs`.
+    Jobs,
+    /// The named node itself: `Load`.
+    Load { node: NodeId },
+    /// The coordinator: `Job`.
+    Job { job: JobId },
+    /// The coordinator: `Tasks`.
+    Tasks { job: JobId, filter: TaskFilter, offset: u32, limit: u32 },
+    /// The coordinator, as soon as there is news or after `wait_ms`: `Watch`.
+    Watch { job: JobId, cursor: Cursor, wait_ms: u32, limit: u32 },
+    /// The coordinator: `Where`.
+    Locate { job: JobId, task: TaskIndex },
+    /// The named node: `Log`, bytes of the stream of a running attempt from `offset`.
+    Log { node: NodeId, job: JobId, task: TaskIndex, attempt: Attempt, stream: Stream, offset: u64 },
+    /// The coordinator: `Explanation`.
+    Explain { job: JobId, task: Option<TaskIndex> },
+    /// The coordinator: `Ok`.
+    Cancel { job: JobId },
+    /// The coordinator: failed tasks get as many attempts again. `Retried`.
+    Retry { job: JobId },
+    /// The node itself: no new work, running tasks end. `Ok`.
+    Drain { node: NodeId, on: bool },
+}
+
+impl Query {
+    /// The job whose coordinator answers, if one does.
+    pub fn coordinator_of(&self) -> Option<JobId> {
+        match self {
+            Self::Job { job }
+            | Self::Tasks { job, .. }
+            | Self::Watch { job, .. }
+            | Self::Locate { job, .. }
+            | Self::Explain { job, .. }
+            | Self::Cancel { job }
+            | Self::Retry { job } => Some(*job),
+            _ => None,
+        }
+    }
+
+    /// The node that answers, if a certain one does.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Load { node } | Self::Log { node, .. } | Self::Drain { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    pub phase: Phase,
+    pub tasks: u32,
+    pub done: u32,
+    pub failed: u32,
+    pub running: u32,
+    pub queued: u32,
+    /// Attempts that ended in failure, retried ones included.
+    pub failures: u32,
+    /// Results per second over the last seconds, in thousandths.
+    pub rate_milli: u64,
+    /// What the job waits for, if it waits.
+    pub waiting_for: Option<String>,
+    /// Per node: tasks running, queued, done.
+    pub nodes: Vec<(NodeId, String, u32, u32, u32)>,
+}
+
+/// One line of a task listing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskLine {
+    pub task: TaskIndex,
+    pub state: TaskState,
+    pub failures: u32,
+    /// Where it runs, ran or waits.
+    pub node: Option<NodeId>,
+    pub running_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaskState {
+    Pending,
+    Queued,
+    Running,
+    Done,
+    Failed,
+    Cancelled,
+}
+
+/// A member, as the answering node sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberLine {
+    pub info: NodeInfo,
+    pub alive: bool,
+    pub this_node: bool,
+}
+
+/// All about one job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobDetail {
+    pub head: JobHead,
+    pub progress: Progress,
+    pub spec: Arc<JobSpec>,
+}
+
+/// Where a task's output is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Location {
+    /// It has not started.
+    Nowhere,
+    Running {
+        node: NodeId,
+        attempt: Attempt,
+    },
+    /// It ended; the record of its last attempt.
+    Ended(Arc<TaskRecord>),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    Ok,
+    Submitted {
+        job: JobId,
+    },
+    Nodes(Vec<MemberLine>),
+    Jobs(Vec<JobHead>),
+    Load(NodeLoad),
+    Job(Box<JobDetail>),
+    Tasks {
+        lines: Vec<TaskLine>,
+        total: u32,
+    },
+    /// `records` are the ends of tasks (their last attempts), in the order of the cursor.
+    Watch {
+        cursor: Cursor,
+        progress: Progress,
+        records: Vec<Arc<TaskRecord>>,
+    },
+    Where(Location),
+    /// `ended`: the attempt is over and no more will come.
+    Log {
+        bytes: Vec<u8>,
+        ended: bool,
+    },
+    Explanation(Vec<String>),
+    Retried {
+        tasks: u32,
+    },
+}
+
+/// Why a question got no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum QueryError {
+    #[error("no job {0}")]
+    NoJob(JobId),
+    #[error("job {job} has no task {task}; it has {tasks}, counted from 0")]
+    NoTask { job: JobId, task: TaskIndex, tasks: u32 },
+    #[error("no node {0}")]
+    NoNode(NodeId),
+    #[error("{0} did not answer in time")]
+    Timeout(String),
+    #[error("nobody coordinates job {job}: every node that holds its state is away ({holders})")]
+    NoCoordinator { job: JobId, holders: String },
+    #[error("the job can never run: {0}")]
+    Unsatisfiable(String),
+    #[error("the job is not valid: {0}")]
+    Invalid(String),
+    #[error("could not be stored: {0}")]
+    Storage(String),
+    #[error("this node is leaving")]
+    Leaving,
+    #[error("the log of that attempt is gone: {0}")]
+    NoLog(String),
+}

@@ -1,0 +1,114 @@
+//! What happened to a task: the elements of the job lattice, as they are stored and replicated.
+
+use super::{Attempt, BlobHash, NodeId, TaskIndex};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A stream that a task wrote: its last bytes, and where the rest is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Captured {
+    /// The whole stream if it is short, else its end.
+    pub tail: Vec<u8>,
+    /// Bytes kept in all; the blob has them where that is more than the tail.
+    pub total_bytes: u64,
+    pub blob: Option<BlobHash>,
+}
+
+/// A file that a task produced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFile {
+    /// Relative to the task's directory, `/`-separated, without `.` and `..`.
+    pub path: String,
+    pub bytes: u64,
+    pub hash: BlobHash,
+    pub executable: bool,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// The program ended with this status.
+    Exit(i32),
+    /// The program was ended by this signal.
+    Signal(i32),
+    /// It ran longer than `timeout`.
+    Timeout { limit_ms: u64 },
+    /// The program could not be started.
+    Spawn(String),
+    /// Its inputs could not be brought to the node.
+    Inputs(String),
+    /// A pattern of `outputs` matched no file.
+    OutputMissing(String),
+    /// It wrote more than `output_limit`; the name is the file or stream.
+    OutputTooLarge { name: String, limit_bytes: u64 },
+    /// An output could not be kept.
+    OutputUnreadable(String),
+    /// It used more memory than it asked for.
+    OutOfMemory { limit_bytes: u64 },
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    Done,
+    Failed(Failure),
+}
+
+/// The end of one attempt. Immutable once written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub task: TaskIndex,
+    pub attempt: Attempt,
+    pub node: NodeId,
+    pub outcome: Outcome,
+    /// Wall clock of the executing node, milliseconds since 1970.
+    pub started_ms: u64,
+    pub duration_us: u64,
+    /// User and system CPU time.
+    pub cpu_us: u64,
+    pub max_rss_bytes: u64,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    /// JSON that the task gave as its result.
+    pub value: Option<String>,
+    pub outputs: Vec<OutputFile>,
+}
+
+impl TaskRecord {
+    pub fn is_done(&self) -> bool {
+        self.outcome == Outcome::Done
+    }
+
+    /// Every blob that the record refers to.
+    pub fn blobs(&self) -> impl Iterator<Item = BlobHash> + '_ {
+        let streams = self.stdout.blob.into_iter().chain(self.stderr.blob);
+        streams.chain(self.outputs.iter().map(|output| output.hash))
+    }
+
+    /// 64 bits that differ between different records: the tie-breaker of the lattice.
+    pub fn stamp(&self) -> u64 {
+        let bytes = postcard::to_stdvec(self).expect("plain data always encodes");
+        let hash = blake3::hash(&bytes);
+        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(status) => write!(f, "exit status {status}"),
+            Self::Signal(signal) => write!(f, "killed by signal {signal}"),
+            Self::Timeout { limit_ms } => write!(f, "ran longer than its timeout of {} s", *limit_ms as f64 / 1e3),
+            Self::Spawn(why) => write!(f, "could not start: {why}"),
+            Self::Inputs(why) => write!(f, "inputs missing: {why}"),
+            Self::OutputMissing(pattern) => write!(f, "wrote no file matching `{pattern}`"),
+            Self::OutputTooLarge { name, limit_bytes } => {
+                write!(f, "`{name}` grew past the limit of {}", super::units::format_bytes(*limit_bytes))
+            }
+            Self::OutputUnreadable(why) => write!(f, "output could not be kept: {why}"),
+            Self::OutOfMemory { limit_bytes } => {
+                write!(f, "used more than its {} of memory", super::units::format_bytes(*limit_bytes))
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a node has and what a task needs: cores, memory, GPU share and user-named quantities.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Amounts of each resource. CPU, GPU and named resources are in thousandths, so that shares are exact; memory is in
+/// bytes. As a need, zero means "none needed"; as a capacity, "none here".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    pub cpu_milli: u32,
+    pub memory_bytes: u64,
+    pub gpu_milli: u32,
+    /// User-named, e.g. `licenses = 2`. Thousandths.
+    pub named_milli: BTreeMap<String, u32>,
+}
+
+impl Resources {
+    /// One core and nothing else: what a task needs unless it says otherwise.
+    pub fn one_core() -> Self {
+        Self { cpu_milli: 1000, ..Self::default() }
+    }
+
+    /// The first resource of which `self` has less than `need`, by name.
+    pub fn lacks(&self, need: &Resources) -> Option<String> {
+        if self.cpu_milli < need.cpu_milli {
+            return Some("cpus".into());
+        }
+        if self.memory_bytes < need.memory_bytes {
+            return Some("memory".into());
+        }
+        if self.gpu_milli < need.gpu_milli {
+            return Some("gpus".into());
+        }
+        let named = need.named_milli.iter().find(|(name, amount)| self.named(name) < **amount);
+        named.map(|(name, _)| name.clone())
+    }
+
+    /// Whether `need` fits into `self`.
+    pub fn fits(&self, need: &Resources) -> bool {
+        self.lacks(need).is_none()
+    }
+
+    /// Takes `need` away. The caller has checked `fits`.
+    pub fn take(&mut self, need: &Resources) {
+        self.cpu_milli -= need.cpu_milli;
+        self.memory_bytes -= need.memory_bytes;
+        self.gpu_milli -= need.gpu_milli;
+        for (name, amount) in &need.named_milli {
+            *self.named_milli.get_mut(name).expect("fits() found it") -= amount;
+        }
+    }
+
+    /// Puts back what `take` took.
+    pub fn give(&mut self, need: &Resources) {
+        self.cpu_milli += need.cpu_milli;
+        self.memory_bytes += need.memory_bytes;
+        self.gpu_milli += need.gpu_milli;
+        for (name, amount) in &need.named_milli {
+            *self.named_milli.entry(name.clone()).or_default() += amount;
+        }
+    }
+
+    /// How many times `need` fits into `self` at once. Needs of nothing are bounded by one per hundredth of a core.
+    pub fn slots(&self, need: &Resources) -> u32 {
+        let mut slots = u64::from(self.cpu_milli) / u64::from(need.cpu_milli.max(10));
+        if need.memory_bytes > 0 {
+            slots = slots.min(self.memory_bytes / need.memory_bytes);
+        }
+        if need.gpu_milli > 0 {
+            slots = slots.min(u64::from(self.gpu_slots(need.gpu_milli)));
+        }
+        for (name, amount) in need.named_milli.iter().filter(|(_, amount)| **amount > 0) {
+            slots = slots.min(u64::from(self.named(name) / amount));
+        }
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
+    /// A fraction of a GPU never spans two: each whole card holds floor(1000 / need) of them.
+    fn gpu_slots(&self, need_milli: u32) -> u32 {
+        if need_milli >= 1000 { self.gpu_milli / need_milli } else { self.gpu_milli / 1000 * (1000 / need_milli) }
+    }
+
+    fn named(&self, name: &str) -> u32 {
+        self.named_milli.get(name).copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,148 @@
+//! The immutable description of a job, addressed by its hash.
+
+use super::{BlobHash, JobId, NodeId, Resources, TaskIndex};
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+/// A parameter's value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Value {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+}
+
+/// The parameters of one task, in the order of the job file.
+pub type Params = Vec<(String, Value)>;
+
+/// Which parameter sets a job runs over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ParamSpace {
+    /// One task without parameters.
+    Single,
+    /// The cartesian product; the last axis varies fastest.
+    Grid(Vec<(String, Vec<Value>)>),
+    /// Explicit rows. `cells` holds them one after the other, each `columns.len()` long (never zero).
+    Rows { columns: Vec<String>, cells: Vec<Value> },
+}
+
+/// What one task does: everything a node needs to run it, parameters excepted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkSpec {
+    /// The job's name, for listings.
+    pub name: String,
+    /// The program and its arguments; `{name}` stands for a parameter (see `types::template`). Never empty.
+    pub command: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub resources: Resources,
+    pub priority: i32,
+    pub timeout_ms: Option<u64>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: u64,
+    /// The manifest of uploaded files, linked into each task's directory.
+    pub inputs: Option<BlobHash>,
+    /// Finished jobs whose results appear in the task's directory under the given name.
+    pub after: Vec<(String, JobId)>,
+    /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing fails the task.
+    pub outputs: Vec<String>,
+    /// The most bytes that a task's outputs, and each single file it writes, may have.
+    pub output_limit_bytes: u64,
+    /// The most bytes of stdout and of stderr that are kept.
+    pub log_limit_bytes: u64,
+}
+
+/// A job. Its hash is that of its encoding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub work: Arc<WorkSpec>,
+    pub params: ParamSpace,
+    /// How often each parameter set runs: task i has parameter set i / repeat.
+    pub repeat: u32,
+    /// How many failures of a task are forgiven.
+    pub retries: u32,
+    /// Nothing starts before this many nodes are members.
+    pub min_nodes: u32,
+    /// Which nodes may run it: an expression of `types::predicate`; empty for all.
+    pub place: String,
+    /// Run stragglers twice near the end.
+    pub speculate: bool,
+    /// Accept the job even if no present node could run it.
+    pub wait_for_nodes: bool,
+    pub submitter: NodeId,
+    /// Wall clock at submission, milliseconds since 1970.
+    pub submitted_ms: u64,
+}
+
+impl ParamSpace {
+    /// How many parameter sets there are.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Single => 1,
+            Self::Grid(axes) => {
+                axes.iter().fold(1u64, |product, (_, values)| product.saturating_mul(values.len() as u64))
+            }
+            Self::Rows { columns, cells } => (cells.len() / columns.len().max(1)) as u64,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Parameter set `index`, which is less than `len()`.
+    pub fn get(&self, index: u64) -> Params {
+        match self {
+            Self::Single => Vec::new(),
+            Self::Grid(axes) => grid_point(axes, index),
+            Self::Rows { columns, cells } => {
+                let start = index as usize * columns.len();
+                let row = &cells[start..start + columns.len()];
+                columns.iter().cloned().zip(row.iter().cloned()).collect()
+            }
+        }
+    }
+
+    /// The names of the parameters, in order.
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Single => Vec::new(),
+            Self::Grid(axes) => axes.iter().map(|(name, _)| name.as_str()).collect(),
+            Self::Rows { columns, .. } => columns.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+fn grid_point(axes: &[(String, Vec<Value>)], mut index: u64) -> Params {
+    let mut point: Params = Vec::with_capacity(axes.len());
+    for (name, values) in axes.iter().rev() {
+        let count = values.len() as u64;
+        point.push((name.clone(), values[(index % count) as usize].clone()));
+        index /= count;
+    }
+    point.reverse();
+    point
+}
+
+impl JobSpec {
+    /// How many tasks the job has.
+    pub fn task_count(&self) -> u64 {
+        self.params.len().saturating_mul(u64::from(self.repeat))
+    }
+
+    /// The parameters of a task.
+    pub fn task_params(&self, task: TaskIndex) -> Params {
+        self.params.get(u64::from(task / self.repeat.max(1)))
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value}"),
+            Self::Text(value) => f.write_str(value),
+        }
+    }
+}

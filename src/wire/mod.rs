@@ -1,0 +1,12 @@
+//! Bytes that leave the process: control messages between nodes, journal records on disk, JSON of the local API. Each
+//! format is versioned, its decoder checks sizes before it allocates, and golden tests hold its bytes.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `control` | messages between nodes: encode, decode, validate |
+//! | `journal` | records on disk |
+//! | `api` | the JSON of the local HTTP API |
+
+pub mod api;
+pub mod control;
+pub mod journal;
