@@ -22,7 +22,7 @@ use crate::types::{ParamSpace, WorkSpec, limits, manifest::safe_path, predicate:
 use std::{ops::Range, path::PathBuf};
 
 #[rustfmt::skip]
-const KEYS: [&str; 24] = [
+pub(super) const KEYS: [&str; 24] = [
     "name", "kind", "after", "command", "env", "params", "zip", "files", "repeat", "source", "data", "outputs",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "resources",
