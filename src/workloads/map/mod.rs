@@ -48,8 +48,26 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let uploads = uploads::plan(fields, files, &command.words)?;
     check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
-    let work = WorkSpec {
-        name: name.clone(),
+    let job = PlannedJob {
+        after: after.iter().map(|other| other.value.clone()).collect(),
+        uploads,
+        into: into(fields)?,
+        work: work(fields, &name, command)?,
+        params,
+        repeat: repeat.map_or(1, |repeat| repeat.value),
+        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
+        place: place(fields)?,
+        speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+        wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
+        name,
+    };
+    Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
+}
+
+fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Result<WorkSpec, Fault> {
+    Ok(WorkSpec {
+        name: name.to_string(),
         command: command.words.into_iter().map(|word| word.value).collect(),
         env: command.env,
         resources: resources::plan(fields)?,
@@ -61,22 +79,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         outputs: command.outputs,
         output_limit_bytes: fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value),
         log_limit_bytes: fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value),
-    };
-    let job = PlannedJob {
-        name,
-        after: after.iter().map(|other| other.value.clone()).collect(),
-        uploads,
-        into: into(fields)?,
-        work,
-        params,
-        repeat: repeat.map_or(1, |repeat| repeat.value),
-        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
-        min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
-        place: place(fields)?,
-        speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
-        wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
-    };
-    Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
+    })
 }
 
 /// The job's name, or the file's where it has none.
