@@ -72,7 +72,7 @@ fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Resul
         env: command.env,
         resources: resources::plan(fields)?,
         priority: priority(fields)?,
-        timeout_ms: fields.duration("timeout")?.map(|timeout| millis(timeout.value)),
+        timeout_ms: timeout(fields)?,
         grace_ms: fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)),
         inputs: None,
         after: Vec::new(),
@@ -120,6 +120,16 @@ fn check_clash(after: &[Item<String>], uploads: &[super::Upload]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
+    match fields.duration("timeout")? {
+        Some(timeout) if millis(timeout.value) == 0 => {
+            let fault = Fault::new(timeout.span, "a timeout of less than a millisecond fails every task");
+            Err(fault.hint("for no timeout, leave it out"))
+        }
+        timeout => Ok(timeout.map(|timeout| millis(timeout.value))),
+    }
 }
 
 fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {
