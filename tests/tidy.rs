@@ -53,7 +53,7 @@ const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
 
 #[test]
 fn modules_import_only_what_their_layer_may() {
-    report(each_source(|source| layering(source)));
+    report(each_source(layering));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn logic_is_pure() {
 
 #[test]
 fn files_open_with_their_purpose_and_stay_readable() {
-    report(each_source(|source| shape(source)));
+    report(each_source(shape));
 }
 
 #[test]
