@@ -1,6 +1,10 @@
 //! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{` and `}}` stand for
 //! braces. Pure text: which names exist is the caller's business.
 
+/// The names that every task has besides its parameters: its index in the job, the number of this try (from 1), and the
+/// job's id.
+pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
+
 /// A `{name}` in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placeholder {
