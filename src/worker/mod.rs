@@ -1,1 +1,2 @@
-//! (worker)
+pub mod protocol;
+pub mod supervisor;
