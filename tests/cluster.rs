@@ -37,16 +37,6 @@ fn a_wrong_secret_sees_nothing_and_both_users_are_told() {
 }
 
 #[test]
-fn a_second_join_on_the_same_directory_says_so_and_succeeds() {
-    let cluster = Cluster::of(1);
-    let secret = cluster.dir.path().join("secret");
-    let again = cluster.run(0, &["join", "--secret-file", secret.to_str().expect("UTF-8")]);
-    assert_eq!(again.status.code(), Some(0), "{}", both(&again));
-    assert!(both(&again).contains("running"), "{}", both(&again));
-    assert_eq!(cluster.members(0), ["n0"]);
-}
-
-#[test]
 fn a_job_runs_on_every_node_and_its_results_come_back() {
     let cluster = Cluster::of(3);
     let job = CountedJob::new(&cluster, "squares", 50, "sleep 0.1", "");
@@ -90,7 +80,7 @@ fn the_coordinator_may_die() {
 #[test]
 fn all_nodes_may_die_and_acknowledged_results_are_not_computed_again() {
     let mut cluster = Cluster::of(3);
-    let job = CountedJob::new(&cluster, "squares", 40, "sleep 0.2", "");
+    let job = CountedJob::new(&cluster, "squares", 40, "sleep 0.2", "speculate = false");
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 10, LATER);
     let acknowledged = cluster.results(0, &id);
@@ -143,19 +133,6 @@ fn a_node_that_comes_back_is_a_member_again() {
 }
 
 #[test]
-fn a_mistake_in_the_job_file_is_shown_where_it_is() {
-    let cluster = Cluster::of(1);
-    let file = write_job(cluster.dir.path(), "bad", "name = \"bad\"\ncomand = [\"true\"]\n");
-    let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
-    let shown = both(&output);
-    assert_eq!(output.status.code(), Some(2), "{shown}");
-    for part in ["bad.toml:2:1", "comand", "did you mean `command`"] {
-        assert!(shown.contains(part), "`{part}` is missing in:\n{shown}");
-    }
-    assert_eq!(cluster.json(0, &["jobs", "--json"]).as_array().map(Vec::len), Some(0));
-}
-
-#[test]
 fn a_cancelled_job_stops_its_tasks() {
     let cluster = Cluster::of(2);
     let nap = format!("1000.{}", unique());
@@ -173,7 +150,7 @@ fn failed_tasks_are_shown_and_can_be_tried_again() {
     let flag = cluster.dir.path().join("flag");
     // Odd tasks fail until the flag is there.
     let script = format!("test $(( {{i}} % 2 )) = 0 || test -e {} || exit 3", flag.display());
-    let job = CountedJob::new(&cluster, "half", 8, &script, "retries = 1");
+    let job = CountedJob::new(&cluster, "half", 8, &script, "retries = 1\nspeculate = false");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
@@ -185,21 +162,6 @@ fn failed_tasks_are_shown_and_can_be_tried_again() {
     wait_until(LATER, "the job is done", || cluster.phase(0, &id).as_deref() == Some("done"));
     assert_all_squares(&cluster.results(0, &id), 8);
     assert_eq!(job.executions()[&0], 1, "what was done is not done again");
-}
-
-#[test]
-fn explain_says_what_a_job_waits_for() {
-    let mut cluster = Cluster::of(1);
-    let job = CountedJob::new(&cluster, "squares", 2, "true", "min_nodes = 2");
-    let id = cluster.submit(0, &job.file);
-    wait_until(SOON, "explain speaks of the missing node", || {
-        let output = cluster.run(0, &["explain", &id]);
-        output.status.success() && both(&output).contains("2") && both(&output).contains("node")
-    });
-    assert_eq!(cluster.phase(0, &id).as_deref(), Some("waiting"));
-    assert!(job.executions().is_empty());
-    cluster.add(&[]);
-    assert_eq!(cluster.wait_end(0, &id), "done");
 }
 
 #[test]
@@ -281,26 +243,6 @@ fn uploaded_files_reach_the_tasks() {
 }
 
 #[test]
-fn a_single_machine_needs_no_join() {
-    let cluster = Cluster::empty(Discovery::Peers);
-    let job = CountedJob::new(&cluster, "squares", 5, "true", "");
-    let into = cluster.dir.path().join("out");
-    let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
-    assert_eq!(code, Some(0), "{output}");
-    assert_all_squares(&read_results(&into), 5);
-}
-
-#[test]
-fn without_a_node_questions_end_with_status_3() {
-    let cluster = Cluster::empty(Discovery::Peers);
-    for question in [&["nodes"][..], &["jobs"], &["status"], &["cancel", "0123456789abcdef"]] {
-        let output = cluster.run(0, question);
-        assert_eq!(output.status.code(), Some(3), "{question:?}: {}", both(&output));
-        assert!(both(&output).contains("nodectl join"), "no hint: {}", both(&output));
-    }
-}
-
-#[test]
 fn a_full_disk_is_a_clear_error_and_the_node_lives_on() {
     let Some(disk) = SmallDisk::new("4m") else { return };
     let mut cluster = Cluster::empty(Discovery::Peers);
@@ -338,36 +280,6 @@ fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
     assert_all_squares(&cluster.results(0, &id), 10);
     assert!(cluster.log(0).contains("journal"), "the damage is not told");
     assert!(job.executions().values().all(|count| *count == 1));
-}
-
-#[test]
-fn the_secret_is_not_in_the_argument_list() {
-    let cluster = Cluster::empty(Discovery::Peers);
-    let secret = format!("hidden-{}", unique());
-    let data_dir = cluster.dir.path().join("n0");
-    let mut node = cluster.command(0);
-    node.arg("--data-dir").arg(&data_dir).args(["join", "--secret", &secret]).stdout(std::process::Stdio::null());
-    let mut node = node.stderr(std::process::Stdio::null()).spawn().expect("nodectl starts");
-    let arguments = || fs::read(format!("/proc/{}/cmdline", node.id())).unwrap_or_default();
-    let hidden = wait_for(SOON, "the node is up", || data_dir.join("api.sock").exists().then(arguments));
-    node.kill().expect("our child");
-    node.wait().expect("our child");
-    assert!(!String::from_utf8_lossy(&hidden).contains(&secret));
-}
-
-#[test]
-fn logs_of_a_running_task_can_be_followed() {
-    let cluster = Cluster::of(2);
-    let gate = cluster.dir.path().join("gate");
-    let script = format!("echo begun; while ! test -e {}; do sleep 0.05; done; echo ended", gate.display());
-    let text = format!("name = \"talk\"\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
-    let id = cluster.submit(0, &write_job(cluster.dir.path(), "talk", &text));
-    wait_until(SOON, "the first line is there", || both(&cluster.run(1, &["logs", &id])).contains("begun"));
-    let mut follower = cluster.command(1);
-    let follower = follower.args(["logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn().expect("starts");
-    fs::write(&gate, "").expect("writable");
-    let output = follower.wait_with_output().expect("it ends with the task");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>(), ["begun", "ended"]);
 }
 
 fn find_file(dir: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
