@@ -6,7 +6,7 @@ use common::{
     LATER, SOON,
     cluster::{Cluster, Discovery, both},
     job::{CountedJob, assert_all_squares, read_results, run_to_end, stdout, write_job},
-    processes_with, unique, wait_for, wait_until,
+    processes_with, unique, wait_until,
 };
 use std::{fs, process::Command};
 

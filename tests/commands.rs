@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    LATER, SOON,
+    SOON,
     cluster::{Cluster, Discovery, both},
     job::{CountedJob, assert_all_squares, read_results, run_to_end, write_job},
     processes_with, unique, wait_for, wait_until,
