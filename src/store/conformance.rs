@@ -122,6 +122,7 @@ pub fn task(task: TaskIndex, number: u32) -> Record {
         attempt: Attempt { epoch: 1, number },
         node: NodeId([1; 32]),
         outcome: Outcome::Done,
+        failures: 0,
         started_ms: 1,
         duration_us: 2,
         cpu_us: 3,
