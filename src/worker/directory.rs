@@ -105,13 +105,35 @@ impl Remover {
         remover.clear_trash().map_err(failed("clear", &trash))?;
         let jobs = remover.layout.jobs.clone();
         for entry in fs::read_dir(&jobs).map_err(failed("read", &jobs))? {
-            remover.remove_parts(&entry.map_err(failed("read", &jobs))?.path());
+            let entry = entry.map_err(failed("read", &jobs))?;
+            // Other names are not ours.
+            if entry.file_name().to_str().is_some_and(|name| name.parse::<JobId>().is_ok()) {
+                remover.remove_parts(&entry.path());
+            }
         }
         Ok(remover)
     }
 
-    /// Removes a directory that nobody uses any more.
+    /// Removes a directory that nobody uses any more. Its name is free at once.
     pub fn remove(&self, path: PathBuf) {
+        match self.set_aside(&path) {
+            Ok(aside) => self.enqueue(aside),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "could not set aside");
+                self.enqueue(path);
+            }
+        }
+    }
+
+    /// Renaming is at once and cannot be seen half done.
+    fn set_aside(&self, path: &Path) -> io::Result<PathBuf> {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let aside = self.layout.trash.join(format!("{}-{number}", std::process::id()));
+        fs::rename(path, &aside).map(|()| aside)
+    }
+
+    fn enqueue(&self, path: PathBuf) {
         let queue = self.queue.as_ref().expect("it is taken when this is dropped only");
         if let Err(mpsc::TrySendError::Full(path) | mpsc::TrySendError::Disconnected(path)) = queue.try_send(path) {
             remove_told(&path);
@@ -121,15 +143,7 @@ impl Remover {
     /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in it.
     pub fn remove_parts(&self, job_dir: &Path) {
         for part in ["tasks", "input", "after", "staging"] {
-            let number = self.counter.fetch_add(1, Ordering::Relaxed);
-            let aside = self.layout.trash.join(format!("{}-{number}", std::process::id()));
-            // Renaming is at once and cannot be seen half done; what is not there cannot be renamed.
-            match fs::rename(job_dir.join(part), &aside) {
-                Ok(()) => self.remove(aside),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-                Err(error) => tracing::warn!(path = %job_dir.display(), part, %error, "could not set aside"),
-            }
+            self.remove(job_dir.join(part));
         }
         // Fails while the journal is in it, which is as it should be.
         let _ = fs::remove_dir(job_dir);
@@ -137,7 +151,7 @@ impl Remover {
 
     fn clear_trash(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.layout.trash)? {
-            self.remove(entry?.path());
+            self.enqueue(entry?.path());
         }
         Ok(())
     }

@@ -3,11 +3,13 @@
 //! | file | what |
 //! |---|---|
 //! | `harness` | a runner in a temporary directory, with a fake rest of the node |
+//! | `cost` | what a task costs beyond its process |
 //! | `endings` | statuses, signals, limits, programs that cannot start |
 //! | `killing` | stops, timeouts, grandchildren, dead supervisors, dead nodes |
 //! | `results` | streams, results, outputs |
 //! | `inputs` | uploads, results of earlier jobs, environment |
 
+mod cost;
 mod endings;
 mod harness;
 mod inputs;
