@@ -1,3 +1,4 @@
 //! (app)
 
+pub mod machine;
 pub mod settings;

@@ -1,0 +1,89 @@
+//! Opening a journal for appending, at start-up and after any failure: the torn tail is cut off, damage is set aside.
+
+use super::{
+    super::disk::{Disk, DiskFile, Mode},
+    scan::{Rest, ScanError, scan},
+};
+use crate::{types::JobId, wire::journal::Record};
+use std::{
+    fs, io,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// At most this many damaged pieces of one journal are kept; a disk that damages more is beyond a journal's help.
+const MAX_SET_ASIDE: u32 = 1000;
+
+/// A journal that is ready for appending.
+pub struct Opened {
+    pub file: Arc<dyn DiskFile>,
+    /// Where the next frame goes; 0 if the header is still to be written.
+    pub end: u64,
+}
+
+/// Scans the journal at `path`, gives its records to `each`, and makes the file end after the last intact one.
+pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(u64, Record)) -> Result<Opened, ScanError> {
+    let file = disk.open(path, Mode::Write)?;
+    let found = scan(&*file, job, each)?;
+    cut(&*file, path, found.end, &found.rest)?;
+    Ok(Opened { file, end: found.end })
+}
+
+/// The same without the right to write: the records count, the file stays as it is, appends will fail by themselves.
+pub fn read_only(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(u64, Record)) -> Result<(), ScanError> {
+    let file = disk.open(path, Mode::Read)?;
+    let found = scan(&*file, job, each)?;
+    if found.rest != Rest::Nothing {
+        tracing::error!(path = %path.display(), offset = found.end, rest = ?found.rest, "journal ends badly and is read-only");
+    }
+    Ok(())
+}
+
+fn cut(file: &dyn DiskFile, path: &Path, end: u64, rest: &Rest) -> io::Result<()> {
+    match rest {
+        Rest::Nothing => return Ok(()),
+        Rest::Torn { bytes } => {
+            tracing::warn!(path = %path.display(), offset = end, bytes, "cutting off an unfinished append");
+        }
+        Rest::Damaged { bytes } => {
+            let aside = set_aside(file, path, end)?;
+            tracing::error!(
+                path = %path.display(), offset = end, bytes, kept = %aside.display(),
+                "journal is damaged: records before the offset count, the rest is kept aside. hint: check the disk"
+            );
+        }
+    }
+    file.truncate(end)?;
+    file.sync()
+}
+
+/// Copies everything from `from` on to `journal.damaged-<n>`, durably.
+fn set_aside(file: &dyn DiskFile, path: &Path, from: u64) -> io::Result<PathBuf> {
+    let (mut copy, aside) = new_aside(path)?;
+    let mut buffer = vec![0; 256 << 10];
+    let mut offset = from;
+    loop {
+        let count = file.read_at(&mut buffer, offset)?;
+        if count == 0 {
+            break;
+        }
+        copy.write_all(&buffer[..count])?;
+        offset += count as u64;
+    }
+    copy.sync_all()?;
+    Ok(aside)
+}
+
+fn new_aside(path: &Path) -> io::Result<(fs::File, PathBuf)> {
+    for number in 1..=MAX_SET_ASIDE {
+        let aside = path.with_file_name(format!("journal.damaged-{number}"));
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside) {
+            Ok(file) => return Ok((file, aside)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("{MAX_SET_ASIDE} damaged pieces are kept beside it already")))
+}
