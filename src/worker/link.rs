@@ -188,7 +188,7 @@ impl Shared {
                 Err(error) => return error,
             }
             loop {
-                match inbox.next() {
+                match inbox.take() {
                     Ok(Some(report)) => self.pass_on(report),
                     Ok(None) => break,
                     Err(error) => return error,
