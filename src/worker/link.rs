@@ -155,6 +155,7 @@ impl Shared {
         let child = Command::new(program)
             .args(args)
             .env_clear()
+            .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .process_group(0)
