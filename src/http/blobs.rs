@@ -155,7 +155,8 @@ pub(super) async fn get(
         Ok((file, bytes))
     };
     let (file, bytes) = opening.await.map_err(|error| ApiError::disk("reading a blob", &error))?;
-    let headers = [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (header::CONTENT_LENGTH, bytes.to_string())];
+    let headers =
+        [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (header::CONTENT_LENGTH, bytes.to_string())];
     Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES))).into_response())
 }
 

@@ -53,7 +53,9 @@ fn listening(report: &NetReport) -> Finding {
 fn way_hint(way: &str) -> &'static str {
     match way {
         "mdns" => "allow UDP port 5353 and multicast; the other ways go on without it",
-        "broadcast" | "loopback" => "allow UDP to the beacon port (network.beacon_port); the other ways go on without it",
+        "broadcast" | "loopback" => {
+            "allow UDP to the beacon port (network.beacon_port); the other ways go on without it"
+        }
         "--peer" => "check the address, and that the node there runs and shares the secret",
         "remembered" => "nothing to do: nodes seen from now on are remembered",
         _ => "name a node with --peer HOST:PORT",

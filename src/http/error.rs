@@ -47,7 +47,8 @@ impl ApiError {
     pub fn disk(doing: &str, error: &io::Error) -> Self {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let status = if full { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
-        Self::new(status, format!("{doing}: {error}")).hint("make room in the node's data directory, or check its rights")
+        Self::new(status, format!("{doing}: {error}"))
+            .hint("make room in the node's data directory, or check its rights")
     }
 }
 

@@ -85,7 +85,9 @@ pub(super) async fn tasks(
     let job = resolve::job(&shared, &reference).await?;
     let limit = args.limit.unwrap_or(DEFAULT_ROWS).min(MAX_ROWS);
     match shared.ask(Query::Tasks { job, filter, offset: args.offset, limit }).await? {
-        Answer::Tasks { lines, total } => Ok(Json(TaskList { tasks: lines.iter().map(TaskRow::from).collect(), total })),
+        Answer::Tasks { lines, total } => {
+            Ok(Json(TaskList { tasks: lines.iter().map(TaskRow::from).collect(), total }))
+        }
         _ => Err(ApiError::unexpected("the tasks of a job")),
     }
 }
@@ -165,7 +167,11 @@ async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<J
     if kind == "application/octet-stream" {
         let (spec, rest) = postcard::take_from_bytes(&bytes)
             .map_err(|error| ApiError::bad_request(format!("the body is no job specification: {error}")))?;
-        return if rest.is_empty() { Ok(spec) } else { Err(ApiError::bad_request("bytes after the job specification")) };
+        return if rest.is_empty() {
+            Ok(spec)
+        } else {
+            Err(ApiError::bad_request("bytes after the job specification"))
+        };
     }
     let request: JobRequest =
         serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;

@@ -105,7 +105,8 @@ impl Tail {
     async fn begin(mut self) -> Result<Self, ApiError> {
         match self.locate().await? {
             Location::Nowhere if !self.follow => {
-                let hint = format!("`nodectl explain {} {}` says why; `nodectl logs -f` waits for it", self.job, self.task);
+                let hint =
+                    format!("`nodectl explain {} {}` says why; `nodectl logs -f` waits for it", self.job, self.task);
                 return Err(ApiError::conflict(format!("task {} has not started", self.task)).hint(hint));
             }
             Location::Nowhere => {}

@@ -13,9 +13,26 @@ use utoipa::OpenApi;
                        Refusals are `Problem`s."
     ),
     paths(
-        cluster::node, cluster::nodes, cluster::devices, cluster::drain, cluster::leave, jobs::list, jobs::submit,
-        jobs::detail, jobs::tasks, jobs::explain, jobs::cancel, jobs::retry, results::page, results::events, logs::log,
-        blobs::put, blobs::head, blobs::get, doctor::doctor, document
+        cluster::node,
+        cluster::nodes,
+        cluster::devices,
+        cluster::drain,
+        cluster::leave,
+        jobs::list,
+        jobs::submit,
+        jobs::detail,
+        jobs::tasks,
+        jobs::explain,
+        jobs::cancel,
+        jobs::retry,
+        results::page,
+        results::events,
+        logs::log,
+        blobs::put,
+        blobs::head,
+        blobs::get,
+        doctor::doctor,
+        document
     )
 )]
 struct Description;

@@ -45,7 +45,11 @@ impl Client {
     }
 
     /// Sends a request; gives the answer once its head is there and says success. `doing` is for errors.
-    pub(super) async fn send(&self, doing: &str, request: Request<RequestBody>) -> Result<Response<Incoming>, ClientError> {
+    pub(super) async fn send(
+        &self,
+        doing: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, ClientError> {
         let sending = self.exchange(doing, request);
         let response = match timeout(ANSWER_TIMEOUT, sending).await {
             Ok(response) => response?,
