@@ -10,6 +10,7 @@
 //! | `node` | what a node says about itself |
 //! | `predicate` | the language of `where = "…"` |
 //! | `template` | `{placeholder}` expansion in commands |
+//! | `suggest` | "did you mean" |
 //! | `spec` | the immutable description of a job |
 //! | `record` | what happened to a task: the lattice's elements |
 //! | `head` | what every member knows about every job |
@@ -29,6 +30,7 @@ pub mod query;
 pub mod record;
 pub mod resources;
 pub mod spec;
+pub mod suggest;
 pub mod template;
 pub mod time;
 pub mod units;

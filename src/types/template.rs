@@ -1,1 +1,181 @@
-//! (template)
+//! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{` and `}}` stand for
+//! braces. Pure text: which names exist is the caller's business.
+
+/// The names that every task has besides its parameters: its index in the job, the number of this try (from 1), and the
+/// job's id.
+pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
+
+/// A `{name}` in a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placeholder {
+    pub name: String,
+    /// Byte offset of its `{`.
+    pub offset: usize,
+}
+
+/// A template that cannot be expanded. `offset` is in bytes from the start of the template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    #[error("`{{` at byte {offset} is never closed\nhint: a literal brace is written `{{{{`")]
+    Unclosed { offset: usize },
+    #[error("`}}` at byte {offset} closes nothing\nhint: a literal brace is written `}}}}`")]
+    Unopened { offset: usize },
+    #[error(
+        "`{{{text}}}` at byte {offset} is not a placeholder: a name has letters, digits, `_`, `-` and `.`\n\
+         hint: literal braces are written `{{{{` and `}}}}`"
+    )]
+    BadName { text: String, offset: usize },
+    #[error("nothing is known under the name `{name}` (placeholder at byte {offset})")]
+    Unknown { name: String, offset: usize },
+}
+
+impl TemplateError {
+    /// Where in the template, in bytes.
+    pub fn offset(&self) -> usize {
+        match self {
+            Self::Unclosed { offset }
+            | Self::Unopened { offset }
+            | Self::BadName { offset, .. }
+            | Self::Unknown { offset, .. } => *offset,
+        }
+    }
+}
+
+/// Replaces every placeholder by what `lookup` says. One pass: braces in replacements are left alone.
+pub fn expand(template: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, TemplateError> {
+    let mut out = String::with_capacity(template.len());
+    for piece in Pieces::new(template) {
+        match piece? {
+            Piece::Text(text) => out.push_str(text),
+            Piece::Name { name, offset } => match lookup(name) {
+                Some(value) => out.push_str(&value),
+                None => return Err(TemplateError::Unknown { name: name.to_string(), offset }),
+            },
+        }
+    }
+    Ok(out)
+}
+
+/// Every placeholder, in order, repeats included.
+pub fn placeholders(template: &str) -> Result<Vec<Placeholder>, TemplateError> {
+    let mut found = Vec::new();
+    for piece in Pieces::new(template) {
+        if let Piece::Name { name, offset } = piece? {
+            found.push(Placeholder { name: name.to_string(), offset });
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a placeholder may have this name.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
+}
+
+enum Piece<'t> {
+    Text(&'t str),
+    Name { name: &'t str, offset: usize },
+}
+
+/// Cuts a template at its braces; ends after the first error.
+struct Pieces<'t> {
+    template: &'t str,
+    at: usize,
+}
+
+impl<'t> Pieces<'t> {
+    fn new(template: &'t str) -> Self {
+        Self { template, at: 0 }
+    }
+
+    /// The piece at a brace. `rest` begins with it, at `offset`.
+    fn brace(&mut self, rest: &'t str, offset: usize) -> Result<Piece<'t>, TemplateError> {
+        if rest.starts_with("{{") || rest.starts_with("}}") {
+            self.at = offset + 2;
+            return Ok(Piece::Text(&rest[..1]));
+        }
+        if rest.starts_with('}') {
+            return Err(TemplateError::Unopened { offset });
+        }
+        let end = rest.find('}').ok_or(TemplateError::Unclosed { offset })?;
+        let name = &rest[1..end];
+        if !is_name(name) {
+            return Err(TemplateError::BadName { text: name.to_string(), offset });
+        }
+        self.at = offset + end + 1;
+        Ok(Piece::Name { name, offset })
+    }
+}
+
+impl<'t> Iterator for Pieces<'t> {
+    type Item = Result<Piece<'t>, TemplateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let offset = self.at;
+        let rest = self.template.get(offset..).filter(|rest| !rest.is_empty())?;
+        let text = &rest[..rest.find(['{', '}']).unwrap_or(rest.len())];
+        if !text.is_empty() {
+            self.at = offset + text.len();
+            return Some(Ok(Piece::Text(text)));
+        }
+        let piece = self.brace(rest, offset);
+        if piece.is_err() {
+            self.at = self.template.len();
+        }
+        Some(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn expand_abc(template: &str) -> Result<String, TemplateError> {
+        expand(template, &|name| match name {
+            "a" => Some("1".into()),
+            "b.c" => Some("{x}".into()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn names_are_replaced_once_and_doubled_braces_are_literal() {
+        assert_eq!(expand_abc("").unwrap(), "");
+        assert_eq!(expand_abc("--a={a} é{b.c}").unwrap(), "--a=1 é{x}");
+        assert_eq!(expand_abc("{{a}} {{{a}}}").unwrap(), "{a} {1}");
+    }
+
+    #[test]
+    fn errors_carry_their_place() {
+        assert_eq!(expand_abc("é{a"), Err(TemplateError::Unclosed { offset: 2 }));
+        assert_eq!(expand_abc("a}b"), Err(TemplateError::Unopened { offset: 1 }));
+        assert_eq!(expand_abc("{}"), Err(TemplateError::BadName { text: String::new(), offset: 0 }));
+        assert_eq!(expand_abc("{print $1}"), Err(TemplateError::BadName { text: "print $1".into(), offset: 0 }));
+        assert_eq!(expand_abc("{a}{z}"), Err(TemplateError::Unknown { name: "z".into(), offset: 3 }));
+        let message = TemplateError::BadName { text: "print $1".into(), offset: 4 }.to_string();
+        assert!(message.starts_with("`{print $1}` at byte 4 is not a placeholder"), "{message}");
+        assert!(message.ends_with("hint: literal braces are written `{{` and `}}`"), "{message}");
+    }
+
+    #[test]
+    fn placeholders_lists_in_order() {
+        let found = placeholders("x{a}{{b}}{c}").unwrap();
+        let expected = [("a", 1), ("c", 9)].map(|(name, offset)| Placeholder { name: name.into(), offset });
+        assert_eq!(found, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(template in "[a{}é. ]{0,24}") {
+            let _ = expand(&template, &|_| Some("v".into()));
+            let _ = placeholders(&template);
+        }
+
+        #[test]
+        fn escaped_text_comes_back(text in ".{0,40}") {
+            let escaped = text.replace('{', "{{").replace('}', "}}");
+            prop_assert_eq!(expand(&escaped, &|_| None), Ok(text));
+        }
+    }
+}

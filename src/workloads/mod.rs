@@ -1,1 +1,15 @@
-//! (workloads)
+//! What users ask the cluster to compute: the job file and its kinds.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `job_file` | a TOML file to planned jobs, with errors that show the place |
+//! | `map` | `kind = "map"`: a command over parameter sets |
+//! | `planned` | a job before it is submitted: uploads to manifest to specification |
+//! | `templates` | the job files that `nodectl init` writes |
+
+pub mod job_file;
+mod map;
+mod planned;
+pub mod templates;
+
+pub use planned::{PlannedJob, Submission, Upload};

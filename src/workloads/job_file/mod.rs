@@ -1,0 +1,114 @@
+//! The job file: TOML to planned jobs. Owns reading it, `[[job]]` and `after`; what the keys of a job mean is its kind's
+//! business. Every error shows file, line, column and the offending text.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `fault` | a problem at a place in the text |
+//! | `error` | the same with file, line and column, rendered for people |
+//! | `fields` | typed reading of TOML tables |
+//! | `order` | `after`: unknown names, cycles, a good order |
+
+mod error;
+mod fault;
+mod fields;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use super::{PlannedJob, map};
+pub use error::{Diagnostic, JobFileError};
+pub(super) use fault::Fault;
+pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
+use std::{io::Read, path::Path};
+use toml::de::{DeTable, DeValue};
+
+/// The largest job file; parameters beyond that go into a CSV or JSONL file beside it.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Reads a job file and everything that it refers to. The jobs come in an order in which they can be submitted.
+pub fn load(path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
+    let unreadable = |source| JobFileError::Unreadable { path: path.to_path_buf(), source };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(JobFileError::TooLarge { path: path.to_path_buf(), limit_bytes: MAX_BYTES });
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(&text, path),
+        Err(error) => {
+            let offset = error.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            Err(Fault::new(offset..offset + 1, "the file is not UTF-8 text from here on").in_file(path, &text))
+        }
+    }
+}
+
+/// The same for the text of a file at `path`; what it refers to is looked for beside that.
+pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
+    plan(text, path).map_err(|fault| fault.in_file(path, text))
+}
+
+fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
+    let root = DeTable::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        Fault::new(span, format!("this is not valid TOML: {}", error.message()))
+    })?;
+    let context = Context::new(text, path);
+    let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
+        let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
+        return order::order(vec![plan_job(&fields)?]);
+    };
+    if let Some((other, _)) = root.get_ref().iter().find(|(other, _)| other.get_ref() != "job") {
+        let fault = Fault::new(other.span(), format!("`{}` stands outside of the `[[job]]` tables", other.get_ref()));
+        return Err(fault.hint("in a file with `[[job]]`, every key belongs to one of them: move it below its header"));
+    }
+    let DeValue::Array(jobs) = jobs.get_ref() else {
+        return Err(Fault::new(key.span(), "`job` is a list of tables").hint("write `[[job]]`"));
+    };
+    let mut planned = Vec::with_capacity(jobs.len());
+    for job in jobs.iter() {
+        let DeValue::Table(table) = job.get_ref() else {
+            return Err(Fault::new(job.span(), "a job is a table").hint("write `[[job]]`"));
+        };
+        planned.push(plan_job(&Fields::new(&context, table, "a job", job.span()))?);
+    }
+    if planned.is_empty() {
+        return Err(Fault::new(key.span(), "the file has no job").hint("write `[[job]]`"));
+    }
+    order::order(planned)
+}
+
+/// What the parts of planning know of the file.
+pub(super) struct Context<'t> {
+    pub(super) text: &'t str,
+    /// The directory of the job file, to which its paths are relative.
+    pub(super) base: std::path::PathBuf,
+    /// The file's name without its ending: the name of a job that gives none.
+    pub(super) stem: String,
+}
+
+impl<'t> Context<'t> {
+    fn new(text: &'t str, path: &Path) -> Self {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Self { text, base: parent.to_path_buf(), stem }
+    }
+}
+
+/// A job and where its name and its `after` stand.
+pub(super) struct PlacedJob {
+    pub(super) job: PlannedJob,
+    pub(super) name_span: std::ops::Range<usize>,
+    pub(super) after_spans: Vec<std::ops::Range<usize>>,
+}
+
+fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+    if let Some(kind) = fields.string("kind")?
+        && kind.value != "map"
+    {
+        let fault = Fault::new(kind.span, format!("there is no kind `{}` of job", kind.value));
+        return Err(fault.hint("this version has `map`: a command over parameter sets"));
+    }
+    map::plan(fields)
+}

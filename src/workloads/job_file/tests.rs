@@ -1,0 +1,245 @@
+//! What job files mean, how their errors look, and that no text makes the reader panic.
+
+mod errors;
+
+use self::errors::WRONG;
+use super::*;
+use crate::{
+    types::{BlobHash, JobId, NodeId, ParamSpace, Value},
+    workloads::Submission,
+};
+use proptest::prelude::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+/// A directory with files for jobs to name.
+fn lab() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("count.py", "print(1)"),
+        ("run.sh", "echo"),
+        ("corpus/a.txt", "a"),
+        ("corpus/b.txt", "b"),
+        ("corpus/.hidden.txt", "h"),
+        ("src/lib.py", ""),
+        ("src/deep/more.py", ""),
+        ("src/cache.pyc", ""),
+        ("src/.gitignore", "*.pyc\n"),
+        ("good.csv", "k,name,zip\n1,one,007\n2.5,two,1e3\n"),
+        ("bad.csv", "k,name\n1,one\n2\n"),
+        ("twice.csv", "k,k\n1,2\n"),
+        ("empty.csv", "k\n"),
+        ("good.jsonl", "{\"k\": 1, \"ok\": true}\n\n{\"ok\": false, \"k\": -2.5}\n"),
+        ("bad.jsonl", "{\"k\": 1}\n{\"k\": [1]}\n"),
+    ] {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    std::fs::set_permissions(dir.path().join("run.sh"), PermissionsExt::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn plan_all(text: &str) -> Result<Vec<PlannedJob>, JobFileError> {
+    let dir = lab();
+    parse(text, &dir.path().join("job.toml"))
+}
+
+fn plan_one(text: &str) -> PlannedJob {
+    let mut jobs = plan_all(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    assert_eq!(jobs.len(), 1);
+    jobs.remove(0)
+}
+
+/// The rendered error of a job file, without the temporary directory's name.
+fn error(text: &str) -> String {
+    let dir = lab();
+    let error = parse(text, &dir.path().join("job.toml")).expect_err(text).to_string();
+    let canonical = dir.path().canonicalize().unwrap();
+    let error = error.replace(&format!("{}/", canonical.display()), "");
+    error.replace(&canonical.display().to_string(), "DIR")
+}
+
+fn paths(job: &PlannedJob) -> Vec<&str> {
+    job.uploads.iter().map(|upload| upload.path.as_str()).collect()
+}
+
+const ECHO: &str = "command = [\"echo\"]\n";
+
+#[test]
+fn the_shortest_job_has_the_documented_defaults() {
+    let job = plan_one(ECHO);
+    assert_eq!((job.name.as_str(), job.task_count(), job.retries, job.repeat), ("job", 1, 2, 1));
+    assert_eq!(job.params, ParamSpace::Single);
+    assert!(job.speculate && !job.wait_for_nodes && job.uploads.is_empty() && job.into.is_none());
+    assert_eq!((job.work.output_limit_bytes, job.work.log_limit_bytes), (4 << 30, 64 << 20));
+    assert_eq!((job.work.timeout_ms, job.work.grace_ms, job.work.resources.cpu_milli), (None, 5000, 1000));
+}
+
+#[test]
+fn every_key_reaches_the_specification() {
+    let job = plan_one(
+        r#"
+        name = "count"
+        kind = "map"
+        command = ["python3", "count.py", "{file}", "--k={k}", "{task}"]
+        files = "corpus/*.txt"
+        params = { k = [1, 2] }
+        repeat = 3
+        retries = 0
+        timeout = "2m"
+        grace = "1s"
+        priority = -5
+        min_nodes = 2
+        where = "gpu.memory >= 8 GiB"
+        speculate = false
+        wait = true
+        env = { SEED = 1, NAME = "{k}", RATE = 1.50, ON = true }
+        source = "src"
+        outputs = ["out-{k}/*.npy"]
+        output_limit = "1 GiB"
+        log_limit = 1000
+        into = "./results/"
+        [resources]
+        cpus = 0.5
+        memory = "2 GiB"
+        gpus = 0.25
+        licenses = 2
+        "#,
+    );
+    assert_eq!(paths(&job), ["corpus/a.txt", "corpus/b.txt", "count.py", "src/deep/more.py", "src/lib.py"]);
+    let (inputs, after) = (Some(BlobHash::of(b"tree")), vec![("a".to_string(), JobId(1))]);
+    let spec = job.spec(Submission { inputs, after: after.clone(), submitter: NodeId([7; 32]), submitted_ms: 9 });
+    assert_eq!((spec.task_count(), spec.repeat, spec.retries, spec.min_nodes), (12, 3, 0, 2));
+    assert_eq!((spec.submitter, spec.submitted_ms), (NodeId([7; 32]), 9));
+    let text = |text: &str| Value::Text(text.into());
+    assert_eq!(spec.task_params(3), vec![("file".into(), text("corpus/a.txt")), ("k".into(), Value::Int(2))]);
+    assert!(!spec.speculate && spec.wait_for_nodes && spec.place == "gpu.memory >= 8 GiB");
+    let work = &spec.work;
+    assert_eq!((work.timeout_ms, work.grace_ms, work.priority), (Some(120_000), 1000, -5));
+    assert_eq!((work.output_limit_bytes, work.log_limit_bytes), (1 << 30, 1000));
+    assert_eq!((work.inputs, &work.after), (inputs, &after));
+    assert_eq!(work.outputs, ["out-{k}/*.npy"]);
+    assert_eq!((work.resources.cpu_milli, work.resources.memory_bytes, work.resources.gpu_milli), (500, 2 << 30, 250));
+    assert_eq!(work.resources.named_milli["licenses"], 2000);
+    let mut env = work.env.clone();
+    env.sort();
+    let expected = [("NAME", "{k}"), ("ON", "true"), ("RATE", "1.50"), ("SEED", "1")];
+    assert_eq!(env, expected.map(|(name, value)| (name.to_string(), value.to_string())));
+    assert_eq!(job.into, Some("results".into()));
+    assert_eq!(crate::wire::control::validate_spec(&spec), Ok(()));
+}
+
+#[test]
+fn params_come_in_five_forms() {
+    let params = |text: &str| {
+        let job = plan_one(&format!("{ECHO}{text}"));
+        let rows: Vec<String> = (0..job.params.len())
+            .map(|index| job.params.get(index).iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" "))
+            .collect();
+        rows.join("; ")
+    };
+    assert_eq!(params("params = { z = [1, 2], a = ['x', true] }"), "z=1 a=x; z=1 a=true; z=2 a=x; z=2 a=true");
+    assert_eq!(params("zip = true\nparams = { z = [1, 2], a = ['x', 'y'] }"), "z=1 a=x; z=2 a=y");
+    assert_eq!(params("params = [{ k = 1, b = 0.5 }, { b = 2.5, k = 2 }]"), "k=1 b=0.5; k=2 b=2.5");
+    assert_eq!(params("params = 'good.csv'"), "k=1 name=one zip=007; k=2.5 name=two zip=1000");
+    assert_eq!(params("params = 'good.jsonl'"), "k=1 ok=true; k=-2.5 ok=false");
+    assert_eq!(params("params = { k = { range = [0, 7, 3] } }"), "k=0; k=3; k=6");
+    assert_eq!(params("params = { k = { range = [2, 0, -1] } }"), "k=2; k=1");
+    assert_eq!(params("params = { k = { range = [0.0, 0.3, 0.1] } }").matches("k=").count(), 3);
+    assert_eq!(
+        params("params = { k = { range = [9223372036854775806, 9223372036854775807] } }"),
+        "k=9223372036854775806"
+    );
+}
+
+#[test]
+fn a_million_tasks_are_planned_at_once() {
+    let job = plan_one(&format!("{ECHO}params = {{ i = {{ range = [0, 1000000] }} }}"));
+    assert_eq!(job.task_count(), 1_000_000);
+}
+
+#[test]
+fn data_takes_what_source_leaves_out() {
+    let source = plan_one(&format!("{ECHO}source = ['src', 'corpus']"));
+    assert_eq!(paths(&source), ["corpus/a.txt", "corpus/b.txt", "src/deep/more.py", "src/lib.py"]);
+    let data = plan_one(&format!("{ECHO}data = ['./src/', 'cor*']"));
+    let expected = ["corpus/.hidden.txt", "corpus/a.txt", "corpus/b.txt", "src/.gitignore", "src/cache.pyc"];
+    assert_eq!(paths(&data)[..5], expected);
+    assert_eq!(paths(&plan_one(&format!("{ECHO}source = 'src/cache.pyc'"))), ["src/cache.pyc"], "named, so taken");
+    assert!(paths(&plan_one(&format!("{ECHO}source = '.'"))).contains(&"src/deep/more.py"));
+}
+
+#[test]
+fn a_program_beside_the_job_file_travels() {
+    let job = plan_one("command = ['./run.sh']");
+    assert_eq!(paths(&job), ["run.sh"]);
+    assert!(job.uploads[0].executable);
+}
+
+#[test]
+fn jobs_are_ordered_by_after() {
+    let text = "[[job]]\nname = 'c'\nafter = ['b', 'a']\ncommand = ['x']\n[[job]]\nname = 'b'\nafter = 'a'\ncommand = ['x']\n[[job]]\nname = 'a'\ncommand = ['x']";
+    let names: Vec<String> = plan_all(text).unwrap().into_iter().map(|job| job.name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+#[test]
+fn links_may_stay_but_not_leave() {
+    let (dir, outside) = (lab(), tempfile::tempdir().unwrap());
+    std::fs::write(outside.path().join("secret"), "s").unwrap();
+    symlink(dir.path().join("count.py"), dir.path().join("src/inside.py")).unwrap();
+    let job = |text: &str| parse(&format!("{ECHO}{text}"), &dir.path().join("job.toml"));
+    assert!(paths(&job("source = 'src'").unwrap()[0]).contains(&"src/inside.py"));
+    symlink(outside.path(), dir.path().join("src/out")).unwrap();
+    let error = job("source = 'src'").unwrap_err().to_string();
+    assert!(error.contains("`src/out/secret` is a link that leaves the directory of the job file"), "{error}");
+    std::fs::remove_file(dir.path().join("src/out")).unwrap();
+    symlink(dir.path().join("src"), dir.path().join("src/loop")).unwrap();
+    let error = job("source = 'src'").unwrap_err().to_string();
+    assert!(error.contains("cannot look for files"), "{error}");
+}
+
+#[test]
+fn manifests_name_what_was_stored() {
+    let job = plan_one(&format!("{ECHO}data = 'corpus'"));
+    let store = async |path: &Path| std::io::Result::Ok((BlobHash::of(path.as_os_str().as_encoded_bytes()), 1));
+    let manifest = futures::executor::block_on(job.manifest(store)).unwrap().unwrap();
+    assert_eq!(manifest.files.len(), 3);
+    assert_eq!(manifest.files[1].path, "corpus/a.txt");
+    let failing = async |_: &Path| Err(std::io::Error::other("disk full"));
+    assert!(futures::executor::block_on(job.manifest(failing)).is_err());
+    let nothing = plan_one(ECHO);
+    assert_eq!(futures::executor::block_on(nothing.manifest(async |_: &Path| Err(()))), Ok(None));
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let dir = lab();
+    let error = load(&dir.path().join("none.toml")).unwrap_err().to_string();
+    assert!(error.contains("none.toml: No such file") && error.contains("nodectl init"), "{error}");
+    assert!(load(dir.path()).is_err());
+    std::fs::write(dir.path().join("latin.toml"), b"# caf\xe9\n").unwrap();
+    let error = load(&dir.path().join("latin.toml")).unwrap_err().to_string();
+    assert!(error.contains("not UTF-8") && error.contains("latin.toml:1:6"), "{error}");
+    std::fs::write(dir.path().join("large.toml"), vec![b'#'; MAX_BYTES as usize + 1]).unwrap();
+    assert!(matches!(load(&dir.path().join("large.toml")), Err(JobFileError::TooLarge { .. })));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".{0,200}") {
+        let _ = parse(&text, Path::new("job.toml"));
+    }
+
+    /// Valid keys with wrong values, cut and mixed.
+    #[test]
+    fn no_mutation_panics(first in 0..WRONG.len(), second in 0..WRONG.len(), cut in 0usize..120, noise in "[\\[\\]{}=\"'\né0-9.]{0,3}") {
+        let mut text = WRONG[first].to_string();
+        let at = (0..=cut.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.insert_str(at, &noise);
+        text.push('\n');
+        text.push_str(WRONG[second].split_once('\n').map_or("", |(_, rest)| rest));
+        let dir = tempfile::tempdir().unwrap();
+        let _ = parse(&text, &dir.path().join("job.toml"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Which files travel with a job: `source`, `data`, `files`, and what `command` names. Nothing outside of the job file's
+//! directory does, by `..` or by a link. Reads directories and metadata, never contents.
+
+use crate::{
+    types::manifest::safe_path,
+    workloads::{
+        Upload,
+        job_file::{Context, Fault, Fields, Item},
+    },
+};
+use globset::{GlobBuilder, GlobMatcher};
+use ignore::{DirEntry, WalkBuilder};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// The most files of one job.
+const MAX_FILES: usize = 1_000_000;
+
+/// What a directory or pattern leaves out. A file that is named is always taken.
+#[derive(Clone, Copy, PartialEq)]
+enum Skip {
+    /// `source`: hidden files and what `.gitignore`, `.ignore` and `.nodectlignore` name.
+    Ignored,
+    /// `files`: hidden files.
+    Hidden,
+    /// `data`: some formats need their hidden files.
+    Nothing,
+}
+
+/// The files of `files = …`, one task each; None without the key.
+pub(super) fn task_files(fields: &Fields<'_, '_>) -> Result<Option<Vec<Upload>>, Fault> {
+    let Some(key) = fields.get("files") else { return Ok(None) };
+    let mut found = BTreeMap::new();
+    for item in fields.one_or_more("files")? {
+        collect(fields.context, &item, Skip::Hidden, &mut found)?;
+    }
+    if found.is_empty() {
+        return Err(Fault::new(key.span(), "`files` names no file: there would be no task"));
+    }
+    Ok(Some(found.into_values().collect()))
+}
+
+/// Everything that travels with the job, sorted by path.
+pub(super) fn plan(
+    fields: &Fields<'_, '_>,
+    files: Option<Vec<Upload>>,
+    words: &[Item<String>],
+) -> Result<Vec<Upload>, Fault> {
+    let mut found: BTreeMap<String, Upload> =
+        files.into_iter().flatten().map(|upload| (upload.path.clone(), upload)).collect();
+    for (key, skip) in [("source", Skip::Ignored), ("data", Skip::Nothing)] {
+        for item in fields.one_or_more(key)? {
+            collect(fields.context, &item, skip, &mut found)?;
+        }
+    }
+    for word in words {
+        let relative = tidy(&word.value);
+        if safe_path(relative) && fields.context.base.join(relative).is_file() {
+            add(fields.context, relative, word.span.clone(), &mut found)?;
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Without `./` before and `/` behind.
+fn tidy(path: &str) -> &str {
+    let mut path = path;
+    while let Some(rest) = path.strip_prefix("./") {
+        path = rest.trim_start_matches('/');
+    }
+    path.trim_end_matches('/')
+}
+
+/// Adds what one path or pattern names; naming nothing is an error.
+fn collect(
+    context: &Context<'_>,
+    item: &Item<String>,
+    skip: Skip,
+    found: &mut BTreeMap<String, Upload>,
+) -> Result<(), Fault> {
+    let name = tidy(&item.value);
+    let span = || item.span.clone();
+    if name != "." && !name.is_empty() && !safe_path(name) {
+        let fault = Fault::new(span(), format!("`{}` leaves the directory of the job file", item.value));
+        return Err(fault.hint("only files below it travel with the job: move the job file up, or copy them"));
+    }
+    let path = context.base.join(name);
+    if path.is_file() {
+        return add(context, name, span(), found);
+    }
+    let (root, pattern) = if path.is_dir() { (name, None) } else { pattern(context, item, name)? };
+    let mut matched = false;
+    walk(context, root, skip, span(), |relative| {
+        if pattern.as_ref().is_none_or(|pattern| matches(pattern, relative, skip)) {
+            matched = true;
+            add(context, relative, span(), found)?;
+        }
+        Ok(())
+    })?;
+    if matched {
+        return Ok(());
+    }
+    let fault = Fault::new(span(), format!("no file matches `{}` in `{}`", item.value, context.base.display()));
+    Err(match skip {
+        Skip::Ignored => fault.hint("hidden and git-ignored files are left out of `source`; `data` takes them"),
+        Skip::Hidden | Skip::Nothing => fault,
+    })
+}
+
+/// Whether the pattern names the file; for uploads also a directory above it.
+fn matches(pattern: &GlobMatcher, relative: &str, skip: Skip) -> bool {
+    pattern.is_match(relative)
+        || (skip != Skip::Hidden && Path::new(relative).ancestors().skip(1).any(|above| pattern.is_match(above)))
+}
+
+/// A pattern, and the directory below which all that it can match lies.
+fn pattern<'n>(
+    context: &Context<'_>,
+    item: &Item<String>,
+    name: &'n str,
+) -> Result<(&'n str, Option<GlobMatcher>), Fault> {
+    let Some(special) = name.find(['*', '?', '[', '{']) else {
+        let fault = Fault::new(item.span.clone(), format!("`{}` does not exist", item.value));
+        return Err(fault.hint(format!("it was looked for in `{}`, where the job file is", context.base.display())));
+    };
+    let glob = GlobBuilder::new(name)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| Fault::new(item.span.clone(), format!("`{}` is no pattern: {}", item.value, error.kind())))?;
+    let root = name[..special].rfind('/').map_or("", |slash| &name[..slash]);
+    Ok((root, Some(glob.compile_matcher())))
+}
+
+/// Gives every file below `root`, relative to the job file's directory. Walks from that directory, so that ignore files
+/// above `root` count, but none above it.
+fn walk(
+    context: &Context<'_>,
+    root: &str,
+    skip: Skip,
+    span: Range<usize>,
+    mut each: impl FnMut(&str) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let base = context.base.clone();
+    let root = if root == "." { base.clone() } else { base.join(root) };
+    let ignored = skip == Skip::Ignored;
+    let mut builder = WalkBuilder::new(&base);
+    builder.standard_filters(false).follow_links(true).hidden(skip != Skip::Nothing);
+    builder.ignore(ignored).git_ignore(ignored).require_git(false);
+    if ignored {
+        builder.add_custom_ignore_filename(".nodectlignore");
+    }
+    builder.filter_entry(move |entry| entry.path().starts_with(&root) || root.starts_with(entry.path()));
+    for entry in builder.build() {
+        let entry = entry.map_err(|error| Fault::new(span.clone(), format!("cannot look for files: {error}")))?;
+        if entry.file_type().is_some_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        each(&relative(&entry, &context.base, &span)?)?;
+    }
+    Ok(())
+}
+
+fn relative(entry: &DirEntry, base: &Path, span: &Range<usize>) -> Result<String, Fault> {
+    let below = entry.path().strip_prefix(base).unwrap_or(entry.path());
+    let text = below.to_str().filter(|text| safe_path(text));
+    text.map(str::to_string).ok_or_else(|| {
+        let fault = Fault::new(span.clone(), format!("the name of {:?} cannot travel", entry.path()));
+        fault.hint("names are UTF-8, without backslashes, and at most 1,024 bytes with their directories")
+    })
+}
+
+/// Adds one file after checking that it is one, and that it lies where it seems to.
+fn add(
+    context: &Context<'_>,
+    relative: &str,
+    span: Range<usize>,
+    found: &mut BTreeMap<String, Upload>,
+) -> Result<(), Fault> {
+    let source: PathBuf = context.base.join(relative);
+    let unreadable = |error: std::io::Error| Fault::new(span.clone(), format!("cannot read `{relative}`: {error}"));
+    let real = source.canonicalize().map_err(unreadable)?;
+    if !real.starts_with(context.base.canonicalize().map_err(unreadable)?) {
+        let message =
+            format!("`{relative}` is a link that leaves the directory of the job file, to `{}`", real.display());
+        return Err(Fault::new(span, message).hint("replace the link by a copy"));
+    }
+    let metadata = source.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(Fault::new(span, format!("`{relative}` is neither a file nor a directory")));
+    }
+    if found.len() == MAX_FILES {
+        return Err(Fault::new(span, format!("more than {MAX_FILES} files")).hint("pack them into archives"));
+    }
+    let executable = metadata.permissions().mode() & 0o111 != 0;
+    found.insert(relative.to_string(), Upload { path: relative.to_string(), source, executable });
+    Ok(())
+}

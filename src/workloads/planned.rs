@@ -1,0 +1,87 @@
+//! A job between its file and its submission. Knows which files it needs, not how they are stored: the caller stores
+//! each upload, and gets the manifest and then the specification.
+
+use crate::types::{BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// A file that travels with the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    /// Where tasks find it, relative to their directory; passes `manifest::safe_path`.
+    pub path: String,
+    /// Where it is on this machine.
+    pub source: PathBuf,
+    pub executable: bool,
+}
+
+/// A valid job, complete but for what only its submission decides.
+#[derive(Clone, Debug)]
+pub struct PlannedJob {
+    pub name: String,
+    /// Names of jobs of the same file that come first. They precede this one in what `job_file::load` returns.
+    pub after: Vec<String>,
+    /// Sorted by path, each path once.
+    pub uploads: Vec<Upload>,
+    /// Where `run` puts results, relative to its working directory; None for `<name>-<job id>`.
+    pub into: Option<PathBuf>,
+    /// `inputs` and `after` are empty until `spec` fills them in.
+    pub work: WorkSpec,
+    pub params: ParamSpace,
+    pub repeat: u32,
+    pub retries: u32,
+    pub min_nodes: u32,
+    pub place: String,
+    pub speculate: bool,
+    pub wait_for_nodes: bool,
+}
+
+/// What is known only when a job is submitted.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// The hash of the encoded manifest; None for a job without uploads.
+    pub inputs: Option<BlobHash>,
+    /// For each of `PlannedJob::after`, the job that it became.
+    pub after: Vec<(String, JobId)>,
+    pub submitter: NodeId,
+    pub submitted_ms: u64,
+}
+
+impl PlannedJob {
+    pub fn task_count(&self) -> u64 {
+        self.params.len().saturating_mul(u64::from(self.repeat))
+    }
+
+    /// Stores every upload with `store`, which returns a file's hash and size, and lists them. None without uploads.
+    /// The caller stores the encoded manifest too, and gives its hash to `spec`.
+    pub async fn manifest<E>(
+        &self,
+        mut store: impl AsyncFnMut(&Path) -> Result<(BlobHash, u64), E>,
+    ) -> Result<Option<Manifest>, E> {
+        let mut files = Vec::with_capacity(self.uploads.len());
+        for upload in &self.uploads {
+            let (hash, bytes) = store(&upload.source).await?;
+            files.push(FileEntry { path: upload.path.clone(), bytes, hash, executable: upload.executable });
+        }
+        Ok(if files.is_empty() { None } else { Some(Manifest { files }) })
+    }
+
+    /// The specification to submit.
+    pub fn spec(&self, submission: Submission) -> JobSpec {
+        let work = WorkSpec { inputs: submission.inputs, after: submission.after, ..self.work.clone() };
+        JobSpec {
+            work: Arc::new(work),
+            params: self.params.clone(),
+            repeat: self.repeat,
+            retries: self.retries,
+            min_nodes: self.min_nodes,
+            place: self.place.clone(),
+            speculate: self.speculate,
+            wait_for_nodes: self.wait_for_nodes,
+            submitter: submission.submitter,
+            submitted_ms: submission.submitted_ms,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The job files that `nodectl init` writes: those of `config/jobs/`, which the tests load.
+
+/// A file of a template: its path relative to the directory that `init` writes to, and its bytes.
+pub type TemplateFile = (&'static str, &'static [u8]);
+
+/// A job file with what it needs to run as it is.
+pub struct Template {
+    pub kind: &'static str,
+    pub summary: &'static str,
+    /// The job file first.
+    pub files: &'static [TemplateFile],
+}
+
+/// Every template; the first is what `init` writes when no kind is named.
+pub fn kinds() -> &'static [Template] {
+    &TEMPLATES
+}
+
+/// The template of a kind.
+pub fn find(kind: &str) -> Option<&'static Template> {
+    TEMPLATES.iter().find(|template| template.kind == kind)
+}
+
+static TEMPLATES: [Template; 2] = [
+    Template {
+        kind: "map",
+        summary: "a command over parameter sets, with every key explained",
+        files: &[("job.toml", include_bytes!("../../config/jobs/map.toml"))],
+    },
+    Template {
+        kind: "quickstart",
+        summary: "nearest neighbours on 1,797 handwritten digits: a sweep, then a table",
+        files: &[
+            ("quickstart.toml", include_bytes!("../../config/jobs/quickstart.toml")),
+            ("quickstart/knn.py", include_bytes!("../../config/jobs/quickstart/knn.py")),
+            ("quickstart/table.py", include_bytes!("../../config/jobs/quickstart/table.py")),
+            ("quickstart/digits.csv.gz", include_bytes!("../../config/jobs/quickstart/digits.csv.gz")),
+            ("quickstart/SOURCE.md", include_bytes!("../../config/jobs/quickstart/SOURCE.md")),
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workloads::{job_file, map};
+
+    /// Writes a template as `init` does and plans its jobs.
+    fn plan(template: &Template) -> Vec<crate::workloads::PlannedJob> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, bytes) in template.files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        job_file::load(&dir.path().join(template.files[0].0)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn every_template_is_a_valid_job_file() {
+        for template in kinds() {
+            assert!(!plan(template).is_empty(), "{}", template.kind);
+        }
+        assert_eq!(plan(find("map").unwrap())[0].task_count(), 6);
+        assert!(find("nothing").is_none());
+    }
+
+    #[test]
+    fn the_quickstart_ships_all_that_it_uploads() {
+        let jobs = plan(find("quickstart").unwrap());
+        let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["knn", "table"]);
+        assert_eq!((jobs[0].task_count(), jobs[1].task_count()), (15, 1));
+        assert_eq!(jobs[1].after, ["knn"]);
+        let paths: Vec<&str> = jobs[0].uploads.iter().map(|upload| upload.path.as_str()).collect();
+        assert_eq!(paths, ["quickstart/digits.csv.gz", "quickstart/knn.py"]);
+    }
+
+    #[test]
+    fn the_map_template_shows_every_key() {
+        let text = std::str::from_utf8(find("map").unwrap().files[0].1).unwrap();
+        for key in map::KEYS {
+            let shown = |line: &str| {
+                let line = line.trim_start_matches("# ").trim_start_matches('[');
+                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
+            };
+            assert!(text.lines().any(shown), "{key} is not shown");
+        }
+    }
+
+    /// Every commented key, uncommented on its own, is accepted; of `params` the commented forms replace the first.
+    #[test]
+    fn what_the_map_template_comments_out_is_valid() {
+        let text = std::str::from_utf8(find("map").unwrap().files[0].1).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [("sweep.csv", "width,height\n1,2\n"), ("corpus/a.txt", ""), ("src/a.py", "")] {
+            std::fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.path().join(path), text).unwrap();
+        }
+        std::fs::create_dir_all(dir.path().join("images")).unwrap();
+        std::fs::write(dir.path().join("images/a.tif"), "").unwrap();
+        std::fs::create_dir_all(dir.path().join("tables")).unwrap();
+        std::fs::write(dir.path().join("tables/a.csv"), "").unwrap();
+        let is_key = |line: &&str| map::KEYS.iter().any(|key| line.starts_with(&format!("# {key} = ")));
+        let mut tried = 0;
+        for line in text.lines().filter(is_key).filter(|line| !line.starts_with("# after")) {
+            let bare: String = text
+                .lines()
+                .filter(|own| !(line.starts_with("# params") && own.starts_with("params")))
+                .map(|own| format!("{own}\n"))
+                .collect();
+            let job = format!("{bare}{}\n", &line[2..]);
+            job_file::parse(&job, &dir.path().join("job.toml")).unwrap_or_else(|error| panic!("{line}\n{error}"));
+            tried += 1;
+        }
+        assert!(tried > 15, "{tried}");
+    }
+}
