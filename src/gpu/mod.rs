@@ -1,1 +1,13 @@
-//! (gpu)
+//! The machine's GPUs, found through Vulkan. Owns the only calls into Vulkan drivers; never makes them inside the node's
+//! own process, because a driver may crash or hang. Imports only `types`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `probe` | which devices the drivers of this process offer, and why there are none |
+//! | `child` | the same from a child process, with a deadline |
+
+mod child;
+mod probe;
+
+pub use child::{main as probe_main, probe_in_child};
+pub use probe::ProbeError;

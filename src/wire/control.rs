@@ -1,6 +1,6 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
-use crate::types::{JobSpec, Message, limits};
+use crate::types::{JobSpec, Message, Query, limits};
 
 /// Bytes from a peer that are no valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,7 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         ),
         Message::Heads(heads) => check(heads.len() <= limits::HEADS_BATCH, "too many job heads"),
         Message::Offer { spec: Some(spec), .. } => validate_spec(spec),
+        Message::Ask { query: Query::Submit { spec }, .. } => validate_spec(spec),
         Message::Replicate { records, .. } => check(records.len() <= limits::RECORD_BATCH, "too many records"),
         Message::Assign { tasks, .. } => check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments"),
         _ => Ok(()),

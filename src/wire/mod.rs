@@ -6,7 +6,11 @@
 //! | `control` | messages between nodes: encode, decode, validate |
 //! | `journal` | records on disk |
 //! | `api` | the JSON of the local HTTP API |
+//! | `golden` | tests that hold the bytes of the binary formats |
 
 pub mod api;
 pub mod control;
 pub mod journal;
+
+#[cfg(test)]
+mod golden;

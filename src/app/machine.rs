@@ -1,0 +1,217 @@
+//! What this machine is and how busy it is: name, cores, memory, load, as the kernel and the process's control groups say.
+//! Reads `/proc` and `/sys/fs/cgroup` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
+//! unknown: a container that hides a file must not keep a node from starting.
+
+use std::{fs, path::Path, thread::available_parallelism};
+
+/// What this process may use of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub hostname: String,
+    /// Thousandths of a core: the cores it may run on, or its control group's quota where that is less.
+    pub cpu_milli: u32,
+    /// The machine's memory, or its control group's limit where that is less. 0: unknown.
+    pub memory_bytes: u64,
+}
+
+/// How busy the machine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineLoad {
+    /// The kernel's one-minute load average, in thousandths.
+    pub load_milli: u32,
+    /// Memory that could not be had without swapping: by the whole machine, or by the control group that limits us.
+    pub memory_used_bytes: u64,
+}
+
+/// Reads what this machine is.
+pub fn describe() -> Machine {
+    let groups = Groups::of_this_process();
+    let total = read_meminfo().map_or(0, |memory| memory.total_bytes);
+    let limit = groups.memory_limit().map(|(limit, _)| limit);
+    Machine {
+        hostname: hostname(),
+        cpu_milli: cores_milli().min(groups.cpu_limit_milli().unwrap_or(u32::MAX)).max(1),
+        memory_bytes: limit.map_or(total, |limit| if total == 0 { limit } else { limit.min(total) }),
+    }
+}
+
+/// Reads how busy it is. Costs a few small reads; nothing is kept between calls.
+pub fn load() -> MachineLoad {
+    let load_milli = fs::read_to_string("/proc/loadavg").ok().and_then(|text| parse_load_milli(&text));
+    let memory = read_meminfo().unwrap_or_default();
+    let groups = Groups::of_this_process();
+    let in_group = match groups.memory_limit() {
+        Some((limit, group)) if limit < memory.total_bytes => groups.memory_used(group),
+        _ => None,
+    };
+    let used = in_group.unwrap_or(memory.total_bytes.saturating_sub(memory.available_bytes));
+    MachineLoad { load_milli: load_milli.unwrap_or(0), memory_used_bytes: used }
+}
+
+fn hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".into() } else { name }
+}
+
+/// Not `available_parallelism` alone: it rounds a quota of one and a half cores down to one.
+fn cores_milli() -> u32 {
+    let allowed = rustix::thread::sched_getaffinity(None).map(|set| set.count());
+    let cores = allowed.unwrap_or_else(|_| available_parallelism().map_or(1, |count| count.get() as u32));
+    cores.saturating_mul(1000)
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Memory {
+    total_bytes: u64,
+    available_bytes: u64,
+}
+
+fn read_meminfo() -> Option<Memory> {
+    parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+/// The control group (version 2) of this process and those above it, innermost first. Each can limit it.
+struct Groups {
+    paths: Vec<std::path::PathBuf>,
+}
+
+impl Groups {
+    fn of_this_process() -> Self {
+        let root = Path::new("/sys/fs/cgroup");
+        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::below(root, parse_group(&text).unwrap_or("/"))
+    }
+
+    /// A container sees a path that is not below its own mount: then the mount's top is its group.
+    fn below(root: &Path, group: &str) -> Self {
+        let own = root.join(group.trim_start_matches('/'));
+        let own = if own.is_dir() { own } else { root.to_path_buf() };
+        let up_to_root = own.ancestors().take_while(|path| path.starts_with(root));
+        Self { paths: up_to_root.map(Path::to_path_buf).collect() }
+    }
+
+    fn cpu_limit_milli(&self) -> Option<u32> {
+        let limits =
+            self.paths.iter().filter_map(|path| parse_cpu_max(&fs::read_to_string(path.join("cpu.max")).ok()?));
+        limits.min()
+    }
+
+    /// The lowest limit in bytes and the group that sets it.
+    fn memory_limit(&self) -> Option<(u64, &Path)> {
+        let limit = |path: &'_ Path| fs::read_to_string(path.join("memory.max")).ok()?.trim().parse::<u64>().ok();
+        let limits = self.paths.iter().filter_map(|path| Some((limit(path)?, path.as_path())));
+        limits.min_by_key(|(limit, _)| *limit)
+    }
+
+    /// What the group uses, without the cached files that the kernel would give up first.
+    fn memory_used(&self, group: &Path) -> Option<u64> {
+        let current: u64 = fs::read_to_string(group.join("memory.current")).ok()?.trim().parse().ok()?;
+        let cache = fs::read_to_string(group.join("memory.stat")).ok().and_then(|text| parse_inactive_file(&text));
+        Some(current.saturating_sub(cache.unwrap_or(0)))
+    }
+}
+
+/// `/proc/meminfo`; `MemAvailable` exists since Linux 3.14.
+fn parse_meminfo(text: &str) -> Option<Memory> {
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(Memory { total_bytes: bytes("MemTotal")?, available_bytes: bytes("MemAvailable")? })
+}
+
+/// `/proc/loadavg`: the first field.
+fn parse_load_milli(text: &str) -> Option<u32> {
+    let load: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (load.is_finite() && load >= 0.0).then_some((load * 1e3).round() as u32)
+}
+
+/// `/proc/self/cgroup`: the line of version 2, `0::/path`.
+fn parse_group(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// `cpu.max`: `quota period` in microseconds, or `max period` for none.
+fn parse_cpu_max(text: &str) -> Option<u32> {
+    let mut fields = text.split_whitespace();
+    let quota: u64 = fields.next()?.parse().ok()?;
+    let period: u64 = fields.next()?.parse().ok()?;
+    let milli = quota.checked_mul(1000)?.checked_div(period)?;
+    Some(u32::try_from(milli).unwrap_or(u32::MAX))
+}
+
+/// `memory.stat`: the line `inactive_file`.
+fn parse_inactive_file(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMINFO: &str = "MemTotal:       32614768 kB\nMemFree:          812344 kB\nMemAvailable:   28013120 kB\n\
+                           Buffers:          91232 kB\nHugePages_Total:       0\n";
+
+    #[test]
+    fn meminfo() {
+        let memory = Memory { total_bytes: 32_614_768 << 10, available_bytes: 28_013_120 << 10 };
+        assert_eq!(parse_meminfo(MEMINFO), Some(memory));
+        assert_eq!(parse_meminfo("MemTotal: 12 kB\n"), None);
+        assert_eq!(parse_meminfo("MemTotal: 99999999999999999999 kB\nMemAvailable: 1 kB"), None);
+    }
+
+    #[test]
+    fn load_average() {
+        assert_eq!(parse_load_milli("1.57 0.80 0.41 2/613 18233\n"), Some(1570));
+        assert_eq!(parse_load_milli("-1 0 0"), None);
+        assert_eq!(parse_load_milli(""), None);
+    }
+
+    #[test]
+    fn quota() {
+        assert_eq!(parse_cpu_max("150000 100000\n"), Some(1500));
+        assert_eq!(parse_cpu_max("max 100000\n"), None);
+        assert_eq!(parse_cpu_max("100000 0\n"), None);
+        assert_eq!(parse_cpu_max("garbage"), None);
+    }
+
+    #[test]
+    fn group() {
+        assert_eq!(parse_group("12:pids:/x\n0::/user.slice/a.scope\n"), Some("/user.slice/a.scope"));
+        assert_eq!(parse_group("4:memory:/only/version/one\n"), None);
+    }
+
+    #[test]
+    fn cache() {
+        assert_eq!(parse_inactive_file("anon 5\ninactive_file 8192\nactive_file 1\n"), Some(8192));
+    }
+
+    #[test]
+    fn the_tightest_limit_of_all_groups_above_counts() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let inner = root.path().join("slice/scope");
+        fs::create_dir_all(&inner).unwrap();
+        let write = |path: &str, text: &str| fs::write(root.path().join(path), text).unwrap();
+        write("slice/scope/cpu.max", "max 100000");
+        write("slice/cpu.max", "250000 100000");
+        write("slice/scope/memory.max", "4096");
+        write("slice/memory.max", "max");
+        write("memory.max", "8192");
+        write("slice/scope/memory.current", "3000");
+        write("slice/scope/memory.stat", "inactive_file 1000\n");
+        let groups = Groups::below(root.path(), "/slice/scope");
+        assert_eq!(groups.cpu_limit_milli(), Some(2500));
+        assert_eq!(groups.memory_limit(), Some((4096, inner.as_path())));
+        assert_eq!(groups.memory_used(&inner), Some(2000));
+        let outside = Groups::below(root.path(), "/of/the/host");
+        assert_eq!(outside.memory_limit(), Some((8192, root.path())));
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        let machine = describe();
+        assert!(!machine.hostname.is_empty() && machine.cpu_milli > 0);
+        assert!(machine.memory_bytes > 1 << 20, "{machine:?}");
+        assert!(load().memory_used_bytes > 0);
+    }
+}

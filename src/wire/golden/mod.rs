@@ -1,0 +1,167 @@
+//! Tests of the wire formats: their bytes are held in `tests/golden/`, decoders survive whatever they are given. Two nodes
+//! that disagree about these bytes corrupt each other's state, so a change must be deliberate.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `samples` | one value of every variant |
+
+mod samples;
+
+use super::{control, journal::Record};
+use crate::types::{Answer, Failure, Message, Query, QueryError, limits, query::Location};
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use std::{fmt::Debug, path::PathBuf};
+
+#[test]
+fn messages_have_the_bytes_of_their_protocol_version() {
+    let encoded = samples::messages().into_iter().map(|message| (name(&message), encode(&message)));
+    check("messages.txt", limits::PROTOCOL_VERSION, "limits::PROTOCOL_VERSION", encoded.collect());
+}
+
+#[test]
+fn records_have_the_bytes_of_their_journal_version() {
+    let encoded = samples::records().into_iter().map(|record| (name(&record), record.encode()));
+    check("records.txt", super::journal::JOURNAL_VERSION, "journal::JOURNAL_VERSION", encoded.collect());
+}
+
+#[test]
+fn every_variant_has_a_sample() {
+    let messages = samples::messages();
+    assert_eq!(distinct(&messages), variants::<Message>());
+    assert_eq!(distinct(&samples::queries()), variants::<Query>());
+    assert_eq!(distinct(&samples::answers()), variants::<Answer>());
+    assert_eq!(distinct(&samples::query_errors()), variants::<QueryError>());
+    assert_eq!(distinct(&samples::failures()), variants::<Failure>());
+    assert_eq!(distinct(&samples::locations()), variants::<Location>());
+    assert_eq!(distinct(&samples::records()), variants::<Record>());
+}
+
+#[test]
+fn decoding_inverts_encoding() {
+    for message in samples::messages() {
+        assert_eq!(control::decode(&encode(&message)), Ok(message));
+    }
+    for record in samples::records() {
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+    }
+}
+
+#[test]
+fn a_truncated_or_extended_message_is_refused() {
+    for message in samples::messages() {
+        let mut bytes = encode(&message);
+        for length in 0..bytes.len() {
+            assert!(control::decode(&bytes[..length]).is_err(), "{} cut to {length}", name(&message));
+        }
+        bytes.push(0);
+        assert_eq!(control::decode(&bytes), Err(control::BadMessage::Invalid("bytes left over")));
+    }
+    for record in samples::records() {
+        let mut bytes = record.encode();
+        assert!((0..bytes.len()).all(|length| Record::decode(&bytes[..length]).is_err()), "{}", name(&record));
+        bytes.push(0);
+        assert!(Record::decode(&bytes).is_err());
+    }
+}
+
+#[test]
+fn sizes_beyond_the_limits_are_refused() {
+    assert!(matches!(control::decode(&vec![0; limits::MAX_MESSAGE_BYTES + 1]), Err(control::BadMessage::TooLarge(_))));
+    for (message, limit) in samples::oversized() {
+        let bytes = postcard::to_stdvec(&message).expect("plain data always encodes");
+        assert!(control::decode(&bytes).is_err(), "{} beyond {limit}", name(&message));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        let _ = control::decode(&bytes);
+        let _ = Record::decode(&bytes);
+    }
+
+    /// Near-valid input reaches deeper than noise. What still decodes must survive the way out and in again.
+    #[test]
+    fn damaged_messages_are_refused_or_are_messages(
+        pick in any::<prop::sample::Index>(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let all = samples::messages();
+        let mut bytes = encode(pick.get(&all));
+        for (at, byte) in &damage {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        if let Ok(message) = control::decode(&bytes) {
+            let again = encode(&message);
+            // Bytes are compared, not values: damage can make a NaN.
+            prop_assert_eq!(encode(&control::decode(&again).expect("its own encoding")), again);
+        }
+    }
+
+    #[test]
+    fn damaged_records_are_refused_or_are_records(
+        pick in any::<prop::sample::Index>(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let all = samples::records();
+        let mut bytes = pick.get(&all).encode();
+        for (at, byte) in &damage {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        if let Ok(record) = Record::decode(&bytes) {
+            let again = record.encode();
+            prop_assert_eq!(Record::decode(&again).expect("its own encoding").encode(), again);
+        }
+    }
+}
+
+fn encode(message: &Message) -> Vec<u8> {
+    control::encode(message).expect("samples are small")
+}
+
+/// The variant, and the one inside for questions and answers: `Ask.Nodes`.
+fn name(value: &impl Debug) -> String {
+    let text = format!("{value:?}");
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
+    let inner = ["query: ", "answer: Ok(", "answer: Err(", "outcome: Failed("].iter().find_map(|mark| {
+        let (_, after) = text.split_once(mark)?;
+        Some(word(after))
+    });
+    [Some(word(&text)), inner].into_iter().flatten().collect::<Vec<_>>().join(".")
+}
+
+/// Compares with the file, or writes it if `UPDATE_GOLDEN` is set.
+fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>)>) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let lines = encoded.iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes)));
+    let now = format!("version {version}\n{}", lines.collect::<String>());
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &now).expect("the golden file is writable");
+    }
+    let held = std::fs::read_to_string(&path).expect("the golden file exists");
+    let changed = now.lines().zip(held.lines()).find(|(now, held)| now != held);
+    let lengths = (now.lines().count(), held.lines().count());
+    assert!(
+        changed.is_none() && lengths.0 == lengths.1,
+        "the bytes of {file} changed: {changed:?}, lines {lengths:?}\nRaise `{constant}`, so that older nodes refuse \
+         newer ones instead of misreading them, then run the test with UPDATE_GOLDEN=1."
+    );
+}
+
+/// How many variants an enum has, by asking its decoder: it knows variant n, or says that there is none.
+fn variants<T: DeserializeOwned>() -> usize {
+    let unknown = |n: &u8| matches!(postcard::from_bytes::<T>(&[*n]), Err(postcard::Error::SerdeDeCustom));
+    usize::from((0..127).find(unknown).expect("fewer than 127 variants"))
+}
+
+/// How many different variants the samples have.
+fn distinct<T: serde::Serialize>(samples: &[T]) -> usize {
+    let index = |sample| postcard::to_stdvec(sample).expect("plain data always encodes")[0];
+    samples.iter().map(index).collect::<std::collections::BTreeSet<u8>>().len()
+}

@@ -1,0 +1,319 @@
+//! One value of every variant that travels or is stored. Fixed: the golden files hold their bytes.
+
+use crate::{
+    types::{
+        Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuKind, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo,
+        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, Resources, TaskRecord, Value, WorkSpec,
+        limits,
+        message::{Assignment, Inventory, Summary},
+        query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
+    },
+    wire::journal::Record,
+};
+use std::sync::Arc;
+
+const JOB: JobId = JobId(0x0123_4567_89ab_cdef);
+const NODE: NodeId = NodeId([7; 32]);
+const HASH: BlobHash = BlobHash([9; 32]);
+const ATTEMPT: Attempt = Attempt { epoch: 3, number: 2 };
+
+pub fn messages() -> Vec<Message> {
+    let mut all = membership();
+    all.extend(replication());
+    all.extend(execution());
+    all.extend(queries().into_iter().map(|query| Message::Ask { id: 5, query }));
+    all.extend(answers().into_iter().map(|answer| Message::Answer { id: 5, answer: Ok(answer) }));
+    all.extend(query_errors().into_iter().map(|error| Message::Answer { id: 5, answer: Err(error) }));
+    all.push(Message::Leaving);
+    all
+}
+
+fn membership() -> Vec<Message> {
+    vec![
+        Message::Swim(vec![1, 2, 3]),
+        Message::Info(node_info()),
+        Message::Heads(vec![head()]),
+        Message::HeadsDigest(u64::MAX),
+    ]
+}
+
+fn replication() -> Vec<Message> {
+    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)] };
+    vec![
+        Message::Offer { head: head(), spec: Some(Arc::new(spec())) },
+        Message::Offer { head: head(), spec: None },
+        Message::OfferKept { job: JOB },
+        Message::Replicate { job: JOB, epoch: 3, ticket: 11, records: vec![Arc::new(record(Outcome::Done))] },
+        Message::ReplicateKept { job: JOB, epoch: 3, ticket: 11 },
+        Message::Summary { job: JOB, epoch: 3, reply: true, summary },
+    ]
+}
+
+fn execution() -> Vec<Message> {
+    let assignment = Assignment { task: 4, attempt: ATTEMPT, params: spec().task_params(4) };
+    let inventory = Inventory { queued: vec![(4, ATTEMPT)], running: vec![(5, ATTEMPT)] };
+    let work = Some(spec().work);
+    vec![
+        Message::Assign { job: JOB, epoch: 3, sequence: 6, work, tasks: vec![assignment] },
+        Message::Recall { job: JOB, epoch: 3, count: 8 },
+        Message::Stop { job: JOB, epoch: 3, tasks: vec![(4, ATTEMPT)] },
+        Message::NeedWork { job: JOB, epoch: 3 },
+        Message::Report {
+            job: JOB,
+            epoch: 3,
+            started: vec![(4, ATTEMPT)],
+            finished: failures().into_iter().map(|failure| Arc::new(record(Outcome::Failed(failure)))).collect(),
+            returned: vec![(6, ATTEMPT)],
+            free: 2,
+        },
+        Message::ReportKept { job: JOB, tasks: vec![(4, ATTEMPT)] },
+        Message::Sync { job: JOB, epoch: 3, sequence: 6 },
+        Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory },
+    ]
+}
+
+pub fn queries() -> Vec<Query> {
+    vec![
+        Query::Submit { spec: Arc::new(spec()) },
+        Query::Nodes,
+        Query::Jobs,
+        Query::Load { node: NODE },
+        Query::Job { job: JOB },
+        Query::Tasks { job: JOB, filter: TaskFilter::Failed, offset: 10, limit: 20 },
+        Query::Watch { job: JOB, cursor: Cursor { epoch: 3, position: 40 }, wait_ms: 5000, limit: 100 },
+        Query::Locate { job: JOB, task: 4 },
+        Query::Log { node: NODE, job: JOB, task: 4, attempt: ATTEMPT, stream: Stream::Stderr, offset: 300 },
+        Query::Explain { job: JOB, task: Some(4) },
+        Query::Cancel { job: JOB },
+        Query::Retry { job: JOB },
+        Query::Drain { node: NODE, on: true },
+    ]
+}
+
+pub fn answers() -> Vec<Answer> {
+    let detail = JobDetail { head: head(), progress: progress(), spec: Arc::new(spec()) };
+    let line = TaskLine { task: 4, state: TaskState::Running, failures: 1, node: Some(NODE), running_ms: Some(1500) };
+    let load = NodeLoad {
+        load_milli: 1570,
+        memory_used_bytes: 1 << 30,
+        running: 2,
+        queued: 3,
+        jobs: vec![(JOB, "count".into(), 2)],
+    };
+    let mut all = vec![
+        Answer::Ok,
+        Answer::Submitted { job: JOB },
+        Answer::Nodes(vec![MemberLine { info: node_info(), alive: true, this_node: false }]),
+        Answer::Jobs(vec![head()]),
+        Answer::Load(load),
+        Answer::Job(Box::new(detail)),
+        Answer::Tasks { lines: vec![line], total: 100 },
+        Answer::Watch {
+            cursor: Cursor { epoch: 3, position: 41 },
+            progress: progress(),
+            records: vec![Arc::new(record(Outcome::Done))],
+        },
+        Answer::Log { bytes: b"a line\n".to_vec(), ended: true },
+        Answer::Explanation(vec!["no node has 8 GPUs".into()]),
+        Answer::Retried { tasks: 12 },
+    ];
+    all.extend(locations().into_iter().map(Answer::Where));
+    all
+}
+
+pub fn locations() -> Vec<Location> {
+    vec![
+        Location::Nowhere,
+        Location::Running { node: NODE, attempt: ATTEMPT },
+        Location::Ended(Arc::new(record(Outcome::Done))),
+    ]
+}
+
+pub fn query_errors() -> Vec<QueryError> {
+    vec![
+        QueryError::NoJob(JOB),
+        QueryError::NoTask { job: JOB, task: 100, tasks: 12 },
+        QueryError::NoNode(NODE),
+        QueryError::Timeout("box1".into()),
+        QueryError::NoCoordinator { job: JOB, holders: "box1, box2".into() },
+        QueryError::Unsatisfiable("no node has 8 GPUs".into()),
+        QueryError::Invalid("no command".into()),
+        QueryError::Storage("disk full".into()),
+        QueryError::Leaving,
+        QueryError::NoLog("box1 died".into()),
+    ]
+}
+
+pub fn failures() -> Vec<Failure> {
+    vec![
+        Failure::Exit(3),
+        Failure::Signal(11),
+        Failure::Timeout { limit_ms: 90_000 },
+        Failure::Spawn("no such file".into()),
+        Failure::Inputs("no holder".into()),
+        Failure::OutputMissing("*.csv".into()),
+        Failure::OutputTooLarge { name: "big.bin".into(), limit_bytes: 1 << 30 },
+        Failure::OutputUnreadable("permission denied".into()),
+        Failure::OutOfMemory { limit_bytes: 1 << 31 },
+    ]
+}
+
+pub fn records() -> Vec<Record> {
+    let ends = failures().into_iter().map(Outcome::Failed).chain([Outcome::Done]);
+    let mut all = vec![Record::Spec(Arc::new(spec())), Record::Spec(Arc::new(grid_spec())), Record::Head(head())];
+    all.extend(ends.map(|end| Record::Task(Arc::new(record(end)))));
+    all
+}
+
+/// Well-formed messages, each one element beyond a limit.
+pub fn oversized() -> Vec<(Message, usize)> {
+    let record = Arc::new(record(Outcome::Done));
+    let assignment = Assignment { task: 4, attempt: ATTEMPT, params: Vec::new() };
+    let (heads, records, prefetch) = (limits::HEADS_BATCH, limits::RECORD_BATCH, limits::MAX_PREFETCH as usize);
+    let tasks = vec![assignment; prefetch + 1];
+    let without_command = JobSpec { work: Arc::new(WorkSpec { command: Vec::new(), ..work() }), ..spec() };
+    let without_columns = ParamSpace::Rows { columns: Vec::new(), cells: vec![Value::Bool(true)] };
+    let uneven = ParamSpace::Rows { columns: vec!["a".into(), "b".into()], cells: vec![Value::Bool(true); 3] };
+    let wide_axis = |name: &str| (name.to_string(), vec![Value::Bool(true); 10_001]);
+    let endless = ParamSpace::Grid(vec![wide_axis("a"), wide_axis("b"), wide_axis("c")]);
+    let empty_axis = ParamSpace::Grid(vec![("a".into(), Vec::new())]);
+    let mut all = vec![
+        (Message::Swim(vec![0; limits::SWIM_PACKET_BYTES + 1]), limits::SWIM_PACKET_BYTES),
+        (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
+        (Message::Heads(vec![head(); heads + 1]), heads),
+        (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
+        (Message::Assign { job: JOB, epoch: 3, sequence: 1, work: None, tasks }, prefetch),
+        (Message::Offer { head: head(), spec: Some(Arc::new(without_command)) }, 0),
+        (Message::Offer { head: head(), spec: Some(Arc::new(JobSpec { repeat: 0, ..spec() })) }, 0),
+    ];
+    for params in [without_columns, uneven, endless, empty_axis] {
+        let spec = Arc::new(JobSpec { params, ..spec() });
+        all.push((Message::Ask { id: 1, query: Query::Submit { spec: spec.clone() } }, 0));
+        all.push((Message::Offer { head: head(), spec: Some(spec) }, 0));
+    }
+    all
+}
+
+fn node_info() -> NodeInfo {
+    let gpu = |kind, uuid| Gpu {
+        name: "Fast Card 9000".into(),
+        vendor: "NVIDIA".into(),
+        driver: "NVIDIA 590.1".into(),
+        uuid: [uuid; 16],
+        memory_bytes: 24 << 30,
+        kind,
+    };
+    NodeInfo {
+        id: NODE,
+        version: 1_700_000_000_000,
+        name: "box1".into(),
+        software: "0.1.0".into(),
+        addrs: vec!["10.0.0.7:4001".parse().expect("an address"), "[fd00::7]:4001".parse().expect("an address")],
+        resources: resources(),
+        gpus: vec![
+            gpu(GpuKind::Discrete, 1),
+            gpu(GpuKind::Integrated, 2),
+            gpu(GpuKind::Virtual, 3),
+            gpu(GpuKind::Software, 4),
+        ],
+        labels: [("room".to_string(), "B12".to_string())].into(),
+        draining: false,
+    }
+}
+
+fn resources() -> Resources {
+    let named_milli = [("licenses".to_string(), 2000)].into();
+    Resources { cpu_milli: 16_000, memory_bytes: 64 << 30, gpu_milli: 2000, named_milli }
+}
+
+fn head() -> JobHead {
+    JobHead {
+        job: JOB,
+        name: "count".into(),
+        spec: HASH,
+        submitter: NODE,
+        submitted_ms: 1_700_000_000_000,
+        epoch: 3,
+        holder: NODE,
+        version: 17,
+        replicas: vec![NODE, NodeId([8; 32])],
+        cancelled: false,
+        round: 1,
+        phase: Phase::Running,
+        tasks: 12,
+        done: 4,
+        failed: 1,
+        ended_ms: 0,
+    }
+}
+
+fn work() -> WorkSpec {
+    WorkSpec {
+        name: "count".into(),
+        command: vec!["python3".into(), "count.py".into(), "{file}".into()],
+        env: vec![("LC_ALL".into(), "C".into())],
+        resources: resources(),
+        priority: -5,
+        timeout_ms: Some(90_000),
+        grace_ms: 5000,
+        inputs: Some(HASH),
+        after: vec![("earlier".into(), JobId(1))],
+        outputs: vec!["*.csv".into()],
+        output_limit_bytes: 1 << 30,
+        log_limit_bytes: 1 << 20,
+    }
+}
+
+fn spec() -> JobSpec {
+    let cells = vec![Value::Bool(true), Value::Int(-3), Value::Float(0.25), Value::Text("a b".into())];
+    JobSpec {
+        work: Arc::new(work()),
+        params: ParamSpace::Rows { columns: vec!["x".into()], cells },
+        repeat: 3,
+        retries: 2,
+        min_nodes: 1,
+        place: "gpu.memory >= 8 GiB".into(),
+        speculate: true,
+        wait_for_nodes: false,
+        submitter: NODE,
+        submitted_ms: 1_700_000_000_000,
+    }
+}
+
+fn grid_spec() -> JobSpec {
+    let axis = |name: &str, count| (name.to_string(), (0..count).map(Value::Int).collect());
+    JobSpec { params: ParamSpace::Grid(vec![axis("x", 3), axis("y", 4)]), ..spec() }
+}
+
+fn record(outcome: Outcome) -> TaskRecord {
+    let output = OutputFile { path: "out/table.csv".into(), bytes: 12, hash: HASH, executable: false };
+    TaskRecord {
+        task: 4,
+        attempt: ATTEMPT,
+        node: NODE,
+        outcome,
+        started_ms: 1_700_000_000_000,
+        duration_us: 12_345,
+        cpu_us: 10_000,
+        max_rss_bytes: 8 << 20,
+        stdout: Captured { tail: b"42\n".to_vec(), total_bytes: 3, blob: None },
+        stderr: Captured { tail: b"end".to_vec(), total_bytes: 100_000, blob: Some(HASH) },
+        value: Some("{\"n\":42}".into()),
+        outputs: vec![output],
+    }
+}
+
+fn progress() -> Progress {
+    Progress {
+        phase: Phase::Waiting,
+        tasks: 12,
+        done: 4,
+        failed: 1,
+        running: 2,
+        queued: 3,
+        failures: 2,
+        rate_milli: 1500,
+        waiting_for: Some("2 more nodes".into()),
+        nodes: vec![(NODE, "box1".into(), 2, 3, 4)],
+    }
+}
