@@ -3,17 +3,17 @@
 //! | file | owns |
 //! |---|---|
 //! | `machine` | what this machine is |
+//! | `settings` | what is configured, by whom |
+//! | `node` | a node inside this process |
 
 pub mod machine;
+mod node;
+pub mod settings;
+
+pub use node::{StartedNode, generate_secret, run_node, secret_weakness, start_solo, supervise};
 
 use crate::types::Gpu;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
-
-/// A node inside this process.
-pub struct StartedNode {
-    /// Where its local API answers.
-    pub socket: PathBuf,
-}
+use std::{process::ExitCode, time::Duration};
 
 /// The GPUs of this machine, looked for in a child process, or why they are not known.
 pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {

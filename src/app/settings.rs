@@ -1,0 +1,174 @@
+//! Every setting, and where its value came from. Layers, each over the one before: built-in, `/etc/nodectl/nodectl.toml`,
+//! the user's `nodectl/nodectl.toml`, `./nodectl.toml`, `NODECTL_SECTION__KEY`, flags. `config/nodectl.toml` documents
+//! each key. The secret itself is no setting: it is never part of what is shown.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `layers` | reading files, environment and flags; origins |
+//! | `check` | unknown keys, and values that types do not exclude |
+//! | `quantity` | sizes and durations as text |
+
+mod check;
+mod layers;
+mod quantity;
+#[cfg(test)]
+mod tests;
+
+use crate::types::Resources;
+pub use layers::{Environment, Flags, SECRET_VARIABLE};
+pub use quantity::{Period, Size};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::PathBuf};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    pub node: NodeSettings,
+    pub cluster: ClusterSettings,
+    pub network: NetworkSettings,
+    pub jobs: JobsSettings,
+    pub log: LogSettings,
+}
+
+/// This machine as a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeSettings {
+    pub name: String,
+    pub data_dir: PathBuf,
+    pub labels: BTreeMap<String, String>,
+    /// Cores offered to tasks; None for all.
+    pub cores: Option<f64>,
+    /// Memory offered to tasks; None for all.
+    pub memory: Option<Size>,
+    /// User-named resources offered to tasks.
+    pub resources: BTreeMap<String, f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterSettings {
+    /// Clusters of different names are strangers even with one secret.
+    pub name: String,
+    pub secret_file: Option<PathBuf>,
+    /// `HOST:PORT` of nodes to try besides those discovered.
+    pub peers: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NetworkSettings {
+    /// TCP port of the swarm; 0 takes a free one.
+    pub port: u16,
+    /// TCP port of file transfers; 0 takes a free one.
+    pub bulk_port: u16,
+    /// UDP port of the beacon; 0 turns it off.
+    pub beacon_port: u16,
+    /// Interfaces to use; empty for all but virtual bridges.
+    pub interfaces: Vec<String>,
+    pub mdns: bool,
+    pub kademlia: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobsSettings {
+    /// Ended jobs are forgotten after this long.
+    pub keep: Period,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogSettings {
+    pub level: LogLevel,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// An effective value and the layer it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Dotted, e.g. `node.labels.rack`.
+    pub key: String,
+    /// As TOML; empty where nothing is set.
+    pub value: String,
+    /// `built-in`, a file, an environment variable or `flag`.
+    pub source: String,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("cannot read the settings in {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("the settings in {} are not valid TOML: {problem}", path.display())]
+    Syntax { path: PathBuf, problem: String },
+    #[error("there is no setting `{key}` ({place}){}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
+    UnknownKey { key: String, place: String, hint: Option<String> },
+    #[error("the setting `{key}` ({place}): {problem}")]
+    BadValue { key: String, place: String, problem: String },
+}
+
+impl Settings {
+    /// The effective settings of this process, and the origin of each value, by key.
+    pub fn load(flags: &Flags) -> Result<(Self, Vec<Origin>), SettingsError> {
+        Self::load_from(&Environment::of_process(), flags)
+    }
+
+    /// The same in a given environment.
+    pub fn load_from(environment: &Environment, flags: &Flags) -> Result<(Self, Vec<Origin>), SettingsError> {
+        let layers = layers::Layers::read(environment, flags)?;
+        let settings: Self = layers.extract()?;
+        check::values(&settings).map_err(|(key, problem)| layers.bad_value(&key, problem))?;
+        let origins = layers.origins(&settings);
+        Ok((settings, origins))
+    }
+
+    /// What holds where no layer says otherwise.
+    pub fn built_in(environment: &Environment) -> Self {
+        Self {
+            node: NodeSettings {
+                name: environment.host_name.clone(),
+                data_dir: environment.default_data_dir(),
+                labels: BTreeMap::new(),
+                cores: None,
+                memory: None,
+                resources: BTreeMap::new(),
+            },
+            cluster: ClusterSettings { name: "default".into(), secret_file: None, peers: Vec::new() },
+            network: NetworkSettings {
+                port: 0,
+                bulk_port: 0,
+                beacon_port: 7337,
+                interfaces: Vec::new(),
+                mdns: true,
+                kademlia: true,
+            },
+            jobs: JobsSettings { keep: Period::days(30) },
+            log: LogSettings { level: LogLevel::Info, format: LogFormat::Text },
+        }
+    }
+}
+
+impl NodeSettings {
+    /// What the node offers: `detected`, cut down to the settings, with the user-named resources added.
+    pub fn offered(&self, detected: Resources) -> Resources {
+        let milli = |amount: f64| (amount * 1000.0).round() as u32;
+        Resources {
+            cpu_milli: self.cores.map_or(detected.cpu_milli, milli),
+            memory_bytes: self.memory.map_or(detected.memory_bytes, |memory| memory.0),
+            named_milli: self.resources.iter().map(|(name, amount)| (name.clone(), milli(*amount))).collect(),
+            ..detected
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What types do not exclude: keys that do not exist, and values without sense.
+
+use super::{Settings, SettingsError};
+use crate::types::suggest::nearest;
+use figment::value::{Dict, Value};
+
+/// Tables whose keys users choose.
+const OPEN_TABLES: [&str; 2] = ["node.labels", "node.resources"];
+/// More than any machine has; keeps thousandths within 32 bits.
+const MAX_AMOUNT: f64 = 1e6;
+
+/// Fails on the first key of a layer that `schema` (the built-in layer) does not have. `place` says where a key stands.
+pub(super) fn keys(layer: &Dict, schema: &Dict, place: &dyn Fn(&str) -> String) -> Result<(), SettingsError> {
+    let known = paths(schema);
+    for (section, value) in layer {
+        let Value::Dict(_, table) = value else {
+            return Err(unknown(section, &known, place));
+        };
+        let Some(Value::Dict(_, known_table)) = schema.get(section) else {
+            let path = table.keys().next().map_or(section.clone(), |key| format!("{section}.{key}"));
+            return Err(unknown(&path, &known, place));
+        };
+        if let Some(key) = table.keys().find(|key| !known_table.contains_key(*key)) {
+            return Err(unknown(&format!("{section}.{key}"), &known, place));
+        }
+    }
+    Ok(())
+}
+
+fn paths(schema: &Dict) -> Vec<String> {
+    let keys = |section: &str, value: &Value| -> Vec<String> {
+        value.as_dict().into_iter().flat_map(Dict::keys).map(|key| format!("{section}.{key}")).collect()
+    };
+    schema.iter().flat_map(|(section, value)| keys(section, value)).collect()
+}
+
+fn unknown(path: &str, known: &[String], place: &dyn Fn(&str) -> String) -> SettingsError {
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
+    // The right key in the wrong section is nearer than any misspelling.
+    let moved = known.iter().find(|other| last(other) == last(path)).map(String::as_str);
+    let found = moved.or_else(|| nearest(path, known.iter().map(String::as_str)));
+    let hint = match found {
+        Some(other) => format!("did you mean `{other}`?"),
+        None => "`nodectl config show` lists every setting".to_string(),
+    };
+    SettingsError::UnknownKey { key: path.to_string(), place: place(path), hint: Some(hint) }
+}
+
+/// Whether users choose the keys of this table.
+pub(super) fn is_open_table(path: &str) -> bool {
+    OPEN_TABLES.contains(&path)
+}
+
+/// The key of the first value without sense, and what is wrong with it.
+pub(super) fn values(settings: &Settings) -> Result<(), (String, String)> {
+    let fail = |key: &str, problem: String| Err((key.to_string(), problem));
+    let node = &settings.node;
+    if node.name.is_empty() || node.name.len() > 64 || node.name.contains(|c: char| c.is_control() || c.is_whitespace())
+    {
+        return fail("node.name", format!("{:?} is no name: 1 to 64 bytes without blanks", node.name));
+    }
+    if node.data_dir.as_os_str().is_empty() {
+        return fail("node.data_dir", "there is no home directory to put it in\nhint: set it, or --data-dir".into());
+    }
+    if let Some(cores) = node.cores
+        && !(0.0..=MAX_AMOUNT).contains(&cores)
+    {
+        return fail("node.cores", format!("{cores} is no number of cores"));
+    }
+    for (label, _) in &node.labels {
+        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if label.is_empty() || !label.chars().all(allowed) {
+            return fail(
+                "node.labels",
+                format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"),
+            );
+        }
+    }
+    for (name, amount) in &node.resources {
+        if ["cpus", "memory", "gpus"].contains(&name.as_str()) {
+            let problem = format!("`{name}` is detected\nhint: node.cores and node.memory cut it down");
+            return fail("node.resources", problem);
+        }
+        if !(0.0..=MAX_AMOUNT).contains(amount) {
+            return fail("node.resources", format!("{amount} of `{name}` is no amount"));
+        }
+    }
+    if settings.cluster.name.is_empty() || settings.cluster.name.len() > 64 {
+        return fail("cluster.name", "a name has 1 to 64 bytes".into());
+    }
+    match settings.cluster.peers.iter().find(|peer| !is_host_port(peer)) {
+        Some(peer) => {
+            fail("cluster.peers", format!("`{peer}` is not HOST:PORT, e.g. `10.0.0.5:4711` or `[fe80::1]:4711`"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_host_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let host_is_plain = !host.is_empty() && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+    host_is_plain && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
