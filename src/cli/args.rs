@@ -58,13 +58,9 @@ pub enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Prints a completion script for a shell
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
     /// Prints the manual page, or writes all pages into a directory
-    Man {
-        dir: Option<PathBuf>,
-    },
+    Man { dir: Option<PathBuf> },
 }
 
 #[derive(Debug, Args)]

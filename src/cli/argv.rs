@@ -1,6 +1,7 @@
 //! The secret out of what other processes can see: `/proc/PID/cmdline`, which everybody may read, and
 //! `/proc/PID/environ`. Linux with glibc only: there, functions in `.init_array` are given the original `argv`.
 
+use crate::app::settings::SECRET_VARIABLE;
 use std::{
     ffi::{CStr, OsString, c_char, c_int},
     sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
@@ -8,7 +9,6 @@ use std::{
 use zeroize::Zeroizing;
 
 const SECRET_FLAG: &[u8] = b"--secret";
-const SECRET_VARIABLE: &str = "NODECTL_SECRET";
 
 static ARGC: AtomicUsize = AtomicUsize::new(0);
 static ARGV: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
@@ -33,8 +33,8 @@ pub struct Given {
     pub secret: Option<Zeroizing<String>>,
 }
 
-/// Copies the arguments and the secret variable, then overwrites the secret in the originals. To be called first in
-/// `main`, while there is one thread.
+/// Copies the arguments and the secret variable, then overwrites the secret in the originals: the variable stays set,
+/// to nonsense, and children inherit that. To be called first in `main`, while there is one thread.
 pub fn take() -> Given {
     let args = std::env::args_os().collect();
     wipe_arguments();
@@ -88,8 +88,6 @@ fn take_variable() -> Option<Zeroizing<String>> {
             }
             entry = entry.add(1);
         }
-        // Children get none either.
-        std::env::remove_var(SECRET_VARIABLE);
     }
     (!value.is_empty()).then(|| Zeroizing::new(value))
 }

@@ -34,7 +34,7 @@ mod routes;
 mod server;
 mod specs;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

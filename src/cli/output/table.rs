@@ -3,7 +3,9 @@
 use super::{FailureGroup, Output, RunSummary, Status};
 use crate::{
     types::units::{format_bytes, format_duration},
-    wire::api::{Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName, TaskResult},
+    wire::api::{
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName, TaskResult,
+    },
 };
 use comfy_table::{Table as Grid, presets};
 use std::{collections::BTreeMap, time::Duration};
