@@ -10,7 +10,7 @@ pub mod machine;
 mod node;
 pub mod settings;
 
-pub use node::{StartedNode, generate_secret, run_node, secret_weakness, start_solo, supervise};
+pub use node::{StartedNode, generate_secret, run_node, secret_weakness, start_solo};
 
 use crate::types::Gpu;
 use std::{process::ExitCode, time::Duration};

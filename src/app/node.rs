@@ -1,41 +1,298 @@
-//! A node inside this process: the seam between the command line and the wiring.
+//! A node inside this process: adapters made, joined to the core, served and stopped again.
 
-use super::settings::Settings;
-use std::{path::PathBuf, process::ExitCode};
+use super::{machine, settings::Settings};
+use crate::{
+    gpu,
+    http::{self, Api, NodeFacts},
+    logic::Config,
+    net::{self, Identity, NetConfig, Offline, Secret},
+    node::{EVENT_QUEUE, Node, Ports},
+    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, Runner},
+    store::{self, Store},
+    types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
+    worker::{self, Workers},
+};
+use anyhow::Context;
+use rand::{TryRng, rngs::SysRng};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 use zeroize::Zeroizing;
 
-/// A node inside this process, without a network.
+/// A driver that takes longer to say what there is, is not used.
+const GPU_PROBE: Duration = Duration::from_secs(20);
+
+/// A node inside this process.
 pub struct StartedNode {
     /// Where its local API answers.
     pub socket: PathBuf,
+    handle: NodeHandle,
+    workers: Arc<Workers>,
+    gpus_known: watch::Receiver<bool>,
+    node: JoinHandle<()>,
+    api: JoinHandle<std::io::Result<()>>,
+    stop_api: oneshot::Sender<()>,
 }
 
 impl StartedNode {
-    /// Stops it; returns when it is gone.
-    pub async fn stop(self) {}
+    /// Returns when the node has said which GPUs it has: only then can a job that needs one be judged.
+    pub async fn gpus_known(&mut self) {
+        let _ = self.gpus_known.wait_for(|known| *known).await;
+    }
+
+    /// Gives back its work and stops it; returns when nothing of it is left.
+    pub async fn stop(self) {
+        self.handle.leave().await;
+        self.end().await;
+    }
+
+    /// The node has left, or must: clears up after it.
+    async fn end(self) {
+        self.node.abort();
+        let _ = self.stop_api.send(());
+        let _ = self.api.await;
+        let workers = self.workers;
+        let _ = tokio::task::spawn_blocking(move || workers.close()).await;
+    }
 }
 
 /// Starts a node that works alone. Returns when its API answers.
-pub async fn start_solo(_settings: &Settings) -> anyhow::Result<StartedNode> {
-    anyhow::bail!("this build has no node inside")
+pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
+    let foundation = Foundation::lay(settings)?;
+    let offline = Arc::new(Offline::new(foundation.store.blobs()));
+    foundation.build(settings, offline.clone(), offline, true).await
 }
 
 /// Runs a member of the cluster until it leaves: by the API, SIGTERM or SIGINT.
-pub async fn run_node(_settings: Settings, _secret: Zeroizing<String>) -> anyhow::Result<()> {
-    anyhow::bail!("this build has no node inside")
+pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::Result<()> {
+    let secret = Secret::new(secret.as_str())?;
+    // Stretching the key takes longest: it runs beside everything that does not need it.
+    let keys = tokio::spawn(secret.derive(settings.cluster.name.clone()));
+    let foundation = Foundation::lay(&settings)?;
+    let keys = keys.await.context("deriving the cluster's keys")??;
+    let network = net::start(
+        net_config(&settings, &foundation.store),
+        foundation.identity.clone(),
+        keys,
+        foundation.store.blobs(),
+        foundation.events.clone(),
+    )
+    .await?;
+    let network = Arc::new(network);
+    let mut started = foundation.build(&settings, network.clone(), network, false).await?;
+    let handle = started.handle.clone();
+    tokio::select! {
+        _ = &mut started.node => {}
+        () = asked_to_stop() => {
+            tracing::info!("stopping: work is given back first");
+            // Whoever is impatient signals again.
+            tokio::select! {
+                () = handle.leave() => {}
+                () = asked_to_stop() => {}
+            }
+        }
+    }
+    started.end().await;
+    Ok(())
 }
 
 /// A new secret, strong and readable.
 pub fn generate_secret() -> Zeroizing<String> {
-    Zeroizing::new(format!("{:032x}", rand::random::<u128>()))
+    Zeroizing::new(Secret::generate().reveal().to_string())
 }
 
 /// Why a secret is easy to guess, if it is.
 pub fn secret_weakness(secret: &str) -> Option<String> {
-    (secret.chars().count() < 12).then(|| "it has fewer than 12 characters".to_string())
+    Secret::weakness(secret)
 }
 
-/// The body of the hidden `nodectl supervise`.
-pub fn supervise() -> ExitCode {
-    ExitCode::FAILURE
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// What every node stands on, with a network or without.
+struct Foundation {
+    store: Store,
+    identity: Identity,
+    events: mpsc::Sender<Event>,
+    inbox: mpsc::Receiver<Event>,
+}
+
+impl Foundation {
+    fn lay(settings: &Settings) -> anyhow::Result<Self> {
+        let store = store::open(&settings.node.data_dir)?;
+        let identity = Identity::load_or_create(store.dir())?;
+        let (events, inbox) = mpsc::channel(EVENT_QUEUE);
+        Ok(Self { store, identity, events, inbox })
+    }
+
+    async fn build<N: Network + 'static, F: BlobFetcher + 'static>(
+        self,
+        settings: &Settings,
+        network: Arc<N>,
+        fetcher: Arc<F>,
+        solo: bool,
+    ) -> anyhow::Result<StartedNode> {
+        let Self { store, identity, events, inbox } = self;
+        let id = identity.node_id();
+        let handle = NodeHandle::new(events);
+        let data_dir = store.dir().to_path_buf();
+        let listener = http::bind(&http::socket_path(&data_dir)).await?;
+        let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
+        let blobs = store.blobs();
+        let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
+        let worker_config = worker::Config::new(data_dir.clone(), id);
+        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
+        let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
+        let runner: Arc<dyn Runner> = workers.clone();
+        let ports = Ports {
+            handle: handle.clone(),
+            network: network.clone(),
+            journals,
+            blobs: blobs.clone(),
+            fetcher: fetcher.clone(),
+            runner,
+            machine: machine.clone(),
+        };
+        let config = Config { seed: random()?, generation: generation(&store)?, keep_jobs: settings.jobs.keep.0 };
+        let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
+            .await
+            .context("reading the journals")?
+            .context("reading the journals")?;
+        let facts = Arc::new(facts(id, settings, &data_dir, solo));
+        let (stop_api, stopped) = oneshot::channel();
+        let api = Api { node: handle.clone(), blobs, fetcher, network, facts };
+        let api = tokio::spawn(http::serve(listener, api, stopped));
+        let node = tokio::spawn(node.run());
+        let gpus_known = machine.look_for_gpus(handle.clone());
+        let socket = http::socket_path(&data_dir);
+        Ok(StartedNode { socket, handle, workers, gpus_known, node, api, stop_api })
+    }
+}
+
+/// This machine as the settings present it.
+struct ThisMachine {
+    id: NodeId,
+    name: String,
+    offered: Resources,
+    labels: BTreeMap<String, String>,
+    network: Arc<dyn Network>,
+    gpus: Mutex<Vec<Gpu>>,
+}
+
+impl ThisMachine {
+    fn new(id: NodeId, settings: &Settings, network: Arc<dyn Network>) -> Self {
+        let machine = machine::describe();
+        let detected =
+            Resources { cpu_milli: machine.cpu_milli, memory_bytes: machine.memory_bytes, ..Resources::default() };
+        Self {
+            id,
+            name: settings.node.name.clone(),
+            offered: settings.node.offered(detected),
+            labels: settings.node.labels.clone(),
+            network,
+            gpus: Mutex::default(),
+        }
+    }
+
+    /// Asks the driver in a child process, tells the node, and then whoever waits.
+    fn look_for_gpus(self: Arc<Self>, handle: NodeHandle) -> watch::Receiver<bool> {
+        let (known, receiver) = watch::channel(false);
+        tokio::spawn(async move {
+            match gpu::probe_in_child(GPU_PROBE).await {
+                Ok(gpus) if gpus.is_empty() => {}
+                Ok(gpus) => {
+                    *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
+                    handle.tell(Event::InfoChanged).await;
+                }
+                Err(error) => tracing::info!("no GPU is used: {error}"),
+            }
+            let _ = known.send(true);
+        });
+        receiver
+    }
+}
+
+impl Machine for ThisMachine {
+    fn describe(&self) -> NodeInfo {
+        let mut gpus = self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Those that count come first: whoever hands them out takes that many.
+        gpus.sort_by_key(|gpu| gpu.kind == GpuKind::Software);
+        let counted = gpus.iter().filter(|gpu| gpu.kind != GpuKind::Software).count() as u32;
+        NodeInfo {
+            id: self.id,
+            version: 0,
+            name: self.name.clone(),
+            software: env!("CARGO_PKG_VERSION").into(),
+            addrs: self.network.addrs(),
+            resources: Resources { gpu_milli: counted * 1000, ..self.offered.clone() },
+            gpus,
+            labels: self.labels.clone(),
+            draining: false,
+        }
+    }
+
+    fn load(&self) -> (u32, u64) {
+        let load = machine::load();
+        (load.load_milli, load.memory_used_bytes)
+    }
+}
+
+fn net_config(settings: &Settings, store: &Store) -> NetConfig {
+    let network = &settings.network;
+    NetConfig {
+        listen_port: network.port,
+        bulk_port: network.bulk_port,
+        beacon_port: network.beacon_port,
+        interfaces: network.interfaces.clone(),
+        peers: settings.cluster.peers.clone(),
+        mdns: network.mdns,
+        kademlia: network.kademlia,
+        ..NetConfig::new(store.dir().to_path_buf(), settings.node.name.clone())
+    }
+}
+
+fn facts(id: NodeId, settings: &Settings, data_dir: &std::path::Path, solo: bool) -> NodeFacts {
+    NodeFacts {
+        id,
+        name: settings.node.name.clone(),
+        cluster: settings.cluster.name.clone(),
+        data_dir: data_dir.to_path_buf(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        started_ms: wall_ms(),
+        solo,
+        settings: settings.values(),
+    }
+}
+
+fn random() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    SysRng.try_fill_bytes(&mut bytes).context("asking the kernel for randomness")?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Higher than in every earlier life of this data directory, also when the clock was set back.
+fn generation(store: &Store) -> anyhow::Result<u64> {
+    let path = store.dir().join("generation");
+    let last = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let generation = wall_ms().max(last.map_or(0, |last| last + 1));
+    let text = format!("{generation}\n");
+    store::atomic::write(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
+    Ok(generation)
+}
+
+fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -134,6 +134,11 @@ impl Settings {
         Ok((settings, origins))
     }
 
+    /// Every value by its dotted key, as TOML.
+    pub fn values(&self) -> BTreeMap<String, String> {
+        layers::flatten(self).into_iter().collect()
+    }
+
     /// What holds where no layer says otherwise.
     pub fn built_in(environment: &Environment) -> Self {
         Self {

@@ -24,11 +24,9 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 /// The `nodectl` program.
 pub fn main() -> ExitCode {
     let given = argv::take();
-    // Started by nodes, not by people: before anything that they do not need, such as a runtime with its threads.
-    match given.args.get(1).and_then(|first| first.to_str()) {
-        Some("supervise") => return app::supervise(),
-        Some("gpu-probe") => return app::gpu_probe(),
-        _ => {}
+    // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
+    if given.args.get(1).is_some_and(|first| first == "gpu-probe") {
+        return app::gpu_probe();
     }
     let cli = match parse(&given) {
         Ok(cli) => cli,

@@ -484,7 +484,7 @@ pub fn batches(records: Vec<Arc<TaskRecord>>) -> Vec<Vec<Arc<TaskRecord>>> {
     let mut batch = Vec::new();
     let mut bytes = 0;
     for record in records {
-        let size = record_bytes(&record);
+        let size = record.encoded_bytes();
         if !batch.is_empty() && (bytes + size > RECORD_BATCH_BYTES || batch.len() == crate::types::limits::RECORD_BATCH)
         {
             batches.push(std::mem::take(&mut batch));
@@ -497,11 +497,4 @@ pub fn batches(records: Vec<Arc<TaskRecord>>) -> Vec<Vec<Arc<TaskRecord>>> {
         batches.push(batch);
     }
     batches
-}
-
-/// About how many bytes a record's encoding takes.
-fn record_bytes(record: &TaskRecord) -> usize {
-    let files: usize = record.outputs.iter().map(|file| file.path.len() + 48).sum();
-    let value = record.value.as_ref().map_or(0, String::len);
-    128 + record.stdout.tail.len() + record.stderr.tail.len() + value + files
 }

@@ -120,10 +120,13 @@ impl State {
         self.core.me
     }
 
-    /// Takes in what happened; what is to be done about it comes back, in order.
-    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+    /// Takes in what happened, in order; what is to be done about it comes back, in order. Several inputs in one turn
+    /// cost fewer messages than as many turns.
+    pub fn handle(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.core.now = Now { mono: now.mono.max(self.core.now.mono), ..now };
-        self.take_in(input);
+        for input in inputs {
+            self.take_in(input);
+        }
         while let Some(timer) = self.core.timers.pop(self.core.now.mono) {
             self.fire(timer);
         }

@@ -6,8 +6,8 @@
 
 use crate::{
     types::{
-        Answer, Attempt, BlobHash, JobId, Message, NodeId, Params, Query, QueryError, TaskIndex, TaskRecord, WorkSpec,
-        query::Stream,
+        Answer, Attempt, BlobHash, JobId, JobSpec, Message, NodeId, NodeInfo, Params, Query, QueryError, TaskIndex,
+        TaskRecord, WorkSpec, query::Stream,
     },
     wire::journal::Record,
 };
@@ -54,6 +54,8 @@ pub enum StoreEvent {
     Persisted { ticket: u64, result: Result<(), String> },
     /// What `fetch_blobs` was given under this ticket is in the store, or is not.
     Fetched { ticket: u64, result: Result<(), String> },
+    /// A specification that travelled as a blob is here, or is not.
+    SpecLoaded { job: JobId, spec: Result<Arc<JobSpec>, String> },
 }
 
 #[derive(Debug)]
@@ -119,6 +121,14 @@ impl NodeHandle {
             let _ = left.await;
         }
     }
+}
+
+/// This machine.
+pub trait Machine: Send + Sync {
+    /// What the node says of itself; `version` is left to the node.
+    fn describe(&self) -> NodeInfo;
+    /// (one-minute load average in thousandths, bytes of memory in use).
+    fn load(&self) -> (u32, u64);
 }
 
 /// The swarm.

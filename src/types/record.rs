@@ -87,6 +87,13 @@ impl TaskRecord {
         streams.chain(self.outputs.iter().map(|output| output.hash))
     }
 
+    /// About how many bytes the record's encoding takes.
+    pub fn encoded_bytes(&self) -> usize {
+        let files: usize = self.outputs.iter().map(|file| file.path.len() + 48).sum();
+        let value = self.value.as_ref().map_or(0, String::len);
+        128 + self.stdout.tail.len() + self.stderr.tail.len() + value + files
+    }
+
     /// 64 bits that differ between different records: the tie-breaker of the lattice.
     pub fn stamp(&self) -> u64 {
         let bytes = postcard::to_stdvec(self).expect("plain data always encodes");

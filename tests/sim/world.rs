@@ -357,7 +357,7 @@ impl World {
         let now = self.clock(index);
         self.trace(|| format!("n{index} <- {input:?}").chars().take(200).collect());
         let state = self.nodes[index].state.as_mut().expect("checked");
-        let effects = state.handle(now, input);
+        let effects = state.handle(now, [input]);
         self.effects(index, life, effects);
         Checker::after_event(self, index);
     }

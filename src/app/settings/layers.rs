@@ -135,30 +135,13 @@ impl Layers {
 
     /// Every effective value and its layer, by key; a secret in the environment is named, never shown.
     pub(super) fn origins(&self, settings: &Settings) -> Vec<Origin> {
-        let values = dict(Serialized::defaults(settings).data().unwrap_or_default());
-        let mut origins = Vec::new();
-        for (section, value) in &values {
-            for (key, value) in value.as_dict().into_iter().flatten() {
-                let path = format!("{section}.{key}");
-                match value {
-                    Value::Dict(_, table) if check::is_open_table(&path) && !table.is_empty() => {
-                        let inner = table.iter().map(|(key, value)| (format!("{path}.{key}"), value));
-                        origins.extend(inner.map(|(path, value)| self.origin(path, value)));
-                    }
-                    _ => origins.push(self.origin(path, value)),
-                }
-            }
-        }
+        let flat = flatten(settings).into_iter();
+        let mut origins: Vec<_> = flat.map(|(key, value)| Origin { source: self.source(&key), key, value }).collect();
         if self.secret_is_set {
             let source = SECRET_VARIABLE.to_string();
             origins.push(Origin { key: "secret".into(), value: "(not shown)".into(), source });
         }
         origins
-    }
-
-    fn origin(&self, key: String, value: &Value) -> Origin {
-        let source = self.source(&key);
-        Origin { key, value: shown(value), source }
     }
 
     fn source(&self, key: &str) -> String {
@@ -254,6 +237,24 @@ fn insert(values: &mut Dict, key: &str, value: Value) {
             }
         }
     }
+}
+
+/// Every value by its dotted key, as TOML.
+pub(super) fn flatten(settings: &Settings) -> Vec<(String, String)> {
+    let values = dict(Serialized::defaults(settings).data().unwrap_or_default());
+    let mut flat = Vec::new();
+    for (section, value) in &values {
+        for (key, value) in value.as_dict().into_iter().flatten() {
+            let path = format!("{section}.{key}");
+            match value {
+                Value::Dict(_, table) if check::is_open_table(&path) && !table.is_empty() => {
+                    flat.extend(table.iter().map(|(key, value)| (format!("{path}.{key}"), shown(value))));
+                }
+                _ => flat.push((path, shown(value))),
+            }
+        }
+    }
+    flat
 }
 
 /// A value as TOML has it; nothing for what is not set.

@@ -1,0 +1,179 @@
+//! Carrying out what logic decided. What takes time runs beside the loop and comes back as an event.
+
+use super::{Node, Ports, convert};
+use crate::{
+    logic::{Asker, Effect, Keep},
+    ports::{Event, StartTask, StoreEvent},
+    types::{
+        Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
+        limits::{INLINE_SPEC_BYTES, MAX_SPEC_BYTES, RECORD_BATCH_BYTES},
+        query::{Cursor, Location, Progress},
+    },
+    wire::control,
+};
+use std::sync::Arc;
+
+/// Most bytes of records in one answer.
+const ANSWER_BYTES: usize = RECORD_BATCH_BYTES * 8;
+
+impl Node {
+    pub(super) fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.effect(effect);
+        }
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => self.ports.network.send(to, message),
+            Effect::Connect { peer, addrs } => self.ports.network.connect(peer, &addrs),
+            Effect::Answer { id, answer } => self.answer(id, answer),
+            Effect::AnswerWatch { to, job, cursor, progress, tasks } => {
+                self.answer_watch(to, job, cursor, progress, &tasks);
+            }
+            Effect::AnswerRecord { to, job, task } => {
+                let answer = self
+                    .read(job, &[task])
+                    .map(|mut records| Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended)));
+                self.reply(to, answer);
+            }
+            Effect::AnswerLog { to, job, task, attempt, stream, offset } => {
+                let read = self.ports.runner.read_log(job, task, attempt, stream, offset);
+                let answer = read.map(|(bytes, ended)| Answer::Log { bytes, ended });
+                self.reply(to, answer.map_err(|error| QueryError::NoLog(error.to_string())));
+            }
+            Effect::AnswerLoad { to, load } => {
+                let (load_milli, memory_used_bytes) = self.ports.machine.load();
+                self.reply(to, Ok(Answer::Load(NodeLoad { load_milli, memory_used_bytes, ..load })));
+            }
+            Effect::SendRecords { to, job, epoch, tasks } => self.send_records(to, job, epoch, &tasks),
+            Effect::Persist { job, records, ticket } => self.persist(job, records, ticket),
+            Effect::FetchBlobs { ticket, hashes, holder } => self.fetch_blobs(ticket, hashes, holder),
+            Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
+            Effect::StartTask { job, task, attempt, work, params, gpus, holders } => {
+                self.ports.runner.start(StartTask { job, task, attempt, work, params, gpus, holders });
+            }
+            Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            Effect::ForgetWork { job } => self.ports.runner.forget(job),
+            Effect::ForgetJob { job } => {
+                self.ports.runner.forget(job);
+                self.ports.journals.forget(job);
+            }
+            Effect::Notice(text) => tracing::info!("{text}"),
+            Effect::Left => self.left = true,
+        }
+    }
+
+    /// Answers whoever asked, here or on another node.
+    fn reply(&mut self, to: Asker, answer: Result<Answer, QueryError>) {
+        match to {
+            Asker::Local(id) => self.answer(id, answer),
+            Asker::Remote(node, id) => {
+                let message = Message::Answer { id, answer };
+                // Only a job with a huge parameter table can be too large; its watcher gets the reason, not silence.
+                let message = match control::encode(&message) {
+                    Ok(_) => message,
+                    Err(error) => Message::Answer { id, answer: Err(QueryError::Invalid(error.to_string())) },
+                };
+                self.ports.network.send(node, message);
+            }
+        }
+    }
+
+    /// As many of the records as fit into an answer; the cursor tells where the rest begins.
+    fn answer_watch(&mut self, to: Asker, job: JobId, mut cursor: Cursor, progress: Progress, tasks: &[TaskIndex]) {
+        let answer = self.read(job, tasks).map(|mut records| {
+            let read = records.len();
+            let mut bytes = 0;
+            let fits = records.iter().take_while(|record| {
+                bytes += record.encoded_bytes();
+                bytes <= ANSWER_BYTES
+            });
+            records.truncate(fits.count().max(1).min(read));
+            cursor.position -= (read - records.len()) as u32;
+            Answer::Watch { cursor, progress, records }
+        });
+        self.reply(to, answer);
+    }
+
+    fn read(&self, job: JobId, tasks: &[TaskIndex]) -> Result<Vec<Arc<TaskRecord>>, QueryError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ports.journals.read(job, tasks).map_err(|error| QueryError::Storage(error.to_string()))
+    }
+
+    fn send_records(&mut self, to: NodeId, job: JobId, epoch: u32, tasks: &[TaskIndex]) {
+        match self.read(job, tasks) {
+            Ok(records) => {
+                for records in crate::logic::executor::batches(records) {
+                    self.ports.network.send(to, Message::Replicate { job, epoch, ticket: 0, records });
+                }
+            }
+            // The receiver compares again and asks again.
+            Err(error) => tracing::warn!("records of job {job} cannot be read: {error}"),
+        }
+    }
+
+    fn persist(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+        for record in &records {
+            if let Keep::Spec(spec) = record {
+                self.share_spec(spec.clone());
+            }
+        }
+        self.ports.journals.append(job, records.into_iter().map(convert::record).collect(), ticket);
+    }
+
+    /// A specification too large for a message is offered as a blob.
+    fn share_spec(&self, spec: Arc<JobSpec>) {
+        let blobs = self.ports.blobs.clone();
+        tokio::task::spawn_blocking(move || {
+            let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
+            if bytes.len() > INLINE_SPEC_BYTES
+                && let Err(error) = blobs.put_bytes(&bytes)
+            {
+                tracing::warn!("a large specification cannot be shared with other nodes: {error}");
+            }
+        });
+    }
+
+    fn fetch_blobs(&self, ticket: u64, hashes: Vec<BlobHash>, holder: NodeId) {
+        let ports = self.ports.clone();
+        tokio::spawn(async move {
+            let mut result = Ok(());
+            for hash in hashes {
+                result = ports.fetcher.fetch(hash, vec![holder]).await;
+                if result.is_err() {
+                    break;
+                }
+            }
+            ports.handle.tell(Event::Store(StoreEvent::Fetched { ticket, result })).await;
+        });
+    }
+
+    fn load_spec(&self, job: JobId, hash: BlobHash, holders: Vec<NodeId>) {
+        let ports = self.ports.clone();
+        tokio::spawn(async move {
+            let spec = fetch_spec(&ports, hash, holders).await;
+            ports.handle.tell(Event::Store(StoreEvent::SpecLoaded { job, spec })).await;
+        });
+    }
+}
+
+/// Brings, reads and checks a specification.
+async fn fetch_spec(ports: &Ports, hash: BlobHash, holders: Vec<NodeId>) -> Result<Arc<JobSpec>, String> {
+    ports.fetcher.fetch(hash, holders).await?;
+    let path = ports.blobs.path(hash).ok_or("it vanished from the store")?;
+    tokio::task::spawn_blocking(move || {
+        let size = std::fs::metadata(&path).map_err(|error| error.to_string())?.len();
+        if size > MAX_SPEC_BYTES as u64 {
+            return Err(format!("a specification of {size} bytes"));
+        }
+        let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+        let spec: JobSpec = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        control::validate_spec(&spec).map_err(|error| error.to_string())?;
+        Ok(Arc::new(spec))
+    })
+    .await
+    .map_err(|error| error.to_string())?
+}
