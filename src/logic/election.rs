@@ -15,15 +15,16 @@ use super::{
     timers::Timer,
 };
 use crate::types::{
-    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Phase, QueryError, TaskRecord, limits, message::Summary,
+    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Phase, QueryError, TaskRecord, Time, limits,
+    message::Summary,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// How long the next candidate waits for the one before it.
 const TURN: Duration = Duration::from_millis(700);
-/// A node that just started looks around this long before it claims what it finds on its disk.
-const LOOK_AROUND: Duration = Duration::from_millis(1500);
+/// A node that just started waits this long for the others who held a job before it claims it from its own disk.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
 /// How long a submission waits for the coordinator it chose.
 const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 
@@ -33,7 +34,8 @@ pub struct Copy {
     pub lattice: Lattice,
     /// Writes for others, acknowledged when they are on disk.
     promised: Vec<Promise>,
-    orphan_timer: bool,
+    /// When this node will claim the job, if nobody else does before.
+    claim_at: Option<Time>,
 }
 
 /// What to say to whom once a write is on disk.
@@ -57,7 +59,7 @@ pub struct Submission {
 impl Copy {
     fn new(spec: Option<Arc<JobSpec>>) -> Self {
         let tasks = spec.as_ref().map_or(0, |spec| spec.task_count() as u32);
-        Self { spec, lattice: Lattice::new(tasks), promised: Vec::new(), orphan_timer: false }
+        Self { spec, lattice: Lattice::new(tasks), promised: Vec::new(), claim_at: None }
     }
 }
 
@@ -293,13 +295,21 @@ impl State {
     /// If nobody alive coordinates a job that we keep, it is our turn, or will be.
     fn look_for_orphan(&mut self, job: JobId) {
         let Some(turn) = self.turn_to_claim(job) else { return };
+        let at = self.earliest_claim(job) + TURN * turn;
         let copy = self.copies.get_mut(&job).expect("turn_to_claim() found it");
-        if std::mem::replace(&mut copy.orphan_timer, true) {
-            return;
+        if copy.claim_at.is_none_or(|planned| at < planned) {
+            copy.claim_at = Some(at);
+            self.core.timers.set(at, Timer::Orphan(job));
         }
-        let awake = self.core.started + LOOK_AROUND;
-        let earliest = awake.max(self.core.mono());
-        self.core.timers.set(earliest + TURN * turn, Timer::Orphan(job));
+    }
+
+    /// At once, if everyone who may know more of the job is here. A node that just started cannot know that they are not
+    /// about to come back, too, and gives them time.
+    fn earliest_claim(&self, job: JobId) -> Time {
+        let head = self.core.directory.get(job).expect("turn_to_claim() found it");
+        let complete = head.replicas.iter().chain([&head.holder]).all(|node| self.core.members.is_alive(*node));
+        let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
+        (self.core.started + patience).max(self.core.mono())
     }
 
     /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or is not ours to claim.
@@ -318,13 +328,17 @@ impl State {
     }
 
     pub(super) fn adopt_orphan(&mut self, job: JobId) {
-        if let Some(copy) = self.copies.get_mut(&job) {
-            copy.orphan_timer = false;
-        }
         if self.turn_to_claim(job).is_none() {
+            if let Some(copy) = self.copies.get_mut(&job) {
+                copy.claim_at = None;
+            }
             return;
         }
         let copy = self.copies.get_mut(&job).expect("turn_to_claim() found it");
+        if copy.claim_at.is_none_or(|at| at > self.core.mono()) {
+            return;
+        }
+        copy.claim_at = None;
         let head = self.core.directory.get(job).expect("turn_to_claim() found it").clone();
         let spec = copy.spec.clone().expect("turn_to_claim() found it");
         self.core.notice(format!("taking over job {job} ({}), epoch {}", head.name, head.epoch + 1));
@@ -352,7 +366,7 @@ impl State {
     ) {
         if self.coordinators.contains_key(&job) {
             return self.with_coordinator(job, |coordinator, core, copy| {
-                coordinator.learned(core, &mut copy.lattice, &records);
+                coordinator.learned(core, &copy.lattice, from, &records);
             });
         }
         let outdated = self.core.directory.get(job).is_some_and(|head| head.epoch > epoch);
@@ -392,6 +406,9 @@ impl State {
         if reply {
             let summary = copy.lattice.summary();
             self.core.send(from, Message::Summary { job, epoch, reply: false, summary });
+        }
+        if let Some(coordinator) = self.coordinators.get_mut(&job) {
+            coordinator.compared(from);
         }
     }
 

@@ -106,13 +106,29 @@ impl Members {
         let entry = self.peers.entry(peer).or_default();
         entry.connected = true;
         entry.left = false;
+        let known = entry.alive;
         let mut outcome = Outcome::default();
-        if !entry.alive {
-            // Any generation will do: announcements are accepted by address.
-            let unknown = Member { id: peer, generation: 0, addrs: Vec::new() };
-            let _ = self.swim.announce(unknown, &mut outcome);
+        if !known {
+            self.announce_to(peer, &mut outcome);
         }
         outcome
+    }
+
+    /// Introduces us again to those that are connected and still do not count as alive: after a short partition both
+    /// sides may hold each other for dead over a connection that never broke.
+    pub fn announce_to_the_dead(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        let dead = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
+        for peer in dead.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.announce_to(peer, &mut outcome);
+        }
+        outcome
+    }
+
+    fn announce_to(&mut self, peer: NodeId, outcome: &mut Outcome) {
+        // Any generation will do: announcements are accepted by address.
+        let unknown = Member { id: peer, generation: 0, addrs: Vec::new() };
+        let _ = self.swim.announce(unknown, outcome);
     }
 
     pub fn peer_down(&mut self, peer: NodeId) {

@@ -202,7 +202,7 @@ impl State {
                 self.with_claim(job, epoch, |coordinator, core, copy| {
                     coordinator.started(core, &started);
                     coordinator.report(core, &copy.lattice, from, finished, free);
-                    coordinator.returned(from, &returned);
+                    coordinator.returned(&returned);
                 });
             }
             Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
@@ -339,6 +339,8 @@ impl State {
         for (peer, addrs) in self.core.members.lost() {
             self.core.effects.push(Effect::Connect { peer, addrs });
         }
+        let outcome = self.core.members.announce_to_the_dead();
+        self.membership(outcome);
         self.core.after(RECONNECT, Timer::Reconnect);
     }
 

@@ -14,7 +14,11 @@ use crate::{
         record::TaskRecord,
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Tasks ordered in advance should keep a node busy this long.
 const PREFETCH: Duration = Duration::from_millis(100);
@@ -30,7 +34,16 @@ struct Candidate {
     node: NodeId,
     slots: u32,
     outstanding: u32,
+    /// Other jobs fill it at present.
+    full: bool,
     orders: Vec<Assignment>,
+}
+
+impl Candidate {
+    /// Orders nodes by how busy they are for their size; those that other jobs fill come last.
+    fn business(&self) -> (bool, u64) {
+        (self.full, u64::from(self.outstanding) * 1_000_000 / u64::from(self.slots.max(1)))
+    }
 }
 
 impl Coordinator {
@@ -63,9 +76,11 @@ impl Coordinator {
         let eligible = eligible.filter(|(_, info)| self.objection(info).is_none());
         let mut candidates: Vec<_> = eligible
             .map(|(node, info)| {
-                let outstanding = self.nodes.get(&node).map_or(0, |work| work.queued + work.running);
+                let work = self.nodes.get(&node);
+                let outstanding = work.map_or(0, |work| work.queued + work.running);
+                let full = work.is_some_and(|work| work.is_full(core.mono()));
                 let slots = info.resources.slots(&self.spec.work.resources);
-                Candidate { node, slots, outstanding, orders: Vec::new() }
+                Candidate { node, slots, outstanding, full, orders: Vec::new() }
             })
             .collect();
         candidates.sort_by_key(|candidate| (candidate.outstanding / candidate.slots.max(1), candidate.node));
@@ -89,33 +104,40 @@ impl Coordinator {
         self.progress.mean_duration().map_or(0.0, |mean| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5))
     }
 
-    /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target.
+    /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on
+    /// which a task just failed gets it again only if no other has room.
     fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
-        loop {
-            let has_room = |candidate: &&mut Candidate| {
-                let extra = (f64::from(candidate.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32;
-                candidate.outstanding < candidate.slots.saturating_add(extra)
-                    && candidate.orders.len() < MAX_PREFETCH as usize
-            };
-            let busy = |candidate: &&mut Candidate| {
-                u64::from(candidate.outstanding) * 1_000_000 / u64::from(candidate.slots.max(1))
-            };
-            let nodes = candidates.len();
-            let Some(candidate) = candidates.iter_mut().filter(has_room).min_by_key(busy) else { return };
-            let Some(task) = self.next_task(core, lattice, candidate.node, nodes) else { return };
-            self.order(task, candidate);
+        for picky in [candidates.len() > 1, false] {
+            let mut passed_over = BTreeSet::new();
+            loop {
+                let has_room = |candidate: &&mut Candidate| {
+                    let extra = (f64::from(candidate.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32;
+                    candidate.outstanding < candidate.slots.saturating_add(extra)
+                        && candidate.orders.len() < MAX_PREFETCH as usize
+                        && !passed_over.contains(&candidate.node)
+                };
+                let Some(candidate) = candidates.iter_mut().filter(has_room).min_by_key(|c| c.business()) else {
+                    break;
+                };
+                match self.next_task(core, lattice, picky.then_some(candidate.node)) {
+                    Some(task) => self.order(task, candidate),
+                    None => {
+                        passed_over.insert(candidate.node);
+                    }
+                }
+            }
         }
     }
 
-    /// The next task to order, preferring for this node one that did not just fail there.
-    fn next_task(&mut self, core: &Core, lattice: &Lattice, node: NodeId, nodes: usize) -> Option<TaskIndex> {
+    /// The next task to order, but for those that failed last on `avoid`.
+    fn next_task(&mut self, core: &Core, lattice: &Lattice, avoid: Option<NodeId>) -> Option<TaskIndex> {
         let limit = self.failure_limit(core);
         while let Some(first) = self.again.first().copied() {
             if !self.is_open(lattice, first, limit) {
                 self.again.remove(&first);
                 continue;
             }
-            let elsewhere = |task: &TaskIndex| nodes < 2 || self.failed_on.get(task) != Some(&node);
+            let elsewhere = |task: &TaskIndex| avoid.is_none() || self.failed_on.get(task) != avoid.as_ref();
             let Some(task) = self.again.iter().take(64).copied().find(elsewhere) else { break };
             self.again.remove(&task);
             if self.is_open(lattice, task, limit) {
@@ -185,9 +207,7 @@ impl Coordinator {
 
     /// Asks the node with the longest queue to give back what idle nodes could start.
     fn take_back(&mut self, core: &mut Core, candidates: &[Candidate]) {
-        let now = core.mono();
-        let is_full = |node: &NodeId| self.nodes.get(node).is_some_and(|work| work.is_full(now));
-        let open = candidates.iter().filter(|candidate| !is_full(&candidate.node));
+        let open = candidates.iter().filter(|candidate| !candidate.full);
         let idle: u32 = open.map(|candidate| candidate.slots.saturating_sub(candidate.outstanding)).sum();
         if idle == 0 {
             return;
@@ -195,20 +215,20 @@ impl Coordinator {
         let mut queues: Vec<_> = self
             .nodes
             .iter()
-            .filter(|(_, work)| work.queued > 0 && !work.recalling)
+            .filter(|(_, work)| work.queued > 0 && work.may_recall(core.mono()))
             .map(|(node, work)| (work.queued, *node))
             .collect();
         queues.sort_unstable_by(|a, b| b.cmp(a));
         let mut wanted = idle;
         for (queued, node) in queues {
             // What a node with free slots was sent is about to start there.
-            let starts_soon = candidates.iter().any(|c| c.node == node && c.outstanding <= c.slots);
-            if wanted == 0 || (starts_soon && !self.nodes[&node].is_full(now)) {
+            let starts_soon = candidates.iter().any(|c| c.node == node && c.outstanding <= c.slots && !c.full);
+            if wanted == 0 || starts_soon {
                 continue;
             }
             let count = queued.min(wanted);
             wanted -= count;
-            self.nodes.get_mut(&node).expect("a key of the map").recalling = true;
+            self.nodes.get_mut(&node).expect("a key of the map").recalled = Some(core.mono());
             let (job, epoch) = (self.job, self.epoch);
             core.send(node, Message::Recall { job, epoch, count });
         }
@@ -240,10 +260,7 @@ impl Coordinator {
     }
 
     /// Tasks come back unstarted.
-    pub fn returned(&mut self, from: NodeId, tasks: &[Try]) {
-        if let Some(work) = self.nodes.get_mut(&from) {
-            work.recalling = false;
-        }
+    pub fn returned(&mut self, tasks: &[Try]) {
         for (task, attempt) in tasks {
             if self.find_active(*task, *attempt).is_some() {
                 self.drop_active(*task, *attempt);

@@ -34,6 +34,8 @@ pub use replicas::send_records;
 const PERIOD: Duration = Duration::from_millis(250);
 /// How often changed counts are told to all members.
 const HEAD_PERIOD: Duration = Duration::from_secs(1);
+/// A node is asked to give back work at most this often.
+const RECALL_PAUSE: Duration = Duration::from_millis(50);
 /// What a node said of its free slots is believed this long.
 const FREE_IS_NEWS: Duration = Duration::from_secs(1);
 
@@ -54,8 +56,8 @@ struct NodeWork {
     running: u32,
     done: u32,
     has_work_spec: bool,
-    /// Tasks asked back and not yet answered.
-    recalling: bool,
+    /// When tasks were last asked back.
+    recalled: Option<Time>,
     last_heard: Time,
     synced: Time,
     /// How many more of the job's tasks it said it could start, and when.
@@ -63,6 +65,11 @@ struct NodeWork {
 }
 
 impl NodeWork {
+    /// Work moves at most this often, however the nodes' loads change.
+    fn may_recall(&self, now: Time) -> bool {
+        self.recalled.is_none_or(|last| now - last >= RECALL_PAUSE)
+    }
+
     /// Other work fills the node, as far as we know. What we know ages.
     fn is_full(&self, now: Time) -> bool {
         self.free.is_some_and(|(free, heard)| free == 0 && now - heard < FREE_IS_NEWS)
@@ -73,7 +80,7 @@ impl NodeWork {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hold {
     /// After taking over: members are telling what they run.
-    Recovering { until: Time, unheard: BTreeSet<NodeId> },
+    Recovering { until: Time, unheard: BTreeSet<NodeId>, uncompared: BTreeSet<NodeId> },
     /// The journal cannot be written.
     Storage(String),
 }
@@ -130,7 +137,9 @@ impl Coordinator {
         }
         if recover {
             let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
-            coordinator.hold = Some(Hold::Recovering { until: now + limits::TAKEOVER_WAIT, unheard });
+            let replicas = head.replicas.iter().copied();
+            let uncompared = replicas.filter(|node| *node != core.me && core.members.is_alive(*node)).collect();
+            coordinator.hold = Some(Hold::Recovering { until: now + limits::TAKEOVER_WAIT, unheard, uncompared });
         }
         coordinator.publish(core, lattice, head);
         coordinator.recruit(core, lattice);
@@ -190,13 +199,14 @@ impl Coordinator {
         }
         self.sync_silent_nodes(core);
         self.recruit(core, lattice);
+        self.remind_replicas(core, lattice);
         self.step(core, lattice);
         if self.progress.has_unsaid_counts(self.head(core), lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
         let ended = self.head(core).phase.is_ended();
-        if !ended || !self.results.is_empty() || self.progress.is_watched() {
+        if !ended || !self.results.is_empty() || self.progress.is_watched() || self.awaits_replicas() {
             self.wake(core);
         }
     }
@@ -215,8 +225,9 @@ impl Coordinator {
         for node in gone {
             self.node_lost(node);
         }
-        if let Some(Hold::Recovering { unheard, .. }) = &mut self.hold {
+        if let Some(Hold::Recovering { unheard, uncompared, .. }) = &mut self.hold {
             unheard.retain(|node| core.members.is_alive(*node));
+            uncompared.retain(|node| core.members.is_alive(*node));
         }
         self.recruit(core, lattice);
         self.settle_all(core, lattice);
@@ -310,7 +321,8 @@ impl Coordinator {
 
     /// Members answered, so recovery need not wait for its time to run out.
     fn end_recovery_if_heard(&mut self) {
-        if matches!(&self.hold, Some(Hold::Recovering { unheard, .. }) if unheard.is_empty()) {
+        let Some(Hold::Recovering { unheard, uncompared, .. }) = &self.hold else { return };
+        if unheard.is_empty() && uncompared.is_empty() {
             self.hold = None;
         }
     }

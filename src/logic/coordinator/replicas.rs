@@ -1,22 +1,28 @@
 //! Who else holds the job's state. New records are pushed to every replica as they come; after a gap (a new replica, a
 //! lost connection, a takeover) both sides compare summaries and send each other what the other lacks.
 
-use super::Coordinator;
+use super::{Coordinator, Hold};
 use crate::{
     logic::{core::Core, io::Effect, lattice::Lattice, rank},
     types::{
-        Message, NodeId, TaskIndex, TaskRecord,
+        Message, NodeId, TaskIndex, TaskRecord, Time,
         limits::{INLINE_SPEC_BYTES, JOB_REPLICAS, RECORD_BATCH},
-        message::Summary,
     },
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[derive(Debug, Default)]
 pub struct Replica {
     /// It has the specification on disk.
     pub kept: bool,
+    /// It told what it holds, and was sent what it lacked.
+    compared: bool,
+    /// When it was last sent something to answer.
+    asked: Time,
 }
+
+/// A replica that does not answer is asked again after this long.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 impl Coordinator {
     /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
@@ -40,7 +46,7 @@ impl Coordinator {
         // Who held the state under the last coordinator has most of it already.
         ranked.sort_by_key(|node| !known.contains(node));
         for node in ranked.into_iter().take(missing) {
-            self.replicas.insert(node, Replica::default());
+            self.replicas.insert(node, Replica { asked: core.mono(), ..Replica::default() });
             self.offer(core, node);
         }
         if any_lost {
@@ -68,10 +74,12 @@ impl Coordinator {
 
     /// Compares with a replica and sends again what it may have missed.
     pub(super) fn resync_replica(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
-        let Some(replica) = self.replicas.get(&node) else { return };
+        let Some(replica) = self.replicas.get_mut(&node) else { return };
+        replica.asked = core.mono();
         if !replica.kept {
             return self.offer(core, node);
         }
+        replica.compared = false;
         let (job, epoch) = (self.job, self.epoch);
         core.send(node, Message::Summary { job, epoch, reply: true, summary: lattice.summary() });
         let batches: Vec<_> = self.results.unconfirmed().map(|(ticket, records)| (ticket, records.clone())).collect();
@@ -80,10 +88,32 @@ impl Coordinator {
         }
     }
 
-    /// What a replica holds: it gets what it lacks.
-    pub fn summary(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, summary: &Summary) {
-        let lacking = lattice.ahead_of(summary);
-        send_records(core, from, self.job, self.epoch, &lacking);
+    /// A replica told what it holds.
+    pub fn compared(&mut self, from: NodeId) {
+        if let Some(replica) = self.replicas.get_mut(&from) {
+            replica.compared = true;
+        }
+        if let Some(Hold::Recovering { uncompared, .. }) = &mut self.hold {
+            uncompared.remove(&from);
+        }
+        self.end_recovery_if_heard();
+    }
+
+    /// Asks again those that owe an answer.
+    pub(super) fn remind_replicas(&mut self, core: &mut Core, lattice: &Lattice) {
+        let now = core.mono();
+        let unconfirmed = self.results.has_unconfirmed(now, ANSWER_WAIT);
+        let owes = |replica: &Replica| !replica.kept || !replica.compared || unconfirmed;
+        let is_late = |replica: &Replica| owes(replica) && now - replica.asked >= ANSWER_WAIT;
+        let late: Vec<_> = self.replicas.iter().filter(|(_, r)| is_late(r)).map(|(node, _)| *node).collect();
+        for node in late {
+            self.resync_replica(core, lattice, node);
+        }
+    }
+
+    /// Whether some replica still owes an answer.
+    pub(super) fn awaits_replicas(&self) -> bool {
+        self.replicas.values().any(|replica| !replica.kept || !replica.compared)
     }
 
     pub(super) fn replicate(&self, core: &mut Core, ticket: u64, records: &[Arc<TaskRecord>]) {

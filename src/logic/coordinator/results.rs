@@ -10,11 +10,12 @@ use crate::{
         lattice::Lattice,
         timers::Timer,
     },
-    types::{Attempt, Message, NodeId, TaskIndex, limits, record::TaskRecord},
+    types::{Attempt, Message, NodeId, TaskIndex, Time, limits, record::TaskRecord},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 type Try = (TaskIndex, Attempt);
@@ -23,6 +24,7 @@ type Try = (TaskIndex, Attempt);
 #[derive(Debug)]
 struct Batch {
     records: Vec<Arc<TaskRecord>>,
+    since: Time,
     written: bool,
     kept_by: BTreeSet<NodeId>,
 }
@@ -53,6 +55,12 @@ impl Pipeline {
 
     pub fn is_settling(&self, task: TaskIndex) -> bool {
         self.settling.contains(&task)
+    }
+
+    /// Some results have been written here for so long, and nowhere else.
+    pub fn has_unconfirmed(&self, now: Time, age: Duration) -> bool {
+        let is_late = |batch: &Batch| batch.written && batch.kept_by.is_empty() && now - batch.since >= age;
+        self.batches.values().any(is_late)
     }
 
     /// Batches that the other nodes have not confirmed, for a replica that may have missed them.
@@ -147,7 +155,7 @@ impl Coordinator {
             let keep = records.iter().cloned().map(Keep::Task).collect();
             core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
             self.replicate(core, ticket, &records);
-            let batch = Batch { records, written: false, kept_by: BTreeSet::new() };
+            let batch = Batch { records, since: core.mono(), written: false, kept_by: BTreeSet::new() };
             self.results.batches.insert(ticket, batch);
             self.wake(core);
         }
@@ -257,20 +265,23 @@ impl Coordinator {
         }
     }
 
-    /// Records that a replica had and we had not: durable already.
-    pub fn learned(&mut self, core: &mut Core, lattice: &mut Lattice, records: &[Arc<TaskRecord>]) {
-        let news: Vec<_> = records.iter().filter(|record| lattice.merge(record)).cloned().collect();
+    /// Records that a replica had and we had not: they count once they are on our disk too.
+    pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
+        let is_news = |record: &&Arc<TaskRecord>| {
+            let (task, failures) = (record.task, record.failures);
+            let known = if record.is_done() { lattice.is_done(task) } else { lattice.failures(task) >= failures };
+            task < lattice.tasks() && !known && !lattice.is_done(task) && !self.results.is_settling(task)
+        };
+        let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
         if news.is_empty() {
             return;
         }
-        let limit = self.failure_limit(core);
-        for record in &news {
-            if lattice.is_done(record.task) || lattice.failures(record.task) >= limit {
-                self.stop_task(core, record.task);
-                self.progress.ended(record.task);
-            }
-        }
-        let keep = news.into_iter().map(Keep::Task).collect();
-        self.persist(core, keep);
+        self.results.settling.extend(news.iter().map(|record| record.task));
+        let ticket = core.ticket();
+        let keep = news.iter().cloned().map(Keep::Task).collect();
+        core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
+        let batch = Batch { records: news, since: core.mono(), written: false, kept_by: BTreeSet::from([from]) };
+        self.results.batches.insert(ticket, batch);
+        self.wake(core);
     }
 }

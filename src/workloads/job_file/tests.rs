@@ -263,7 +263,7 @@ proptest! {
         for name in ["t.csv", "t.tsv", "t.jsonl"] {
             std::fs::write(dir.path().join(name), &bytes).unwrap();
             if let Ok(jobs) = parse(&format!("{ECHO}params = '{name}'"), &dir.path().join("job.toml")) {
-                prop_assert!(jobs[0].params.get(jobs[0].task_count() - 1).len() > 0);
+                prop_assert!(!jobs[0].params.get(jobs[0].task_count() - 1).is_empty());
             }
         }
     }

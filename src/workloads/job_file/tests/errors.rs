@@ -3,7 +3,7 @@
 use super::error;
 
 /// Job files that are wrong, and what is said of them.
-pub(super) const WRONG: [&str; 73] = [
+pub(super) const WRONG: [&str; 75] = [
     "comand = [\"echo\"]",
     "command = [\"echo\"",
     "name = \"a\"",
@@ -77,6 +77,8 @@ pub(super) const WRONG: [&str; 73] = [
     "[[job]]\nname = \"a\"\ncommand = [\"x\"]\n[[job]]\nname = \"a\"\ncommand = [\"x\"]",
     "[[job]]\nname = \"src\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = \"src\"\nsource = \"src\"\ncommand = [\"x\"]",
     "[[job]]\nname = \"fit\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = \"fti\"\ncommand = [\"x\"]",
+    "command = [\"x\"]\ntimeout = \"0s\"",
+    "[[job]]\nname = \"fit\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = [\"fit\", \"fit\"]\ncommand = [\"x\"]",
 ];
 
 #[test]
@@ -559,5 +561,18 @@ this file has no job `fti` to wait for
 6 | after = "fti"
   |         ^^^^^
 hint: did you mean `fit`?
+
+a timeout of less than a millisecond fails every task
+ --> job.toml:2:11
+  |
+2 | timeout = "0s"
+  |           ^^^^
+hint: for no timeout, leave it out
+
+`fit` is named twice
+ --> job.toml:6:17
+  |
+6 | after = ["fit", "fit"]
+  |                 ^^^^^
 "#);
 }
