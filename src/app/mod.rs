@@ -1,4 +1,26 @@
-//! (app)
+//! Wiring: the only place that names concrete adapters. What the command line may ask of it is listed here.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `machine` | what this machine is |
+//! | `settings` | what is configured, by whom |
+//! | `node` | a node inside this process |
 
 pub mod machine;
+mod node;
 pub mod settings;
+
+pub use node::{StartedNode, generate_secret, run_node, secret_weakness, start_solo, supervise};
+
+use crate::types::Gpu;
+use std::{process::ExitCode, time::Duration};
+
+/// The GPUs of this machine, looked for in a child process, or why they are not known.
+pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
+    crate::gpu::probe_in_child(deadline).await.map_err(|error| error.to_string())
+}
+
+/// The body of the hidden `nodectl gpu-probe`.
+pub fn gpu_probe() -> ExitCode {
+    crate::gpu::probe_main()
+}

@@ -1,4 +1,34 @@
-//! (cli)
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
-}
+//! The command line: flags to plain data, questions to the node through its local API only, answers as tables, JSON or
+//! ids. It decides nothing about the cluster and keeps no state but the files that `run` and `results` write.
+//!
+//! Data goes to stdout, progress and remarks to stderr. Exit codes: `exit`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `args` | the flags |
+//! | `argv` | the secret out of the visible argument list and environment |
+//! | `main` | from arguments to an exit code |
+//! | `exit` | exit codes, errors as people see them |
+//! | `flags` | flags as the top layer of the settings |
+//! | `secret` | where the secret comes from |
+//! | `join` | `join`, `leave`, `drain` |
+//! | `run` | `run`, `attach`, `results`: submit, follow, collect |
+//! | `ask` | the listings and one-line commands |
+//! | `doctor` | what is wrong here, and what to do |
+//! | `files` | `init`, `config show`, `completions`, `man` |
+//! | `output` | tables, JSON, ids |
+
+mod args;
+mod argv;
+mod ask;
+mod doctor;
+mod exit;
+mod files;
+mod flags;
+mod join;
+mod main;
+mod output;
+mod run;
+mod secret;
+
+pub use main::main;

@@ -1,1 +1,42 @@
-//! (http)
+//! The local API: HTTP and JSON on a Unix socket that only its owner may open, and the client that the command line
+//! uses. It turns requests into `Query`s for the node's loop and answers into `wire::api` types; it decides nothing and
+//! keeps no state but a small cache of specifications. Every stream is pulled by its reader: nothing piles up here.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `server` | the socket, the state that handlers share, serving until told to stop |
+//! | `routes` | which path goes to which handler |
+//! | `error` | what refusals look like |
+//! | `extract` | reading path, query string and body |
+//! | `resolve` | jobs and nodes as people name them |
+//! | `cluster` | nodes, devices, drain, leave |
+//! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
+//! | `results` | pages and streams of results |
+//! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
+//! | `logs` | what tasks write |
+//! | `blobs` | files in and out |
+//! | `doctor` | findings about the swarm |
+//! | `openapi` | the description of all this |
+//! | `client` | the same from the other side |
+
+mod blobs;
+pub mod client;
+mod cluster;
+mod doctor;
+mod error;
+mod extract;
+mod jobs;
+mod logs;
+pub mod openapi;
+mod resolve;
+mod results;
+mod routes;
+mod server;
+mod specs;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, ClientError};
+pub use server::{Api, NodeFacts, ServeError, bind, serve, socket_path};

@@ -1,0 +1,249 @@
+//! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
+
+use crate::types::units::{parse_bytes, parse_duration};
+use clap::{Args, Parser, Subcommand};
+use std::{path::PathBuf, time::Duration};
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 a job failed, 2 usage or invalid job file, 3 cluster unreachable, \
+                          130 interrupted.";
+
+/// Turns the machines of a lab into a GPU cluster.
+#[derive(Debug, Parser)]
+#[command(name = "nodectl", version, after_help = EXIT_CODES, propagate_version = true)]
+pub struct Cli {
+    /// Where this node keeps its state; names the node that commands talk to.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Makes this machine a node; says what to type on the next one
+    Join(JoinArgs),
+    /// Gives this node's work back and stops it
+    Leave,
+    /// Gives a node no new work; what runs there ends
+    Drain(DrainArgs),
+    /// Runs the jobs of a job file, shows progress, fetches results
+    Run(RunArgs),
+    /// The cluster at a glance
+    Status(ListArgs),
+    /// The nodes, with their load
+    Nodes(ListArgs),
+    /// The jobs, oldest first
+    Jobs(ListArgs),
+    /// The GPUs of the cluster
+    Devices(ListArgs),
+    /// All about one job
+    Job(JobArgs),
+    /// What a task wrote
+    Logs(LogsArgs),
+    /// The results of a job so far
+    Results(ResultsArgs),
+    /// Follows a job as `run` does
+    Attach(AttachArgs),
+    /// Stops a job for good; its results so far are kept
+    Cancel(JobName),
+    /// Gives the failed tasks of a job new attempts
+    Retry(RetryArgs),
+    /// Why a job or a task is not running
+    Explain(ExplainArgs),
+    /// Writes a commented job file that runs as it is
+    Init(InitArgs),
+    /// Finds out what is wrong, and says what to do
+    Doctor(JsonArgs),
+    /// The settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Prints a completion script for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Prints the manual page, or writes all pages into a directory
+    Man { dir: Option<PathBuf> },
+}
+
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// The cluster's secret; wiped from the visible argument list at once
+    #[arg(long, conflicts_with = "secret_file")]
+    pub secret: Option<String>,
+    /// A file with the secret [also: NODECTL_SECRET, or a prompt]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Runs in the background; `nodectl leave` stops it
+    #[arg(long)]
+    pub detach: bool,
+    /// This node's name [default: the host name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// A node to look for besides those found by themselves; repeatable
+    #[arg(long = "peer", value_name = "HOST:PORT")]
+    pub peers: Vec<String>,
+    /// The TCP port to listen on [default: any free one]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// A label that jobs can ask for with `where`; repeatable
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub labels: Vec<(String, String)>,
+    /// Cores for tasks [default: all]
+    #[arg(long)]
+    pub cores: Option<f64>,
+    /// Memory for tasks, e.g. `48 GiB` [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Gives it work again
+    #[arg(long)]
+    pub off: bool,
+    /// Its name, id, or the beginning of its id [default: this node]
+    pub node: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The job file
+    pub job_file: PathBuf,
+    /// Submits, prints the ids and returns
+    #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
+    pub detach: bool,
+    #[command(flatten)]
+    pub follow: FollowArgs,
+}
+
+/// How a job is followed.
+#[derive(Debug, Args)]
+pub struct FollowArgs {
+    /// Where results go [default: `<name>-<job id>`, or what the job file says]
+    #[arg(long, value_name = "DIR")]
+    pub into: Option<PathBuf>,
+    /// On Ctrl-C, cancels without asking (and does so anyway when stdin is no terminal)
+    #[arg(long, conflicts_with = "detach_on_interrupt")]
+    pub cancel_on_interrupt: bool,
+    /// On Ctrl-C, leaves the job running without asking
+    #[arg(long)]
+    pub detach_on_interrupt: bool,
+    /// Cancels the job after this long, e.g. `2h`
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct ListArgs {
+    /// Prints JSON
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+    /// Prints ids only
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct JsonArgs {
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct JobName {
+    /// The job: its id, the beginning of it, its name, or `last`
+    pub job: String,
+}
+
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// The task, counted from 0
+    #[arg(default_value_t = 0)]
+    pub task: u32,
+    /// Waits for more until the task ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Its stderr in place of its stdout
+    #[arg(long)]
+    pub stderr: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ResultsArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// Writes results, logs and output files into a directory, as `run` does
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet"])]
+    pub into: Option<PathBuf>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    #[command(flatten)]
+    pub follow: FollowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// The failed tasks; there is nothing else to retry
+    #[arg(long, required = true)]
+    pub failed: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// The task, counted from 0 [default: the job as a whole]
+    pub task: Option<u32>,
+    #[arg(long)]
+    /// Prints JSON
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// What to write; an unknown one lists what there is
+    pub kind: Option<String>,
+    /// Overwrites files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Every effective setting and where it comes from
+    Show(JsonArgs),
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_string(), value.to_string())),
+        _ => Err("a label is KEY=VALUE, e.g. rack=b".to_string()),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,107 @@
+//! The listings and one-line commands: a question, an answer, printed.
+
+use super::{
+    args::{DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs},
+    exit::{CliError, Exit, print, print_bytes},
+    output::{self, Status},
+};
+use crate::{
+    http::{Client, client::LogRequest},
+    wire::api::CursorView,
+};
+use futures::TryStreamExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub async fn status(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
+    let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
+    print(&output::choose(list).status(&Status { node, nodes, jobs }))?;
+    Ok(Exit::Done)
+}
+
+pub async fn nodes(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
+    print(&output::choose(list).nodes(&client.nodes().await?))?;
+    Ok(Exit::Done)
+}
+
+pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
+    print(&output::choose(list).jobs(&client.jobs().await?, now_ms()))?;
+    Ok(Exit::Done)
+}
+
+pub async fn devices(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
+    print(&output::choose(list).devices(&client.devices().await?))?;
+    Ok(Exit::Done)
+}
+
+pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
+    print(&output::choose(args.list).job(&client.job(&args.name.job).await?, now_ms()))?;
+    Ok(Exit::Done)
+}
+
+/// The results so far, page by page as they are read; does not wait for more.
+pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
+    let output = output::choose(args.list);
+    let mut cursor = CursorView::default();
+    let mut first = true;
+    loop {
+        let page = client.results(&args.name.job, cursor, 0).await?;
+        if first || !page.results.is_empty() {
+            print(&output.results(&page.results, first))?;
+        }
+        if page.results.is_empty() {
+            return Ok(Exit::Done);
+        }
+        (cursor, first) = (page.cursor, false);
+    }
+}
+
+pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
+    let request = LogRequest { stderr: args.stderr, offset: 0, follow: args.follow };
+    let mut log = client.log(&args.name.job, args.task, request).await?;
+    while let Some(bytes) = log.try_next().await? {
+        print_bytes(&bytes)?;
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn cancel(client: &Client, job: &str) -> Result<Exit, CliError> {
+    client.cancel(job).await?;
+    eprintln!("job {job} is cancelled; `nodectl results {job}` has what was done");
+    Ok(Exit::Done)
+}
+
+pub async fn retry(client: &Client, args: RetryArgs) -> Result<Exit, CliError> {
+    let job = &args.name.job;
+    match client.retry(job).await?.tasks {
+        0 => eprintln!("job {job} has no failed tasks"),
+        1 => eprintln!("1 task runs again; `nodectl attach {job}` follows it"),
+        tasks => eprintln!("{tasks} tasks run again; `nodectl attach {job}` follows them"),
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliError> {
+    let explanation = client.explain(&args.name.job, args.task).await?;
+    if args.json {
+        print(&output::document(&explanation))?;
+    } else {
+        print(&explanation.lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
+    client.drain(args.node.as_deref(), !args.off).await?;
+    let node = args.node.as_deref().unwrap_or("this node");
+    if args.off {
+        eprintln!("{node} takes work again");
+    } else {
+        eprintln!("{node} takes no new work; `nodectl drain --off` undoes it");
+    }
+    Ok(Exit::Done)
+}
+
+/// Wall clock, milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,87 @@
+//! Exit codes, and errors as people see them.
+
+use crate::{app::settings::SettingsError, http::ClientError, workloads::job_file::JobFileError};
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+    process::ExitCode,
+};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Done = 0,
+    /// A job failed, or the command could not do what it was asked.
+    Failed = 1,
+    /// Usage, or an invalid job file.
+    Usage = 2,
+    Unreachable = 3,
+    /// As shells say of SIGINT: 128 + 2.
+    Interrupted = 130,
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    JobFile(#[from] JobFileError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("{doing}: {source}")]
+    File { doing: String, source: io::Error },
+    /// The node in this process could not be started, or ended in an error.
+    #[error("{0:#}")]
+    Node(anyhow::Error),
+}
+
+impl CliError {
+    pub fn file(doing: &str, path: &Path, source: io::Error) -> Self {
+        Self::File { doing: format!("{doing} {}", path.display()), source }
+    }
+
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Client(error) if error.is_unreachable() => Exit::Unreachable,
+            Self::Client(ClientError::Refused { status: 400..=499, .. }) => Exit::Usage,
+            Self::JobFile(_) | Self::Settings(_) | Self::Usage(_) => Exit::Usage,
+            Self::Client(_) | Self::File { .. } | Self::Node(_) => Exit::Failed,
+        }
+    }
+
+    /// Says it on stderr.
+    pub fn tell(&self) {
+        // A reader of our output that has gone is no error worth a word.
+        if !matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::BrokenPipe) {
+            eprintln!("{} {self}", emphasis("error:"));
+        }
+    }
+}
+
+/// Red on a terminal that wants colours.
+fn emphasis(word: &str) -> String {
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if colours { format!("\x1b[1;31m{word}\x1b[0m") } else { word.to_string() }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Writes data to stdout.
+pub fn print(text: &str) -> Result<(), CliError> {
+    print_bytes(text.as_bytes())
+}
+
+/// The same for bytes that need not be text.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
+    use io::Write;
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    written.map_err(|source| CliError::File { doing: "writing to stdout".into(), source })
+}

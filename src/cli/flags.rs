@@ -1,0 +1,50 @@
+//! Flags as the top layer of the settings.
+
+use super::{args::Cli, args::Command, exit::CliError};
+use crate::app::settings::{Flags, Origin, Settings};
+use figment::value::Value;
+
+/// The effective settings of this command.
+pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
+    let mut flags = Flags::default().set("node.data_dir", cli.data_dir.as_deref().map(absolute).transpose()?);
+    if let Command::Join(join) = &cli.command {
+        flags = flags
+            .set("node.name", join.name.clone())
+            .set("node.cores", join.cores)
+            .set("node.memory", join.memory.map(|bytes| format!("{bytes} B")))
+            .set("network.port", join.port)
+            .set("cluster.peers", (!join.peers.is_empty()).then(|| Value::from(join.peers.clone())))
+            .set("cluster.secret_file", join.secret_file.as_deref().map(absolute).transpose()?);
+        for (key, value) in &join.labels {
+            flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
+        }
+    }
+    Ok(Settings::load(&flags)?)
+}
+
+/// A node in the background has another working directory in mind than the one it was started from.
+fn absolute(path: &std::path::Path) -> Result<String, CliError> {
+    let path = std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| CliError::Usage(format!("the path {} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn flags_of_join_become_settings_with_their_origin() {
+        let line = "nodectl --data-dir /d join --name n --peer h:1 --peer i:2 --port 4000 --label rack=b \
+                    --cores 1.5 --memory 2GiB --secret-file /s";
+        let (settings, origins) = settings(&Cli::parse_from(line.split_whitespace())).unwrap();
+        assert_eq!((settings.node.name.as_str(), settings.node.data_dir.to_str()), ("n", Some("/d")));
+        assert_eq!(settings.cluster.peers, ["h:1", "i:2"]);
+        assert_eq!(settings.network.port, 4000);
+        assert_eq!(settings.node.labels["rack"], "b");
+        assert_eq!((settings.node.cores, settings.node.memory.unwrap().0), (Some(1.5), 2 << 30));
+        assert_eq!(settings.cluster.secret_file.as_deref(), Some(std::path::Path::new("/s")));
+        assert!(origins.iter().any(|origin| origin.key == "node.name" && origin.source == "flag"));
+    }
+}

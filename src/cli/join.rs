@@ -1,0 +1,303 @@
+//! `join` and `leave`: a node in the foreground or in the background, and what to type on the next machine.
+
+use super::{
+    args::JoinArgs,
+    exit::{CliError, Exit, print},
+    secret::{self, Secret, Source},
+};
+use crate::{
+    app::{self, settings::Settings},
+    http::{Client, ClientError, socket_path},
+    types::units::format_bytes,
+    wire::api::{GpuKindName, Node, NodeSelf},
+};
+use std::{
+    fs::{self, File},
+    io::{self, IsTerminal, Read, Seek, Write},
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// How long a node may take until its API answers.
+const START: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How much of a failed node's log is shown.
+const SHOWN_LOG_BYTES: u64 = 4 << 10;
+
+pub async fn join(
+    mut args: JoinArgs,
+    settings: Settings,
+    variable: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
+    let client = Client::new(socket_path(&settings.node.data_dir));
+    match client.node().await {
+        Ok(node) => return already_running(&client, &node).await,
+        Err(ClientError::Unreachable { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let secret = secret::resolve(args.secret.take().map(Zeroizing::new), variable, &settings)?;
+    if args.detach {
+        background(&client, &settings, &secret).await
+    } else {
+        foreground(&client, settings, secret).await
+    }
+}
+
+/// Gives this node's work back and stops it.
+pub async fn leave(client: &Client) -> Result<Exit, CliError> {
+    let node = client.node().await?;
+    client.leave().await?;
+    eprintln!("{} has left the cluster {}", node.name, node.cluster);
+    Ok(Exit::Done)
+}
+
+async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliError> {
+    if node.solo {
+        return Err(CliError::Usage(format!(
+            "a `nodectl run` (process {}) uses {}\nhint: wait for it, or give this node another --data-dir",
+            node.pid, node.data_dir
+        )));
+    }
+    print(&format!("a node is running already (process {}); `nodectl leave` stops it\n", node.pid))?;
+    print(&describe(node, this_node(client).await?.as_ref()))?;
+    Ok(Exit::Done)
+}
+
+async fn foreground(client: &Client, settings: Settings, secret: Secret) -> Result<Exit, CliError> {
+    let Secret { text, source } = secret;
+    let shown = (shows(&source)).then(|| text.clone());
+    let running = app::run_node(settings, text);
+    tokio::pin!(running);
+    tokio::select! {
+        ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
+        greeted = greet(client, &source, shown) => greeted?,
+    }
+    running.await.map(|()| Exit::Done).map_err(CliError::Node)
+}
+
+/// Waits for the node and prints what there is to say about it.
+async fn greet(client: &Client, source: &Source, secret: Option<Zeroizing<String>>) -> Result<(), CliError> {
+    let deadline = Instant::now() + START;
+    let node = loop {
+        match client.node().await {
+            Ok(node) => break node,
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    };
+    print(&describe(&node, this_node(client).await?.as_ref()))?;
+    print(&next_line(source, secret.as_ref().map(|secret| secret.as_str()), &node.addrs))
+}
+
+/// The secret is shown on a terminal, or where it was just made and nobody knows it yet; never in a service's log.
+fn shows(source: &Source) -> bool {
+    io::stdout().is_terminal() || matches!(source, Source::Generated(_))
+}
+
+async fn this_node(client: &Client) -> Result<Option<Node>, CliError> {
+    Ok(client.nodes().await?.into_iter().find(|node| node.this_node))
+}
+
+fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
+    let mut text =
+        format!("node {} ({}) of the cluster {}\n", node.name, &node.id[..node.id.len().min(8)], node.cluster);
+    for addr in &node.addrs {
+        text += &format!("  address  {addr}\n");
+    }
+    if let Some(details) = details {
+        text += &format!("  cores    {}\n", details.resources.cpus);
+        text += &format!("  memory   {}\n", format_bytes(details.resources.memory_bytes));
+        let gpus: Vec<_> = details.gpus.iter().filter(|gpu| gpu.kind != GpuKindName::Software).collect();
+        for gpu in &gpus {
+            text += &format!("  gpu      {}, {}\n", gpu.name, format_bytes(gpu.memory_bytes));
+        }
+        if gpus.is_empty() {
+            text += "  gpu      none seen (`nodectl devices` lists them, `nodectl doctor` says why not)\n";
+        }
+    }
+    text
+}
+
+/// What to type on the next machine.
+fn next_line(source: &Source, secret: Option<&str>, addrs: &[String]) -> String {
+    let secret = match (secret, source) {
+        (Some(secret), _) => format!("--secret {}", quoted(secret)),
+        (None, Source::File(path)) => format!("--secret-file {}   (with the same content)", path.display()),
+        (None, _) => "--secret …   (the same secret)".to_string(),
+    };
+    let mut text = format!("on the next machine:\n  nodectl join {secret}\n");
+    // Discovery reaches this machine and its network; an address helps from beyond only.
+    if let Some(addr) = addrs.iter().find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]")) {
+        text += &format!("from another network, add: --peer {addr}\n");
+    }
+    text
+}
+
+/// For a shell: single quotes where a character might mean something to it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if text.chars().all(plain) { text.to_string() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Result<Exit, CliError> {
+    let log_path = settings.node.data_dir.join("node.log");
+    let (log, begin) = open_log(&log_path)?;
+    let mut child = spawn(log, &secret.text)?;
+    let deadline = Instant::now() + START;
+    loop {
+        if let Some(status) = child.try_wait().map_err(|source| CliError::file("waiting for", &log_path, source))? {
+            return Err(CliError::Node(anyhow::anyhow!(
+                "the node ended at once ({status})\n{}",
+                tail(&log_path, begin)
+            )));
+        }
+        match client.node().await {
+            Ok(node) if node.pid == child.id() => break,
+            _ if Instant::now() > deadline => {
+                let _ = child.kill();
+                let text = format!("the node did not answer within {} s\n{}", START.as_secs(), tail(&log_path, begin));
+                return Err(CliError::Node(anyhow::anyhow!(text)));
+            }
+            _ => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+    let shown = shows(&secret.source).then(|| secret.text.clone());
+    greet(client, &secret.source, shown).await?;
+    eprintln!(
+        "it runs in the background (process {}); `nodectl leave` stops it; its log: {}",
+        child.id(),
+        log_path.display()
+    );
+    Ok(Exit::Done)
+}
+
+/// The log, and where this node's part of it begins.
+fn open_log(path: &Path) -> Result<(File, u64), CliError> {
+    let failed = |source| CliError::file("opening the log", path, source);
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode_0700().create(directory).map_err(failed)?;
+    }
+    let mut log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(failed)?;
+    let begin = log.seek(io::SeekFrom::End(0)).map_err(failed)?;
+    Ok((log, begin))
+}
+
+trait Private {
+    /// Directories made are their owner's alone.
+    fn mode_0700(&mut self) -> &mut Self;
+}
+
+impl Private for fs::DirBuilder {
+    fn mode_0700(&mut self) -> &mut Self {
+        std::os::unix::fs::DirBuilderExt::mode(self, 0o700)
+    }
+}
+
+/// The same command in its own session, without `--detach`; the secret goes through a pipe that nobody else can read.
+fn spawn(log: File, secret: &str) -> Result<Child, CliError> {
+    let failed = |source| CliError::File { doing: "starting the node in the background".into(), source };
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("nodectl").args(background_args(std::env::args_os()));
+    command.args(["--secret-file", "/dev/stdin"]).env_remove(app::settings::SECRET_VARIABLE);
+    command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+    // SAFETY: between fork and exec only setsid(2) is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut pipe) = child.stdin.take() {
+        pipe.write_all(secret.as_bytes()).map_err(failed)?;
+    }
+    Ok(child)
+}
+
+/// The arguments without the program, `--detach` and every form of the secret.
+fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    let mut kept = Vec::new();
+    let mut skip_value = false;
+    for arg in args.skip(1) {
+        let text = arg.to_string_lossy();
+        let dropped =
+            skip_value || text == "--detach" || text.starts_with("--secret=") || text.starts_with("--secret-file=");
+        skip_value = !skip_value && (text == "--secret" || text == "--secret-file");
+        if !dropped && !skip_value {
+            kept.push(arg);
+        }
+    }
+    kept
+}
+
+fn tail(path: &Path, begin: u64) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(io::SeekFrom::Start(begin.max(length.saturating_sub(SHOWN_LOG_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(SHOWN_LOG_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim_end().to_string())
+    };
+    match read() {
+        Ok(text) => format!("its log ({}) says:\n{text}", path.display()),
+        Err(error) => format!("its log {} cannot be read: {error}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::testing::{FakeNode, member};
+    use crate::ports::NetReport;
+    use crate::types::{Answer, Query, QueryError};
+
+    #[test]
+    fn a_background_node_gets_no_secret_on_its_command_line() {
+        let line = "nodectl join --secret s --detach --name n --secret=t --secret-file f --data-dir d --secret-file=g";
+        let kept = background_args(line.split(' ').map(Into::into));
+        assert_eq!(kept, ["join", "--name", "n", "--data-dir", "d"]);
+    }
+
+    #[test]
+    fn the_next_line_has_a_secret_only_when_it_may_and_an_address_when_useful() {
+        let generated = Source::Generated("/d/secret".into());
+        let addrs = ["127.0.0.1:1".to_string(), "192.0.2.7:4000".to_string()];
+        insta::assert_snapshot!(next_line(&generated, Some("it's"), &addrs), @r"
+        on the next machine:
+          nodectl join --secret 'it'\''s'
+        from another network, add: --peer 192.0.2.7:4000
+        ");
+        insta::assert_snapshot!(next_line(&Source::File("/etc/s".into()), None, &addrs[..1]), @r"
+        on the next machine:
+          nodectl join --secret-file /etc/s   (with the same content)
+        ");
+        insta::assert_snapshot!(next_line(&Source::Given, None, &[]), @r"
+        on the next machine:
+          nodectl join --secret …   (the same secret)
+        ");
+    }
+
+    #[tokio::test]
+    async fn a_second_join_says_that_one_is_running() {
+        let brain = |query: &Query| match query {
+            Query::Nodes => Ok(Answer::Nodes(vec![member(1, "alpha", true)])),
+            _ => Err(QueryError::Leaving),
+        };
+        let node = FakeNode::start(brain).await;
+        let this = node.client.node().await.unwrap();
+        assert_eq!(already_running(&node.client, &this).await.unwrap(), Exit::Done);
+        let text = describe(&this, this_node(&node.client).await.unwrap().as_ref());
+        insta::assert_snapshot!(text, @r"
+        node alpha (01010101) of the cluster lab
+          address  192.0.2.7:40001
+          cores    8
+          memory   16.0 GiB
+          gpu      NVIDIA H200, 139 GiB
+        ");
+        let solo = FakeNode::start_with(|_| Err(QueryError::Leaving), NetReport::default(), true).await;
+        let this = solo.client.node().await.unwrap();
+        assert_eq!(already_running(&solo.client, &this).await.unwrap_err().exit(), Exit::Usage);
+    }
+}

@@ -1,0 +1,118 @@
+//! From arguments to an exit code.
+
+use super::{
+    args::{Cli, Command, ConfigCommand},
+    argv::{self, Given},
+    ask, doctor,
+    exit::{CliError, Exit},
+    files, flags, join, run,
+};
+use crate::{
+    app::{
+        self,
+        settings::{LogFormat, LogLevel, LogSettings, Settings},
+    },
+    http::{Client, socket_path},
+};
+use clap::Parser;
+use std::{ffi::OsString, io::IsTerminal, process::ExitCode, time::Duration};
+use zeroize::Zeroizing;
+
+/// How long blocking threads may take to end; one may wait for a line of the terminal forever.
+const SHUTDOWN: Duration = Duration::from_millis(200);
+
+/// The `nodectl` program.
+pub fn main() -> ExitCode {
+    let given = argv::take();
+    // Started by nodes, not by people: before anything that they do not need, such as a runtime with its threads.
+    match given.args.get(1).and_then(|first| first.to_str()) {
+        Some("supervise") => return app::supervise(),
+        Some("gpu-probe") => return app::gpu_probe(),
+        _ => {}
+    }
+    let cli = match parse(&given) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let _ = error.print();
+            return code.into();
+        }
+    };
+    let exit = execute(cli, given.secret).unwrap_or_else(|error| {
+        error.tell();
+        error.exit()
+    });
+    exit.into()
+}
+
+fn parse(given: &Given) -> Result<Cli, clap::Error> {
+    let args: &[OsString] = &given.args;
+    Cli::try_parse_from(args)
+}
+
+fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+    // They need no settings, and must work where those are broken.
+    match cli.command {
+        Command::Completions { shell } => return files::completions(shell),
+        Command::Man { dir } => return files::man(dir.as_deref()),
+        Command::Init(args) => return files::init(&args),
+        _ => {}
+    }
+    let (settings, origins) = flags::settings(&cli)?;
+    if let Command::Config(ConfigCommand::Show(args)) = cli.command {
+        return files::config_show(&origins, args.json);
+    }
+    start_log(&settings.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| CliError::File { doing: "starting threads".into(), source })?;
+    let exit = runtime.block_on(dispatch(cli.command, settings, secret));
+    runtime.shutdown_timeout(SHUTDOWN);
+    exit
+}
+
+async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+    let client = Client::new(socket_path(&settings.node.data_dir));
+    match command {
+        Command::Join(args) => join::join(args, settings, secret).await,
+        Command::Leave => join::leave(&client).await,
+        Command::Drain(args) => ask::drain(&client, args).await,
+        Command::Run(args) => run::run(args, &settings).await,
+        Command::Attach(args) => run::attach(&client, args).await,
+        Command::Results(args) if args.into.is_some() => run::collect(&client, args).await,
+        Command::Results(args) => ask::results(&client, args).await,
+        Command::Status(list) => ask::status(&client, list).await,
+        Command::Nodes(list) => ask::nodes(&client, list).await,
+        Command::Jobs(list) => ask::jobs(&client, list).await,
+        Command::Devices(list) => ask::devices(&client, list).await,
+        Command::Job(args) => ask::job(&client, args).await,
+        Command::Logs(args) => ask::logs(&client, args).await,
+        Command::Cancel(name) => ask::cancel(&client, &name.job).await,
+        Command::Retry(args) => ask::retry(&client, args).await,
+        Command::Explain(args) => ask::explain(&client, args).await,
+        Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
+        Command::Init(_) | Command::Config(_) | Command::Completions { .. } | Command::Man { .. } => {
+            unreachable!("`execute` has done these")
+        }
+    }
+}
+
+/// Logs go to stderr; commands other than `join` have little to log.
+fn start_log(settings: &LogSettings) {
+    let level = match settings.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("nodectl={level}")))
+        .with_writer(std::io::stderr)
+        .with_ansi(
+            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        );
+    match settings.format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

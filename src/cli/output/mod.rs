@@ -1,0 +1,77 @@
+//! What commands print: a table for people, JSON for programs, ids for pipes. Pure: data in, text out.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `table` | columns for people |
+//! | `json` | the API's own types, one document a command |
+//! | `quiet` | ids, one a line |
+
+mod json;
+mod quiet;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use super::args::ListArgs;
+use crate::wire::api::{Device, Job, JobLine, Node, NodeSelf, TaskResult};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+pub use json::document;
+pub use table::{columns, failures_text, progress_line};
+
+/// The cluster at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub node: NodeSelf,
+    pub nodes: Vec<Node>,
+    pub jobs: Vec<JobLine>,
+}
+
+/// How a followed job ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    pub job: String,
+    pub name: String,
+    pub phase: crate::wire::api::PhaseName,
+    pub tasks: u32,
+    pub done: u32,
+    pub failed: u32,
+    pub wall_seconds: f64,
+    /// Where its results are.
+    pub directory: PathBuf,
+    pub failures: Vec<FailureGroup>,
+    /// Files that no node could give.
+    pub missing_files: u32,
+}
+
+/// Tasks that failed for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureGroup {
+    pub reason: String,
+    pub tasks: u32,
+    /// One of them, to look at.
+    pub example: u32,
+}
+
+/// One way of printing. Every text ends with a newline unless it is empty.
+pub trait Output {
+    fn status(&self, status: &Status) -> String;
+    fn nodes(&self, nodes: &[Node]) -> String;
+    fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String;
+    fn devices(&self, devices: &[Device]) -> String;
+    fn job(&self, job: &Job, now_ms: u64) -> String;
+    /// Called once with `first` for every page of results.
+    fn results(&self, results: &[TaskResult], first: bool) -> String;
+    fn submitted(&self, job: &str, name: &str) -> String;
+    fn summary(&self, summaries: &[RunSummary]) -> String;
+}
+
+/// The way that the flags ask for.
+pub fn choose(list: ListArgs) -> &'static dyn Output {
+    match list {
+        ListArgs { json: true, .. } => &json::Json,
+        ListArgs { quiet: true, .. } => &quiet::Quiet,
+        ListArgs { .. } => &table::Table,
+    }
+}

@@ -1,0 +1,45 @@
+//! Ids, one a line.
+
+use super::{Output, RunSummary, Status};
+use crate::wire::api::{Device, Job, JobLine, Node, TaskResult};
+
+pub struct Quiet;
+
+impl Output for Quiet {
+    fn status(&self, status: &Status) -> String {
+        lines([status.node.id.as_str()])
+    }
+
+    fn nodes(&self, nodes: &[Node]) -> String {
+        lines(nodes.iter().map(|node| node.id.as_str()))
+    }
+
+    fn jobs(&self, jobs: &[JobLine], _: u64) -> String {
+        lines(jobs.iter().map(|job| job.id.as_str()))
+    }
+
+    fn devices(&self, devices: &[Device]) -> String {
+        lines(devices.iter().map(|device| device.gpu.uuid.as_str()))
+    }
+
+    fn job(&self, job: &Job, _: u64) -> String {
+        lines([job.line.id.as_str()])
+    }
+
+    fn results(&self, results: &[TaskResult], _: bool) -> String {
+        results.iter().map(|result| format!("{}\n", result.task)).collect()
+    }
+
+    fn submitted(&self, job: &str, _: &str) -> String {
+        lines([job])
+    }
+
+    /// The ids were printed at submission.
+    fn summary(&self, _: &[RunSummary]) -> String {
+        String::new()
+    }
+}
+
+fn lines<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
+    ids.into_iter().flat_map(|id| [id, "\n"]).collect()
+}

@@ -1,0 +1,265 @@
+//! Columns for people. No colour carries meaning; what a program should read is `--json`.
+
+use super::{FailureGroup, Output, RunSummary, Status};
+use crate::{
+    types::units::{format_bytes, format_duration},
+    wire::api::{
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName, TaskResult,
+    },
+};
+use comfy_table::{Table as Grid, presets};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Characters of a cell that may hold anything.
+const CELL_CHARS: usize = 60;
+
+pub struct Table;
+
+impl Output for Table {
+    fn status(&self, status: &Status) -> String {
+        let alive = status.nodes.iter().filter(|node| node.alive).count();
+        let gpus: usize = status.nodes.iter().filter(|node| node.alive).map(|node| real_gpus(node).count()).sum();
+        let cpus: f64 = status.nodes.iter().filter(|node| node.alive).map(|node| node.resources.cpus).sum();
+        let open = status.jobs.iter().filter(|job| !job.phase.is_ended()).count();
+        let mut text = format!(
+            "cluster {}: {alive} of {} nodes alive, {cpus} cores, {gpus} GPUs; {open} of {} jobs open\n\n",
+            status.node.cluster,
+            status.nodes.len(),
+            status.jobs.len()
+        );
+        text += &self.nodes(&status.nodes);
+        let open: Vec<_> = status.jobs.iter().filter(|job| !job.phase.is_ended()).cloned().collect();
+        if !open.is_empty() {
+            text += "\n";
+            text += &self.jobs(&open, super::super::ask::now_ms());
+        }
+        text
+    }
+
+    fn nodes(&self, nodes: &[Node]) -> String {
+        columns(
+            &["NODE", "ID", "STATE", "CORES", "MEMORY", "GPUS", "LOAD", "RUNNING", "QUEUED", "ADDRESS"],
+            nodes.iter().map(|node| {
+                let load = |text: fn(&crate::wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
+                vec![
+                    format!("{}{}", node.name, if node.this_node { " *" } else { "" }),
+                    node.id.chars().take(8).collect(),
+                    node_state(node).into(),
+                    node.resources.cpus.to_string(),
+                    format_bytes(node.resources.memory_bytes),
+                    real_gpus(node).count().to_string(),
+                    load(|load| format!("{:.2}", load.load_average)),
+                    load(|load| load.running.to_string()),
+                    load(|load| load.queued.to_string()),
+                    node.addrs.first().cloned().unwrap_or_default(),
+                ]
+            }),
+        )
+    }
+
+    fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String {
+        if jobs.is_empty() {
+            return "no jobs\n".into();
+        }
+        columns(
+            &["JOB", "NAME", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK"],
+            jobs.iter().map(|job| {
+                let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
+                vec![
+                    job.id.clone(),
+                    cut(&job.name),
+                    job.phase.word().into(),
+                    job.tasks.to_string(),
+                    job.done.to_string(),
+                    job.failed.to_string(),
+                    since(job.submitted_ms, now_ms),
+                    took,
+                ]
+            }),
+        )
+    }
+
+    fn devices(&self, devices: &[Device]) -> String {
+        if devices.is_empty() {
+            return "no GPUs; `nodectl doctor` on a machine that has one says why\n".into();
+        }
+        columns(
+            &["NODE", "GPU", "KIND", "MEMORY", "DRIVER", "UUID"],
+            devices.iter().map(|device| {
+                vec![
+                    device.node_name.clone(),
+                    cut(&device.gpu.name),
+                    gpu_kind(device.gpu.kind).into(),
+                    format_bytes(device.gpu.memory_bytes),
+                    cut(&device.gpu.driver),
+                    device.gpu.uuid.clone(),
+                ]
+            }),
+        )
+    }
+
+    fn job(&self, job: &Job, now_ms: u64) -> String {
+        let line = &job.line;
+        let ended = line.ended_ms.map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
+        let mut rows = vec![
+            ("job", format!("{} {}", line.id, line.name)),
+            ("state", format!("{}{}", progress_line(&job.progress), ended.unwrap_or_default())),
+            ("age", since(line.submitted_ms, now_ms)),
+            ("command", job.work.command.join(" ")),
+            ("needs", needs(&job.work.resources)),
+            ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
+        ];
+        if !job.work.params.is_empty() {
+            rows.push(("parameters", job.work.params.join(", ")));
+        }
+        if !job.work.place.is_empty() {
+            rows.push(("where", job.work.place.clone()));
+        }
+        if let Some(why) = &job.progress.waiting_for {
+            rows.push(("waits for", why.clone()));
+        }
+        let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
+        if !job.progress.nodes.is_empty() {
+            text += "\n";
+            text += &shares(&job.progress.nodes);
+        }
+        text
+    }
+
+    fn results(&self, results: &[TaskResult], first: bool) -> String {
+        if results.is_empty() {
+            return if first { "no results yet\n".into() } else { String::new() };
+        }
+        let header: &[&str] = if first { &["TASK", "STATUS", "SECONDS", "NODE", "PARAMETERS", "RESULT"] } else { &[] };
+        columns(
+            header,
+            results.iter().map(|result| {
+                let params: Vec<_> = result.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let outcome = match (&result.failure, &result.value) {
+                    (Some(failure), _) => failure.message.clone(),
+                    (None, Some(value)) => value.to_string(),
+                    (None, None) => String::new(),
+                };
+                let node = result.node_name.clone().unwrap_or_else(|| result.node.chars().take(8).collect());
+                vec![
+                    result.task.to_string(),
+                    if result.status == StatusName::Done { "done" } else { "failed" }.into(),
+                    format!("{:.3}", result.seconds),
+                    node,
+                    cut(&params.join(" ")),
+                    cut(&outcome),
+                ]
+            }),
+        )
+    }
+
+    fn submitted(&self, job: &str, _: &str) -> String {
+        format!("{job}\n")
+    }
+
+    /// The table's summary is a remark, and goes to stderr beside the progress: see `run::summary`.
+    fn summary(&self, _: &[RunSummary]) -> String {
+        String::new()
+    }
+}
+
+/// Left-aligned columns with two spaces between them.
+pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut grid = Grid::new();
+    grid.load_preset(presets::NOTHING);
+    if !header.is_empty() {
+        grid.set_header(header.iter().copied());
+    }
+    for row in rows {
+        grid.add_row(row.iter().map(|cell| one_line(cell)));
+    }
+    let count = grid.column_count();
+    for column in grid.column_iter_mut() {
+        let last = column.index + 1 == count;
+        column.set_padding((0, if last { 0 } else { 2 }));
+    }
+    grid.lines().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+/// `12/50 done, 3 running, 1 failed, 4.1/s, ETA 9.0 s`.
+pub fn progress_line(progress: &ProgressView) -> String {
+    let mut text = format!("{}: {}/{} done", progress.phase.word(), progress.done, progress.tasks);
+    for (count, what) in [(progress.running, "running"), (progress.failed, "failed")] {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    if !progress.phase.is_ended() && progress.rate > 0.0 {
+        let left = progress.tasks.saturating_sub(progress.done).saturating_sub(progress.failed);
+        let eta = Duration::try_from_secs_f64(f64::from(left) / progress.rate).unwrap_or(Duration::MAX);
+        text += &format!(", {:.1}/s, ETA {}", progress.rate, format_duration(eta));
+    }
+    text
+}
+
+fn shares(nodes: &[NodeShare]) -> String {
+    let row = |share: &NodeShare| {
+        vec![share.name.clone(), share.running.to_string(), share.queued.to_string(), share.done.to_string()]
+    };
+    columns(&["NODE", "RUNNING", "QUEUED", "DONE"], nodes.iter().map(row))
+}
+
+/// Failures by reason, the most frequent first.
+pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
+    let line = |group: &FailureGroup| {
+        let plural = if group.tasks == 1 { "task" } else { "tasks" };
+        let logs = format!("nodectl logs --stderr {job} {}", group.example);
+        format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason))
+    };
+    failures.iter().map(line).collect()
+}
+
+fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
+    node.gpus.iter().filter(|gpu| gpu.kind != GpuKindName::Software)
+}
+
+fn node_state(node: &Node) -> &'static str {
+    match (node.alive, node.draining) {
+        (false, _) => "away",
+        (true, true) => "draining",
+        (true, false) => "alive",
+    }
+}
+
+fn gpu_kind(kind: GpuKindName) -> &'static str {
+    match kind {
+        GpuKindName::Discrete => "discrete",
+        GpuKindName::Integrated => "integrated",
+        GpuKindName::Virtual => "virtual",
+        GpuKindName::Software => "software",
+    }
+}
+
+fn needs(resources: &ResourceView) -> String {
+    let named: BTreeMap<_, _> = resources.named.iter().collect();
+    let mut parts = vec![format!("{} cores", resources.cpus)];
+    if resources.memory_bytes > 0 {
+        parts.push(format!("{} of memory", format_bytes(resources.memory_bytes)));
+    }
+    if resources.gpus > 0.0 {
+        parts.push(format!("{} GPUs", resources.gpus));
+    }
+    parts.extend(named.iter().map(|(name, amount)| format!("{amount} {name}")));
+    parts.join(", ")
+}
+
+fn since(start_ms: u64, end_ms: u64) -> String {
+    format_duration(Duration::from_millis(end_ms.saturating_sub(start_ms)))
+}
+
+/// What came from tasks and files must not move the cursor or break the table.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= CELL_CHARS {
+        return text.to_string();
+    }
+    text.chars().take(CELL_CHARS - 1).chain(['…']).collect()
+}

@@ -1,0 +1,123 @@
+//! The output directory of a job: `results.jsonl` and `results.csv`, and a directory a task with its stdout, stderr and
+//! output files. A line appears only after the files that it names.
+//!
+//! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a million directories with
+//! one line each help nobody, and `nodectl logs` has them all.
+
+use super::{fetch, follow::Followed, lines::Lines};
+use crate::{
+    cli::{exit::CliError, output::FailureGroup},
+    http::Client,
+    wire::api::{StatusName, TaskResult},
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fs,
+    path::PathBuf,
+};
+
+/// Above this, streams of tasks that are done are not written.
+const MANY_TASKS: u32 = 10_000;
+/// Tasks whose files are fetched at once.
+const FETCHES_AT_ONCE: usize = 8;
+/// Reasons kept apart; tasks may put anything into a message.
+const MAX_REASONS: usize = 50;
+
+pub struct Collector {
+    client: Client,
+    job: String,
+    directory: PathBuf,
+    lines: Lines,
+    /// One bit a task: done, and therefore final.
+    done: Vec<u64>,
+    /// Why a task failed last; a retry may still mend it.
+    failed: BTreeMap<u32, String>,
+    many: bool,
+    missing_files: u32,
+}
+
+/// What is there to say at the end.
+pub struct Collected {
+    pub failures: Vec<FailureGroup>,
+    pub missing_files: u32,
+}
+
+impl Collector {
+    pub fn create(client: Client, job: &Followed) -> Result<Self, CliError> {
+        let failed = |source| CliError::file("making", &job.directory, source);
+        fs::create_dir_all(&job.directory).map_err(failed)?;
+        Ok(Self {
+            client,
+            job: job.id.clone(),
+            directory: job.directory.clone(),
+            lines: Lines::create(&job.directory)?,
+            done: vec![0; (job.tasks as usize).div_ceil(64)],
+            failed: BTreeMap::new(),
+            many: job.tasks > MANY_TASKS,
+            missing_files: 0,
+        })
+    }
+
+    /// Takes a page of results. Those that are known already are passed over.
+    pub async fn take(&mut self, results: &[TaskResult]) -> Result<(), CliError> {
+        let mut news: BTreeMap<u32, &TaskResult> = BTreeMap::new();
+        for result in results.iter().filter(|result| !self.is_done(result.task)) {
+            news.insert(result.task, result);
+        }
+        let this = &*self;
+        let fetches = stream::iter(news.values()).map(|result| {
+            let streams = !this.many || result.status == StatusName::Failed;
+            fetch::task(&this.client, &this.job, &this.directory, result, streams)
+        });
+        let missing: Vec<u32> = fetches.buffer_unordered(FETCHES_AT_ONCE).try_collect().await?;
+        self.missing_files += missing.iter().sum::<u32>();
+        for result in news.values() {
+            self.lines.append(result)?;
+            self.note(result);
+        }
+        self.lines.flush()
+    }
+
+    fn is_done(&self, task: u32) -> bool {
+        self.done.get(task as usize / 64).is_some_and(|word| word >> (task % 64) & 1 == 1)
+    }
+
+    fn note(&mut self, result: &TaskResult) {
+        match &result.failure {
+            None => {
+                self.failed.remove(&result.task);
+                if let Some(word) = self.done.get_mut(result.task as usize / 64) {
+                    *word |= 1 << (result.task % 64);
+                }
+            }
+            Some(failure) => drop(self.failed.insert(result.task, failure.message.clone())),
+        }
+    }
+
+    /// Brings the files into their final form.
+    pub fn finish(self) -> Result<Collected, CliError> {
+        self.lines.finish()?;
+        Ok(Collected { failures: group(&self.failed), missing_files: self.missing_files })
+    }
+}
+
+fn group(failed: &BTreeMap<u32, String>) -> Vec<FailureGroup> {
+    let mut groups: BTreeMap<&str, FailureGroup> = BTreeMap::new();
+    for (task, reason) in failed {
+        let full = groups.len() >= MAX_REASONS;
+        match groups.entry(reason) {
+            Entry::Occupied(mut group) => group.get_mut().tasks += 1,
+            Entry::Vacant(group) if !full => {
+                group.insert(FailureGroup { reason: reason.clone(), tasks: 1, example: *task });
+            }
+            Entry::Vacant(_) => {
+                let other = FailureGroup { reason: "other reasons".into(), tasks: 0, example: *task };
+                groups.entry("other reasons").or_insert(other).tasks += 1;
+            }
+        }
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.tasks), group.example));
+    groups
+}

@@ -1,0 +1,82 @@
+//! One job until it ends: pages of results in, the collector and the display out.
+
+use super::{collector::Collector, progress::Progress};
+use crate::{
+    cli::{exit::CliError, output::RunSummary},
+    http::{Client, ClientError},
+    types::limits,
+    wire::api::{CursorView, Results},
+};
+use futures::future::try_join_all;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// While nobody can answer for the job (its coordinator died, its successor is not there yet).
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+
+/// A job that is followed.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    pub id: String,
+    pub name: String,
+    pub tasks: u32,
+    pub directory: PathBuf,
+}
+
+/// Follows all jobs until they end.
+pub async fn follow_all(client: &Client, jobs: &[Followed], progress: &Progress) -> Result<Vec<RunSummary>, CliError> {
+    try_join_all(jobs.iter().map(|job| follow(client, job, progress, true))).await
+}
+
+/// Collects the job's results: with `wait` until it ends, else those there are now.
+pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: bool) -> Result<RunSummary, CliError> {
+    let begin = Instant::now();
+    let mut collector = Collector::create(client.clone(), job)?;
+    let shown = progress.job(&job.name, job.tasks);
+    let mut cursor = CursorView::default();
+    let last = loop {
+        let page = next_page(client, job, cursor, wait).await?;
+        cursor = page.cursor;
+        collector.take(&page.results).await?;
+        shown.update(&page.progress);
+        // An empty page of an ended job is its last; of a running one, it only says that time has passed.
+        if page.results.is_empty() && (page.progress.phase.is_ended() || !wait) {
+            break page.progress;
+        }
+    };
+    shown.finish();
+    let collected = collector.finish()?;
+    Ok(RunSummary {
+        job: job.id.clone(),
+        name: job.name.clone(),
+        phase: last.phase,
+        tasks: last.tasks,
+        done: last.done,
+        failed: last.failed,
+        wall_seconds: begin.elapsed().as_secs_f64(),
+        directory: job.directory.clone(),
+        failures: collected.failures,
+        missing_files: collected.missing_files,
+    })
+}
+
+/// The next page, however long nobody can answer; an end of the local node ends the waiting.
+async fn next_page(client: &Client, job: &Followed, cursor: CursorView, wait: bool) -> Result<Results, CliError> {
+    let wait_ms = if wait { limits::WATCH_WAIT.as_millis() as u32 } else { 0 };
+    let mut told = false;
+    loop {
+        match client.results(&job.id, cursor, wait_ms).await {
+            Ok(page) => return Ok(page),
+            Err(error @ ClientError::Refused { status: 503 | 504, .. }) if wait => {
+                if !told {
+                    eprintln!("job {}: {error}; asking again", job.id);
+                    told = true;
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Results as lines: `results.jsonl` (the whole truth, one JSON object a task) and `results.csv` (the same, flattened for
+//! spreadsheets). Lines are appended as results come. A task that was retried has a second line; `finish` keeps the last.
+//! A value column that shows up late makes the CSV be written anew from the JSON lines.
+
+use crate::{
+    cli::exit::CliError,
+    wire::api::{StatusName, TaskResult},
+};
+use serde_json::{Map, Value as Json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::{self, BufRead, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+/// Columns before parameters and values.
+const FIXED: [&str; 7] = ["task", "status", "exit", "failure", "attempt", "node", "seconds"];
+/// Value columns; more stay in the JSON lines only.
+const MAX_VALUE_COLUMNS: usize = 500;
+
+pub struct Lines {
+    jsonl: Appended,
+    csv: Appended,
+    /// Parameters and then values, in the order in which they were seen; empty until the first result.
+    columns: Vec<String>,
+    known: BTreeSet<String>,
+    /// Lines so far, and the number of each task's last line.
+    count: u64,
+    last: BTreeMap<u32, u64>,
+    superseded: bool,
+}
+
+struct Appended {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Lines {
+    /// Begins both files anew.
+    pub fn create(directory: &Path) -> Result<Self, CliError> {
+        Ok(Self {
+            jsonl: Appended::create(directory.join("results.jsonl"))?,
+            csv: Appended::create(directory.join("results.csv"))?,
+            columns: Vec::new(),
+            known: BTreeSet::new(),
+            count: 0,
+            last: BTreeMap::new(),
+            superseded: false,
+        })
+    }
+
+    pub fn append(&mut self, result: &TaskResult) -> Result<(), CliError> {
+        let line = line(result);
+        let text = serde_json::to_string(&line).expect("an object with string keys always encodes");
+        self.jsonl.write(|file| writeln!(file, "{text}"))?;
+        self.superseded |= self.last.insert(result.task, self.count).is_some();
+        self.count += 1;
+        if self.learn_columns(&line) || self.count == 1 {
+            return self.rewrite_csv();
+        }
+        let row = row(&line, &self.columns);
+        self.csv.write(|file| write_csv(file, &row))
+    }
+
+    pub fn flush(&mut self) -> Result<(), CliError> {
+        self.jsonl.write(Write::flush)?;
+        self.csv.write(Write::flush)
+    }
+
+    /// Leaves one line a task in both files.
+    pub fn finish(mut self) -> Result<(), CliError> {
+        if self.superseded {
+            self.drop_superseded()?;
+            self.rewrite_csv()?;
+        } else if self.count == 0 {
+            self.rewrite_csv()?;
+        }
+        self.flush()
+    }
+
+    /// Whether the line has a column that was not known.
+    fn learn_columns(&mut self, line: &Map<String, Json>) -> bool {
+        let before = self.columns.len();
+        for name in cells(line).map(|(name, _)| name) {
+            if self.columns.len() < MAX_VALUE_COLUMNS && self.known.insert(name.clone()) {
+                self.columns.push(name);
+            }
+        }
+        self.columns.len() > before
+    }
+
+    fn rewrite_csv(&mut self) -> Result<(), CliError> {
+        self.jsonl.write(Write::flush)?;
+        let header: Vec<String> = FIXED.iter().map(|name| (*name).to_string()).chain(self.columns.clone()).collect();
+        let (columns, source) = (&self.columns, &self.jsonl.path);
+        self.csv.replace(|file| {
+            write_csv(file, &header)?;
+            each_line(source, |_, text| write_csv(file, &row(&serde_json::from_str(text)?, columns)))
+        })
+    }
+
+    fn drop_superseded(&mut self) -> Result<(), CliError> {
+        self.jsonl.write(Write::flush)?;
+        let keep: BTreeSet<u64> = self.last.values().copied().collect();
+        let source = self.jsonl.path.clone();
+        self.jsonl.replace(|file| {
+            each_line(&source, |number, text| if keep.contains(&number) { writeln!(file, "{text}") } else { Ok(()) })
+        })
+    }
+}
+
+impl Appended {
+    fn create(path: PathBuf) -> Result<Self, CliError> {
+        let file = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
+        Ok(Self { path, file: BufWriter::new(file) })
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), CliError> {
+        write(&mut self.file).map_err(|source| CliError::file("writing", &self.path, source))
+    }
+
+    /// Puts a new file in its place, whole or not at all, and goes on appending to that.
+    fn replace(&mut self, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), CliError> {
+        let temporary = self.path.with_extension("new");
+        let replaced = || -> io::Result<BufWriter<File>> {
+            let mut file = BufWriter::new(File::create(&temporary)?);
+            fill(&mut file)?;
+            file.flush()?;
+            fs::rename(&temporary, &self.path)?;
+            Ok(file)
+        };
+        self.file = replaced().map_err(|source| CliError::file("writing", &self.path, source))?;
+        Ok(())
+    }
+}
+
+fn each_line(path: &Path, mut each: impl FnMut(u64, &str) -> io::Result<()>) -> io::Result<()> {
+    for (number, line) in BufReader::new(File::open(path)?).lines().enumerate() {
+        each(number as u64, &line?)?;
+    }
+    Ok(())
+}
+
+/// A result as its line of JSON.
+fn line(result: &TaskResult) -> Map<String, Json> {
+    let mut line = Map::new();
+    let mut put = |name: &str, value: Json| drop(line.insert(name.to_string(), value));
+    put("task", result.task.into());
+    put("params", Json::Object(result.params.clone()));
+    put("status", if result.status == StatusName::Done { "done" } else { "failed" }.into());
+    let exit = match &result.failure {
+        None => Json::from(0),
+        Some(failure) => failure.code.map_or(Json::Null, Json::from),
+    };
+    put("exit", exit);
+    put("failure", result.failure.as_ref().map_or(Json::Null, |failure| failure.message.clone().into()));
+    put("attempt", result.attempt.clone().into());
+    put("node", result.node_name.clone().unwrap_or_else(|| result.node.clone()).into());
+    put("seconds", result.seconds.into());
+    put("value", result.value.clone().unwrap_or(Json::Null));
+    put("outputs", result.outputs.iter().map(|file| Json::from(file.path.clone())).collect());
+    line
+}
+
+/// Parameters as they are called, values as `value.a.b` (or `value`, if it is no object).
+fn cells(line: &Map<String, Json>) -> impl Iterator<Item = (String, String)> {
+    let mut cells = Vec::new();
+    if let Some(Json::Object(params)) = line.get("params") {
+        // A parameter may be called as a fixed column is.
+        let name = |name: &String| if FIXED.contains(&name.as_str()) { format!("params.{name}") } else { name.clone() };
+        cells.extend(params.iter().map(|(key, value)| (name(key), cell(value))));
+    }
+    flatten("value", line.get("value").unwrap_or(&Json::Null), &mut cells);
+    cells.into_iter()
+}
+
+fn flatten(name: &str, value: &Json, cells: &mut Vec<(String, String)>) {
+    match value {
+        Json::Null => {}
+        Json::Object(fields) => {
+            for (key, value) in fields {
+                flatten(&format!("{name}.{key}"), value, cells);
+            }
+        }
+        other => cells.push((name.to_string(), cell(other))),
+    }
+}
+
+fn cell(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn row(line: &Map<String, Json>, columns: &[String]) -> Vec<String> {
+    let cells: BTreeMap<String, String> = cells(line).collect();
+    let fixed = FIXED.iter().map(|name| cell(line.get(*name).unwrap_or(&Json::Null)));
+    fixed.chain(columns.iter().map(|name| cells.get(name).cloned().unwrap_or_default())).collect()
+}
+
+fn write_csv(file: &mut impl Write, row: &[String]) -> io::Result<()> {
+    let mut writer = csv::Writer::from_writer(file);
+    writer.write_record(row).map_err(io::Error::other)?;
+    writer.flush()
+}

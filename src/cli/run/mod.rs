@@ -1,0 +1,149 @@
+//! `run`, `attach`, `results --into`: submit jobs, follow them, collect what they give.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `submit` | job file to submitted jobs: uploads, dependencies |
+//! | `follow` | one job until it ends: pages of results in, progress out |
+//! | `collector` | the output directory: result lines and task directories |
+//! | `lines` | results as lines of JSON and CSV |
+//! | `fetch` | a task's files, atomically |
+//! | `progress` | the display on stderr |
+//! | `interrupt` | Ctrl-C: detach or cancel |
+//! | `summary` | what to say at the end |
+
+mod collector;
+mod fetch;
+mod follow;
+mod interrupt;
+mod lines;
+mod progress;
+mod submit;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
+    exit::{CliError, Exit, print},
+    output,
+};
+use crate::{
+    app::{self, StartedNode, settings::Settings},
+    http::{Client, ClientError, socket_path},
+    workloads::job_file,
+};
+use follow::Followed;
+use interrupt::Policy;
+use std::{path::PathBuf, time::Duration};
+
+/// What is done with the jobs that were submitted or named.
+struct Plan {
+    policy: Policy,
+    timeout: Option<Duration>,
+    list: ListArgs,
+}
+
+/// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
+pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
+    let jobs = job_file::load(&args.job_file)?;
+    let (client, own) = connect(settings).await?;
+    if own.is_some() && args.detach {
+        let hint = "hint: `nodectl join` starts a node that goes on; then submit to it";
+        stop(own).await;
+        return Err(CliError::Usage(format!("no node runs here, so nobody would run the job after --detach\n{hint}")));
+    }
+    let ended = submit_and_follow(&client, args, jobs, own.is_some()).await;
+    stop(own).await;
+    ended
+}
+
+async fn connect(settings: &Settings) -> Result<(Client, Option<StartedNode>), CliError> {
+    let client = Client::new(socket_path(&settings.node.data_dir));
+    match client.node().await {
+        Ok(_) => Ok((client, None)),
+        Err(ClientError::Unreachable { .. }) => {
+            let node = app::start_solo(settings).await.map_err(CliError::Node)?;
+            Ok((Client::new(node.socket.clone()), Some(node)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn stop(own: Option<StartedNode>) {
+    if let Some(node) = own {
+        node.stop().await;
+    }
+}
+
+async fn submit_and_follow(
+    client: &Client,
+    args: RunArgs,
+    jobs: Vec<crate::workloads::PlannedJob>,
+    solo: bool,
+) -> Result<Exit, CliError> {
+    let output = output::choose(args.follow.list);
+    let submitted = submit::submit(client, jobs, args.follow.into.as_deref()).await?;
+    if args.detach || args.follow.list.quiet {
+        for job in &submitted {
+            print(&output.submitted(&job.id, &job.name))?;
+        }
+    }
+    if args.detach {
+        eprintln!("submitted; `nodectl attach {}` follows", submitted.last().map_or("last", |job| job.id.as_str()));
+        return Ok(Exit::Done);
+    }
+    let plan = Plan::new(&args.follow, solo);
+    follow_all(client, submitted, &plan).await
+}
+
+/// Follows a job as `run` does.
+pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
+    let job = client.job(&args.name.job).await?;
+    let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
+    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
+    let solo = client.node().await?.solo;
+    follow_all(client, vec![followed], &Plan::new(&args.follow, solo)).await
+}
+
+/// `results --into`: what there is now, without waiting for more.
+pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
+    let job = client.job(&args.name.job).await?;
+    let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
+    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
+    let progress = progress::Progress::lines();
+    let end = follow::follow(client, &followed, &progress, false).await?;
+    summary::tell(std::slice::from_ref(&end));
+    Ok(if end.missing_files > 0 { Exit::Failed } else { Exit::Done })
+}
+
+impl Plan {
+    fn new(args: &FollowArgs, solo: bool) -> Self {
+        let policy = Policy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
+        Self { policy, timeout: args.timeout, list: args.list }
+    }
+}
+
+async fn follow_all(client: &Client, jobs: Vec<Followed>, plan: &Plan) -> Result<Exit, CliError> {
+    let progress = progress::Progress::choose(plan.list.quiet);
+    let following = follow::follow_all(client, &jobs, &progress);
+    let (ends, interrupted) = match interrupt::guard(client, &jobs, plan, &progress, following).await? {
+        interrupt::Ended::Followed { ends, interrupted } => (ends, interrupted),
+        interrupt::Ended::Detached => return Ok(Exit::Interrupted),
+    };
+    if !plan.list.quiet {
+        summary::tell(&ends);
+    }
+    if !plan.list.json && !plan.list.quiet {
+        summary::print_single_tasks(client, &ends).await?;
+    }
+    print(&output::choose(plan.list).summary(&ends))?;
+    Ok(if interrupted { Exit::Interrupted } else { summary::exit(&ends) })
+}
+
+/// Where results go unless someone says otherwise.
+fn default_directory(name: &str, id: &str) -> PathBuf {
+    // A name may hold anything; a directory's may not.
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(64).map(safe).collect();
+    PathBuf::from(format!("{}-{id}", name.trim_start_matches('.')))
+}

@@ -1,0 +1,186 @@
+//! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines elsewhere.
+
+use crate::{cli::output::progress_line, wire::api::ProgressView};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::{
+    io::IsTerminal,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// Plain lines come at most this often.
+const LINE_PERIOD: Duration = Duration::from_secs(3);
+/// Nodes shown below a job; the others are counted.
+const SHOWN_NODES: usize = 12;
+
+pub enum Progress {
+    Bars(MultiProgress),
+    Lines,
+    Silent,
+}
+
+impl Progress {
+    pub fn choose(quiet: bool) -> Self {
+        match (quiet, std::io::stderr().is_terminal()) {
+            (true, _) => Self::Silent,
+            (false, true) => Self::Bars(MultiProgress::new()),
+            (false, false) => Self::Lines,
+        }
+    }
+
+    pub fn lines() -> Self {
+        Self::Lines
+    }
+
+    /// Runs `ask` with the display out of the way.
+    pub fn suspend<T>(&self, ask: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Bars(bars) => bars.suspend(ask),
+            Self::Lines | Self::Silent => ask(),
+        }
+    }
+
+    /// A job's part of the display.
+    pub fn job(&self, name: &str, tasks: u32) -> JobProgress {
+        let name = name.chars().filter(|c| !c.is_control()).take(24).collect();
+        let kind = match self {
+            Self::Bars(all) => {
+                Kind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
+            }
+            Self::Lines => Kind::Lines { told: Mutex::default() },
+            Self::Silent => Kind::Silent,
+        };
+        JobProgress { name, kind }
+    }
+}
+
+pub struct JobProgress {
+    name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Bars {
+        all: MultiProgress,
+        bar: ProgressBar,
+        nodes: Mutex<Vec<ProgressBar>>,
+    },
+    /// What was told last, and when.
+    Lines {
+        told: Mutex<Option<(Instant, String)>>,
+    },
+    Silent,
+}
+
+impl JobProgress {
+    pub fn update(&self, progress: &ProgressView) {
+        match &self.kind {
+            Kind::Silent => {}
+            Kind::Lines { told } => {
+                let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if let Some(line) = next_line(&mut told, progress, Instant::now()) {
+                    eprintln!("{}: {line}", self.name);
+                }
+            }
+            Kind::Bars { all, bar, nodes } => {
+                bar.set_length(u64::from(progress.tasks));
+                bar.set_position(u64::from(progress.done));
+                bar.set_message(message(progress));
+                let mut nodes = nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let lines = node_lines(progress);
+                while nodes.len() < lines.len() {
+                    let below = all.insert_after(nodes.last().unwrap_or(bar), node_bar());
+                    nodes.push(below);
+                }
+                for (index, node) in nodes.iter().enumerate() {
+                    node.set_message(lines.get(index).cloned().unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// The job is over: its bar stays, its nodes' lines go.
+    pub fn finish(&self) {
+        if let Kind::Bars { bar, nodes, .. } = &self.kind {
+            bar.abandon();
+            let nodes = nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            nodes.iter().for_each(ProgressBar::finish_and_clear);
+        }
+    }
+}
+
+fn job_bar(name: &String, tasks: u32) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}").expect("a constant template");
+    ProgressBar::new(u64::from(tasks)).with_style(style.progress_chars("=> ")).with_prefix(name.clone())
+}
+
+fn node_bar() -> ProgressBar {
+    ProgressBar::new_spinner().with_style(ProgressStyle::with_template("  {msg}").expect("a constant template"))
+}
+
+/// The progress line without its beginning, which the bar shows.
+fn message(progress: &ProgressView) -> String {
+    let line = progress_line(progress);
+    let rest = line.split_once(" done").map_or("", |(_, rest)| rest).trim_start_matches(", ");
+    match &progress.waiting_for {
+        Some(why) => format!("waits for {why}"),
+        None => rest.to_string(),
+    }
+}
+
+fn node_lines(progress: &ProgressView) -> Vec<String> {
+    let line = |share: &crate::wire::api::NodeShare| {
+        format!("{:<16} {} running, {} queued, {} done", share.name, share.running, share.queued, share.done)
+    };
+    let mut lines: Vec<_> = progress.nodes.iter().take(SHOWN_NODES).map(line).collect();
+    if progress.nodes.len() > SHOWN_NODES {
+        lines.push(format!("and {} nodes more", progress.nodes.len() - SHOWN_NODES));
+    }
+    lines
+}
+
+/// The line to tell now, if one is due: at the first, at the last, and on change from time to time.
+fn next_line(told: &mut Option<(Instant, String)>, progress: &ProgressView, now: Instant) -> Option<String> {
+    let mut line = progress_line(progress);
+    if let Some(why) = &progress.waiting_for {
+        line += &format!(", waits for {why}");
+    }
+    let due = match told {
+        None => true,
+        Some((_, last)) if *last == line => false,
+        Some((when, _)) => progress.phase.is_ended() || now.duration_since(*when) >= LINE_PERIOD,
+    };
+    due.then(|| {
+        *told = Some((now, line.clone()));
+        line
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{http::testing::progress, types::Phase};
+
+    #[test]
+    fn plain_lines_come_on_change_and_not_too_often() {
+        let view = |phase, done| ProgressView::from(&progress(phase, done, 0));
+        let (mut told, start) = (None, Instant::now());
+        let mut tell = |view: &ProgressView, after: Duration| next_line(&mut told, view, start + after);
+        assert_eq!(
+            tell(&view(Phase::Running, 0), Duration::ZERO).as_deref(),
+            Some("running: 0/4 done, 2.5/s, ETA 1.6 s")
+        );
+        assert_eq!(tell(&view(Phase::Running, 1), Duration::from_secs(1)), None);
+        assert!(tell(&view(Phase::Running, 1), LINE_PERIOD).is_some());
+        assert_eq!(tell(&view(Phase::Running, 1), LINE_PERIOD * 3), None, "nothing is new");
+        assert_eq!(tell(&view(Phase::Done, 4), LINE_PERIOD * 3).as_deref(), Some("done: 4/4 done"));
+    }
+
+    #[test]
+    fn a_bar_says_what_it_does_not_show() {
+        let mut view = ProgressView::from(&progress(Phase::Running, 1, 1));
+        assert_eq!(message(&view), "1 failed, 2.5/s, ETA 800 ms");
+        view.waiting_for = Some("2 more nodes".into());
+        assert_eq!(message(&view), "waits for 2 more nodes");
+    }
+}

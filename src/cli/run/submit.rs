@@ -1,0 +1,112 @@
+//! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order of dependencies.
+
+use super::{default_directory, follow::Followed};
+use crate::{
+    cli::{ask::now_ms, exit::CliError},
+    http::Client,
+    types::{BlobHash, JobId, NodeId},
+    wire::api::Submitted,
+    workloads::{PlannedJob, Submission},
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+/// Files hashed and uploaded at once.
+const UPLOADS_AT_ONCE: usize = 8;
+
+type Stored = BTreeMap<PathBuf, (BlobHash, u64)>;
+
+/// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
+/// itself for one job, a directory in it for each of several.
+pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
+    let stored = upload_all(client, &jobs).await?;
+    let several = jobs.len() > 1;
+    let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
+    let mut submitted = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let id = match submit_one(client, &job, &stored, &ids).await {
+            Ok(id) => id,
+            Err(error) => {
+                cancel(client, &submitted).await;
+                return Err(error);
+            }
+        };
+        let directory = match (into, &job.into) {
+            (Some(directory), _) if several => directory.join(&job.name),
+            (Some(directory), _) => directory.to_path_buf(),
+            (None, Some(directory)) => directory.clone(),
+            (None, None) => default_directory(&job.name, &id.to_string()),
+        };
+        ids.insert(job.name.clone(), id);
+        let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
+        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory });
+    }
+    Ok(submitted)
+}
+
+/// Half of a job file is of no use to anybody.
+async fn cancel(client: &Client, submitted: &[Followed]) {
+    for job in submitted {
+        if let Err(error) = client.cancel(&job.id).await {
+            eprintln!("warning: job {} was submitted and could not be cancelled: {error}", job.id);
+        }
+    }
+}
+
+async fn submit_one(
+    client: &Client,
+    job: &PlannedJob,
+    stored: &Stored,
+    ids: &BTreeMap<String, JobId>,
+) -> Result<JobId, CliError> {
+    let known = async |path: &Path| stored.get(path).copied().ok_or_else(|| changed(path));
+    let inputs = match job.manifest(known).await? {
+        None => None,
+        Some(manifest) => {
+            let bytes = postcard::to_stdvec(&manifest).expect("plain data always encodes");
+            let hash = BlobHash::of(&bytes);
+            client.put_bytes(bytes.into()).await?;
+            Some(hash)
+        }
+    };
+    let after = job.after.iter().filter_map(|name| Some((name.clone(), *ids.get(name)?))).collect();
+    // The node puts itself and its clock in their place.
+    let submission = Submission { inputs, after, submitter: NodeId([0; 32]), submitted_ms: now_ms() };
+    let Submitted { job: id } = client.submit(&job.spec(submission)).await?;
+    id.parse().map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))
+}
+
+async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<Stored, CliError> {
+    let paths: BTreeSet<PathBuf> =
+        jobs.iter().flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone())).collect();
+    let uploads = stream::iter(paths).map(|path| upload(client, path));
+    uploads.buffer_unordered(UPLOADS_AT_ONCE).try_collect().await
+}
+
+async fn upload(client: &Client, path: PathBuf) -> Result<(PathBuf, (BlobHash, u64)), CliError> {
+    let (hash, bytes) = hash_file(path.clone()).await?;
+    if !client.has_blob(hash).await? {
+        client.put_file(&path, Some(hash)).await?;
+    }
+    Ok((path, (hash, bytes)))
+}
+
+async fn hash_file(path: PathBuf) -> Result<(BlobHash, u64), CliError> {
+    let failed = |source| CliError::file("reading", &path, source);
+    let own = path.clone();
+    let hashing = tokio::task::spawn_blocking(move || {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(own)?)?;
+        Ok((BlobHash(*hasher.finalize().as_bytes()), hasher.count()))
+    });
+    let hashed: std::io::Result<_> = hashing.await.unwrap_or_else(|_| Err(std::io::Error::other("interrupted")));
+    hashed.map_err(failed)
+}
+
+fn changed(path: &Path) -> CliError {
+    CliError::Usage(format!("{} was not there when the files were uploaded", path.display()))
+}

@@ -1,0 +1,91 @@
+//! What to say at the end of a run.
+
+use crate::{
+    cli::{
+        exit::{CliError, Exit, print_bytes},
+        output::{RunSummary, failures_text},
+    },
+    http::{Client, client::LogRequest},
+    types::units::format_duration,
+    wire::api::PhaseName,
+};
+use futures::TryStreamExt;
+use std::time::Duration;
+
+/// A remark for people, on stderr.
+pub fn tell(ends: &[RunSummary]) {
+    eprint!("{}", ends.iter().map(text).collect::<String>());
+}
+
+fn text(end: &RunSummary) -> String {
+    let failed = if end.failed > 0 { format!(", {} failed", end.failed) } else { String::new() };
+    let mut text = format!(
+        "{} ({}) {}: {} of {} tasks done{failed} in {}; results in {}\n",
+        end.name,
+        end.job,
+        end.phase.word(),
+        end.done,
+        end.tasks,
+        format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default()),
+        end.directory.display()
+    );
+    text += &failures_text(&end.job, &end.failures);
+    if end.phase == PhaseName::Failed {
+        text += &format!("hint: `nodectl retry {} --failed` gives them new attempts\n", end.job);
+    }
+    if end.missing_files > 0 {
+        let fetch = format!("nodectl results {} --into {}", end.job, end.directory.display());
+        text += &format!("{} files could not be fetched; `{fetch}` tries again\n", end.missing_files);
+    }
+    text
+}
+
+/// The stdout of jobs that are one task: what they print is their result.
+pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<(), CliError> {
+    for end in ends.iter().filter(|end| end.tasks == 1 && end.phase == PhaseName::Done) {
+        let mut log = client.log(&end.job, 0, LogRequest::default()).await?;
+        while let Some(bytes) = log.try_next().await? {
+            print_bytes(&bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// The exit code of a run.
+pub fn exit(ends: &[RunSummary]) -> Exit {
+    let well = ends.iter().all(|end| end.phase == PhaseName::Done && end.missing_files == 0);
+    if well { Exit::Done } else { Exit::Failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::FailureGroup;
+
+    #[test]
+    fn a_failed_job_says_why_and_what_to_do() {
+        let end = RunSummary {
+            job: "00000000000000ab".into(),
+            name: "sweep".into(),
+            phase: PhaseName::Failed,
+            tasks: 10,
+            done: 7,
+            failed: 3,
+            wall_seconds: 2.5,
+            directory: "out".into(),
+            failures: vec![
+                FailureGroup { reason: "exit status 3".into(), tasks: 2, example: 4 },
+                FailureGroup { reason: "killed by signal 9".into(), tasks: 1, example: 6 },
+            ],
+            missing_files: 1,
+        };
+        insta::assert_snapshot!(text(&end), @r"
+        sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
+          2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
+          1 task: killed by signal 9 (nodectl logs --stderr 00000000000000ab 6)
+        hint: `nodectl retry 00000000000000ab --failed` gives them new attempts
+        1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
+        ");
+        assert_eq!(exit(&[end]), Exit::Failed);
+    }
+}

@@ -1,0 +1,183 @@
+//! Files in and out of this node's store. Bytes pass through in pieces; no file is held in memory.
+
+use super::{error::ApiError, extract::Args, server::Shared};
+use crate::{
+    ports::Blobs,
+    types::{BlobHash, NodeId},
+    wire::api::{Problem, Stored},
+};
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures::StreamExt;
+use serde::Deserialize;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{fs::File, sync::mpsc, time::timeout};
+use tokio_util::io::ReaderStream;
+use utoipa::IntoParams;
+
+/// Pieces between the socket and the disk.
+const PIECES: usize = 8;
+/// How long a sender may be silent in the middle of a file.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+const READ_BYTES: usize = 256 << 10;
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutArgs {
+    /// Refuse the bytes if they hash to something else.
+    expect: Option<String>,
+}
+
+/// Stores the body; its size is bounded by the disk.
+#[utoipa::path(put, path = "/v1/blobs", tag = "blobs", params(PutArgs),
+    request_body(content = String, content_type = "application/octet-stream"), responses((status = 200, body = Stored),
+    (status = 400, description = "The body did not arrive whole, or is not what was expected.", body = Problem),
+    (status = 507, description = "The disk is full.", body = Problem)))]
+pub(super) async fn put(
+    State(shared): State<Arc<Shared>>,
+    Args(args): Args<PutArgs>,
+    body: Body,
+) -> Result<Json<Stored>, ApiError> {
+    let expected = args.expect.as_deref().map(parse_hash).transpose()?;
+    let (pieces, received) = mpsc::channel(PIECES);
+    let blobs = shared.api.blobs.clone();
+    let writing = tokio::task::spawn_blocking(move || write(&*blobs, received, expected));
+    let sent = forward(body, pieces).await;
+    let written = writing.await.map_err(|_| ApiError::unexpected("storing a file"))?;
+    // The disk's refusal ends the sending too, so it is the one to tell.
+    match (written, sent) {
+        (Ok(stored), Ok(())) => Ok(Json(stored)),
+        (Ok(_), Err(error)) | (Err(WriteError::Cut), Err(error)) => Err(error),
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// Passes the body on; the closing `None` says that it is whole.
+async fn forward(body: Body, pieces: mpsc::Sender<Option<Bytes>>) -> Result<(), ApiError> {
+    let mut body = body.into_data_stream();
+    loop {
+        let piece = match timeout(PIECE_TIMEOUT, body.next()).await {
+            Ok(piece) => piece,
+            Err(_) => return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "no bytes arrived for 60 s")),
+        };
+        let piece = piece.transpose();
+        let piece = piece.map_err(|error| ApiError::bad_request(format!("the file did not arrive whole: {error}")))?;
+        let whole = piece.is_none();
+        // A closed channel: the writer failed and says so itself.
+        if pieces.send(piece).await.is_err() || whole {
+            return Ok(());
+        }
+    }
+}
+
+enum WriteError {
+    /// The sender stopped before the end.
+    Cut,
+    Disk(std::io::Error),
+}
+
+fn write(
+    blobs: &dyn Blobs,
+    mut pieces: mpsc::Receiver<Option<Bytes>>,
+    expected: Option<BlobHash>,
+) -> Result<Stored, WriteError> {
+    let mut writer = blobs.writer().map_err(WriteError::Disk)?;
+    let mut bytes = 0;
+    loop {
+        match pieces.blocking_recv() {
+            None => return Err(WriteError::Cut),
+            Some(None) => break,
+            Some(Some(piece)) => {
+                bytes += piece.len() as u64;
+                writer.write(&piece).map_err(WriteError::Disk)?;
+            }
+        }
+    }
+    let hash = writer.finish(expected).map_err(WriteError::Disk)?;
+    Ok(Stored { hash: hash.to_string(), bytes })
+}
+
+impl From<WriteError> for ApiError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Cut => Self::bad_request("the file did not arrive whole"),
+            WriteError::Disk(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Self::bad_request(format!("the bytes are not what was expected: {error}"))
+            }
+            WriteError::Disk(error) => Self::disk("storing a file", &error),
+        }
+    }
+}
+
+/// Whether this node has the blob.
+#[utoipa::path(head, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path)),
+    responses((status = 200), (status = 404, description = "It is not here.")))]
+pub(super) async fn head(State(shared): State<Arc<Shared>>, Path(hash): Path<String>) -> Result<StatusCode, ApiError> {
+    let hash = parse_hash(&hash)?;
+    let blobs = shared.api.blobs.clone();
+    let found = tokio::task::spawn_blocking(move || blobs.has(hash)).await;
+    Ok(if found.unwrap_or(false) { StatusCode::OK } else { StatusCode::NOT_FOUND })
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetArgs {
+    /// Id of a node that is known to have it, asked before the others.
+    from: Option<String>,
+}
+
+/// The blob's bytes, brought from the cluster if they are not here.
+#[utoipa::path(get, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path), GetArgs), responses(
+    (status = 200, content_type = "application/octet-stream", body = String),
+    (status = 404, description = "No node has it.", body = Problem)))]
+pub(super) async fn get(
+    State(shared): State<Arc<Shared>>,
+    Path(hash): Path<String>,
+    Args(args): Args<GetArgs>,
+) -> Result<Response, ApiError> {
+    let hash = parse_hash(&hash)?;
+    let holders = match &args.from {
+        None => Vec::new(),
+        Some(node) => vec![node.parse::<NodeId>().map_err(|error| ApiError::bad_request(error.to_string()))?],
+    };
+    let path = local(&shared, hash, holders).await?;
+    let opening = async {
+        let file = File::open(&path).await?;
+        let bytes = file.metadata().await?.len();
+        Ok((file, bytes))
+    };
+    let (file, bytes) = opening.await.map_err(|error| ApiError::disk("reading a blob", &error))?;
+    let headers =
+        [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (header::CONTENT_LENGTH, bytes.to_string())];
+    Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES))).into_response())
+}
+
+/// The blob's file on this node, brought here first if need be.
+pub(super) async fn local(shared: &Shared, hash: BlobHash, holders: Vec<NodeId>) -> Result<PathBuf, ApiError> {
+    if let Some(path) = path(shared, hash).await {
+        return Ok(path);
+    }
+    let missing = |why: String| {
+        ApiError::not_found(format!("blob {hash} could not be brought here: {why}"))
+            .hint("start the node that made it again; `nodectl nodes` shows who is away")
+    };
+    shared.api.fetcher.fetch(hash, holders).await.map_err(missing)?;
+    path(shared, hash).await.ok_or_else(|| missing("it was removed again".into()))
+}
+
+async fn path(shared: &Shared, hash: BlobHash) -> Option<PathBuf> {
+    let blobs = shared.api.blobs.clone();
+    tokio::task::spawn_blocking(move || blobs.path(hash)).await.ok().flatten()
+}
+
+fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
+    text.parse().map_err(|error: crate::types::ids::BadId| ApiError::bad_request(error.to_string()))
+}

@@ -1,0 +1,106 @@
+//! Nodes, devices, drain, leave.
+
+use super::{
+    error::ApiError,
+    extract::body_json,
+    resolve,
+    server::{Api, Shared},
+};
+use crate::{
+    types::{Answer, NodeLoad, Query, query::MemberLine},
+    wire::api::{Device, DrainRequest, GpuView, Node, NodeSelf, Okay, Problem},
+};
+use axum::{Json, body::Body, extract::State};
+use futures::{StreamExt, stream};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout_at};
+
+/// How long nodes have to say how loaded they are; those that are late are shown without it.
+const LOAD_DEADLINE: Duration = Duration::from_millis(800);
+/// Nodes asked at once: the node's queue of events is bounded and not only ours.
+const LOADS_AT_ONCE: usize = 64;
+const DRAIN_BODY_BYTES: usize = 16 << 10;
+
+/// The node that answers.
+#[utoipa::path(get, path = "/v1/node", tag = "cluster", responses((status = 200, body = NodeSelf)))]
+pub(super) async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeSelf> {
+    Json(node_self(&shared.api))
+}
+
+fn node_self(api: &Api) -> NodeSelf {
+    NodeSelf {
+        id: api.facts.id.to_string(),
+        name: api.facts.name.clone(),
+        cluster: api.facts.cluster.clone(),
+        version: api.facts.version.clone(),
+        pid: std::process::id(),
+        data_dir: api.facts.data_dir.display().to_string(),
+        started_ms: api.facts.started_ms,
+        solo: api.facts.solo,
+        addrs: api.network.addrs().iter().map(ToString::to_string).collect(),
+        settings: api.facts.settings.clone(),
+    }
+}
+
+/// Every node of the cluster, with its load where it answers in time.
+#[utoipa::path(get, path = "/v1/nodes", tag = "cluster", responses((status = 200, body = Vec<Node>),
+    (status = 503, description = "The node is leaving.", body = Problem)))]
+pub(super) async fn nodes(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Node>>, ApiError> {
+    let deadline = Instant::now() + LOAD_DEADLINE;
+    let members = members(&shared).await?;
+    let with_load = |member: MemberLine| async {
+        let load = if member.alive { load(&shared, &member, deadline).await } else { None };
+        Node::new(member, load)
+    };
+    Ok(Json(stream::iter(members).map(with_load).buffered(LOADS_AT_ONCE).collect().await))
+}
+
+async fn load(shared: &Shared, member: &MemberLine, deadline: Instant) -> Option<NodeLoad> {
+    match timeout_at(deadline, shared.ask(Query::Load { node: member.info.id })).await {
+        Ok(Ok(Answer::Load(load))) => Some(load),
+        _ => None,
+    }
+}
+
+/// Every GPU of the cluster.
+#[utoipa::path(get, path = "/v1/devices", tag = "cluster", responses((status = 200, body = Vec<Device>),
+    (status = 503, description = "The node is leaving.", body = Problem)))]
+pub(super) async fn devices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Device>>, ApiError> {
+    let members = members(&shared).await?;
+    let alive = members.iter().filter(|member| member.alive);
+    let devices = alive.flat_map(|member| {
+        member.info.gpus.iter().map(|gpu| Device {
+            node: member.info.id.to_string(),
+            node_name: member.info.name.clone(),
+            gpu: GpuView::from(gpu),
+        })
+    });
+    Ok(Json(devices.collect()))
+}
+
+/// Gives a node no new work, or work again. Running tasks end.
+#[utoipa::path(post, path = "/v1/drain", tag = "cluster", request_body = DrainRequest, responses(
+    (status = 200, body = Okay), (status = 404, description = "No such node.", body = Problem)))]
+pub(super) async fn drain(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Okay>, ApiError> {
+    let request: DrainRequest = body_json(body, DRAIN_BODY_BYTES).await?;
+    let node = match &request.node {
+        Some(reference) => resolve::node(&shared, reference).await?,
+        None => shared.api.facts.id,
+    };
+    shared.ask(Query::Drain { node, on: request.on }).await?;
+    Ok(Json(Okay { ok: true }))
+}
+
+/// Gives all work back and stops the node; answers when it has left.
+#[utoipa::path(post, path = "/v1/leave", tag = "cluster", responses((status = 200, body = Okay)))]
+pub(super) async fn leave(State(shared): State<Arc<Shared>>) -> Json<Okay> {
+    shared.api.node.leave().await;
+    Json(Okay { ok: true })
+}
+
+pub(super) async fn members(shared: &Shared) -> Result<Vec<MemberLine>, ApiError> {
+    match shared.ask(Query::Nodes).await? {
+        Answer::Nodes(members) => Ok(members),
+        _ => Err(ApiError::unexpected("the list of nodes")),
+    }
+}

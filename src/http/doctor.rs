@@ -1,0 +1,100 @@
+//! What only the node itself knows of its health: how discovery does, who else is here. The command line adds what any
+//! process on this machine can see (clock, disk, ports, driver).
+
+use super::{cluster, error::ApiError, server::Shared};
+use crate::{
+    ports::NetReport,
+    types::query::MemberLine,
+    wire::api::{Doctor, Finding},
+};
+use axum::{Json, extract::State};
+use std::sync::Arc;
+
+/// Findings about the swarm, with what to do.
+#[utoipa::path(get, path = "/v1/doctor", tag = "cluster", responses((status = 200, body = Doctor)))]
+pub(super) async fn doctor(State(shared): State<Arc<Shared>>) -> Result<Json<Doctor>, ApiError> {
+    if shared.api.facts.solo {
+        let finding = Finding::ok("network", "this node works alone inside `nodectl run` and uses no network");
+        return Ok(Json(Doctor { suite: None, findings: vec![finding] }));
+    }
+    let report = shared.api.network.report();
+    let members = cluster::members(&shared).await?;
+    Ok(Json(Doctor { suite: Some(report.suite.clone()), findings: findings(&report, &members) }))
+}
+
+fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
+    let mut findings = vec![listening(report)];
+    findings.extend(report.ways.iter().map(|way| {
+        let check = format!("discovery.{}", way.name);
+        match &way.problem {
+            Some(problem) => Finding::warning(check, problem, way_hint(way.name)),
+            None => Finding::ok(check, format!("works; found {}", count(way.found.len(), "node"))),
+        }
+    }));
+    findings.extend(secret(report));
+    findings.extend(versions(report));
+    findings.push(membership(report, members));
+    findings
+}
+
+fn listening(report: &NetReport) -> Finding {
+    if report.interfaces.is_empty() {
+        let hint = "connect the machine to a network; nodes on this machine are found all the same";
+        return Finding::warning("network", "no usable network interface", hint);
+    }
+    if report.listening.is_empty() {
+        let hint = "another program may have the port: set network.port to 0 (any) or to a free one";
+        return Finding::problem("network", "nothing listens for other nodes", hint);
+    }
+    let addrs: Vec<_> = report.listening.iter().map(ToString::to_string).collect();
+    Finding::ok("network", format!("listens on {} ({})", addrs.join(", "), report.interfaces.join(", ")))
+}
+
+fn way_hint(way: &str) -> &'static str {
+    match way {
+        "mdns" => "allow UDP port 5353 and multicast; the other ways go on without it",
+        "broadcast" | "loopback" => {
+            "allow UDP to the beacon port (network.beacon_port); the other ways go on without it"
+        }
+        "--peer" => "check the address, and that the node there runs and shares the secret",
+        "remembered" => "nothing to do: nodes seen from now on are remembered",
+        _ => "name a node with --peer HOST:PORT",
+    }
+}
+
+fn secret(report: &NetReport) -> Option<Finding> {
+    let others = report.foreign_nodes;
+    let verb = if others == 1 { "does" } else { "do" };
+    (others > 0).then(|| {
+        let message = format!("{} here {verb} not share this secret", count(others, "node"));
+        Finding::problem("secret", message, "join them with this node's secret, if they belong to the cluster")
+    })
+}
+
+fn versions(report: &NetReport) -> impl Iterator<Item = Finding> + '_ {
+    report.other_versions.iter().map(|(addr, version)| {
+        let ours = crate::types::limits::PROTOCOL_VERSION;
+        let message = format!("the node at {addr} speaks protocol version {version}, this one {ours}");
+        Finding::problem("version", message, "run the same nodectl on every machine")
+    })
+}
+
+fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
+    let alive = members.iter().filter(|member| member.alive).count();
+    let away = members.len() - alive;
+    if alive <= 1 && report.connected.is_empty() {
+        let hint = "start nodectl join with the same secret elsewhere; if it runs there, name it: --peer HOST:PORT";
+        return Finding::warning("members", "this node sees no other", hint);
+    }
+    if away > 0 {
+        let names: Vec<_> =
+            members.iter().filter(|member| !member.alive).take(5).map(|member| member.info.name.as_str()).collect();
+        let message = format!("{alive} alive, {away} away: {}", names.join(", "));
+        return Finding::warning("members", message, "start them again, or look at their logs");
+    }
+    Finding::ok("members", format!("{} alive", count(alive, "node")))
+}
+
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,82 @@
+//! What refusals look like: a status code and `Problem` as JSON.
+
+use crate::{types::QueryError, wire::api::Problem};
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use std::io;
+
+/// A request that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    pub status: StatusCode,
+    pub problem: Problem,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, problem: Problem { error: error.into(), hint: None } }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.problem.hint = Some(hint.into());
+        self
+    }
+
+    pub fn bad_request(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    pub fn not_found(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+
+    pub fn conflict(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, error)
+    }
+
+    /// The node answered another question than was asked: a defect of this program, told rather than hidden.
+    pub fn unexpected(asked: &str) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the node did not answer the question for {asked}"))
+            .hint("this is a defect of nodectl: please report it")
+    }
+
+    /// The disk refused `doing`.
+    pub fn disk(doing: &str, error: &io::Error) -> Self {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let status = if full { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        Self::new(status, format!("{doing}: {error}"))
+            .hint("make room in the node's data directory, or check its rights")
+    }
+}
+
+impl From<QueryError> for ApiError {
+    fn from(error: QueryError) -> Self {
+        let (status, hint) = match &error {
+            QueryError::NoJob(_) => (StatusCode::NOT_FOUND, "`nodectl jobs` lists the jobs"),
+            QueryError::NoTask { .. } => (StatusCode::NOT_FOUND, "`nodectl job JOB` shows how many tasks it has"),
+            QueryError::NoNode(_) => (StatusCode::NOT_FOUND, "`nodectl nodes` lists the nodes"),
+            QueryError::NoLog(_) => (StatusCode::NOT_FOUND, "the log of a task's last attempt is kept with its result"),
+            QueryError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "`nodectl nodes` shows who is away; try again"),
+            QueryError::NoCoordinator { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "start one of these nodes again; the job then goes on")
+            }
+            QueryError::Unsatisfiable(_) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "ask for less, or set `wait = true` to wait for a node that can run it",
+            ),
+            QueryError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "`nodectl init` writes a job file that works"),
+            QueryError::Storage(_) => (StatusCode::INSUFFICIENT_STORAGE, "make room in the node's data directory"),
+            QueryError::Leaving => (StatusCode::SERVICE_UNAVAILABLE, "ask another node, or join again"),
+        };
+        Self::new(status, error.to_string()).hint(hint)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.problem)).into_response()
+    }
+}

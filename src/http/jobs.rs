@@ -1,0 +1,210 @@
+//! Jobs and tasks: list, submit, cancel, retry, explain.
+
+use super::{
+    error::ApiError,
+    extract::{Args, body_bytes, task_index},
+    resolve,
+    server::Shared,
+};
+use crate::{
+    types::{Answer, JobSpec, Query, limits, query::TaskFilter},
+    wire::{
+        api::{Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Submitted, TaskList, TaskRow},
+        control::validate_spec,
+    },
+};
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode, header},
+};
+use serde::Deserialize;
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+use utoipa::IntoParams;
+
+/// Rows of a listing unless the reader says otherwise, and at most.
+const DEFAULT_ROWS: u32 = 1_000;
+const MAX_ROWS: u32 = 10_000;
+
+/// Every job that the cluster remembers, oldest first.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, body = Vec<JobLine>)))]
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobLine>>, ApiError> {
+    match shared.ask(Query::Jobs).await? {
+        Answer::Jobs(mut heads) => {
+            heads.sort_by_key(|head| (head.submitted_ms, head.job));
+            Ok(Json(heads.iter().map(JobLine::from).collect()))
+        }
+        _ => Err(ApiError::unexpected("the list of jobs")),
+    }
+}
+
+/// All about one job. `job` is an id, the unique beginning of one, a name (the newest job of that name), or `last`.
+#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path)), responses(
+    (status = 200, body = Job), (status = 404, description = "No such job.", body = Problem),
+    (status = 409, description = "The beginning of several ids.", body = Problem),
+    (status = 503, description = "Nobody coordinates it.", body = Problem)))]
+pub(super) async fn detail(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+) -> Result<Json<Job>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    match shared.ask(Query::Job { job }).await? {
+        Answer::Job(detail) => {
+            shared.keep_spec(job, detail.spec.clone());
+            Ok(Json(Job::from(&*detail)))
+        }
+        _ => Err(ApiError::unexpected("a job")),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TaskArgs {
+    /// Only tasks in this state: `pending`, `running`, `done` or `failed`.
+    state: Option<StateName>,
+    #[serde(default)]
+    offset: u32,
+    /// At most 10,000; 1,000 if missing.
+    limit: Option<u32>,
+}
+
+/// A page of a job's tasks.
+#[utoipa::path(get, path = "/v1/jobs/{job}/tasks", tag = "jobs", params(("job" = String, Path), TaskArgs), responses(
+    (status = 200, body = TaskList), (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn tasks(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+    Args(args): Args<TaskArgs>,
+) -> Result<Json<TaskList>, ApiError> {
+    let filter = task_filter(args.state)?;
+    let job = resolve::job(&shared, &reference).await?;
+    let limit = args.limit.unwrap_or(DEFAULT_ROWS).min(MAX_ROWS);
+    match shared.ask(Query::Tasks { job, filter, offset: args.offset, limit }).await? {
+        Answer::Tasks { lines, total } => {
+            Ok(Json(TaskList { tasks: lines.iter().map(TaskRow::from).collect(), total }))
+        }
+        _ => Err(ApiError::unexpected("the tasks of a job")),
+    }
+}
+
+fn task_filter(state: Option<StateName>) -> Result<TaskFilter, ApiError> {
+    match state {
+        None => Ok(TaskFilter::All),
+        Some(StateName::Pending | StateName::Queued) => Ok(TaskFilter::Pending),
+        Some(StateName::Running) => Ok(TaskFilter::Running),
+        Some(StateName::Done) => Ok(TaskFilter::Done),
+        Some(StateName::Failed) => Ok(TaskFilter::Failed),
+        Some(StateName::Cancelled) => Err(ApiError::bad_request("tasks cannot be listed by the state `cancelled`")
+            .hint("the unfinished tasks of a cancelled job are the `pending` ones")),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainArgs {
+    /// A task, counted from 0; the job as a whole if missing.
+    task: Option<String>,
+}
+
+/// Why a job or a task is where it is.
+#[utoipa::path(get, path = "/v1/jobs/{job}/explain", tag = "jobs", params(("job" = String, Path), ExplainArgs),
+    responses((status = 200, body = Explanation), (status = 404, description = "No such job or task.", body = Problem)))]
+pub(super) async fn explain(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+    Args(args): Args<ExplainArgs>,
+) -> Result<Json<Explanation>, ApiError> {
+    let task = args.task.as_deref().map(task_index).transpose()?;
+    let job = resolve::job(&shared, &reference).await?;
+    match shared.ask(Query::Explain { job, task }).await? {
+        Answer::Explanation(lines) => Ok(Json(Explanation { lines })),
+        _ => Err(ApiError::unexpected("an explanation")),
+    }
+}
+
+/// Submits a job: `JobRequest` as JSON, or the specification itself (postcard) as `application/octet-stream`, which
+/// `nodectl run` sends.
+#[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest, responses(
+    (status = 201, body = Submitted), (status = 400, description = "The body is no job.", body = Problem),
+    (status = 413, description = "The body is too large.", body = Problem),
+    (status = 415, description = "The body is of another type.", body = Problem),
+    (status = 422, description = "The job is not valid, or no node can run it.", body = Problem)))]
+pub(super) async fn submit(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Submitted>), ApiError> {
+    let mut spec = read_spec(&shared, &headers, body).await?;
+    // Told by the node, whatever the body says: they order jobs and name who asked.
+    spec.submitter = shared.api.facts.id;
+    spec.submitted_ms = wall_ms();
+    let invalid = |error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}"));
+    validate_spec(&spec).map_err(invalid)?;
+    let spec = Arc::new(spec);
+    match shared.ask(Query::Submit { spec: spec.clone() }).await? {
+        Answer::Submitted { job } => {
+            shared.keep_spec(job, spec);
+            Ok((StatusCode::CREATED, Json(Submitted { job: job.to_string() })))
+        }
+        _ => Err(ApiError::unexpected("a new job")),
+    }
+}
+
+async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<JobSpec, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind != "application/json" && kind != "application/octet-stream" {
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("a job of the type `{kind}`"))
+            .hint("send application/json"));
+    }
+    let bytes = body_bytes(body, limits::MAX_SPEC_BYTES).await?;
+    if kind == "application/octet-stream" {
+        let (spec, rest) = postcard::take_from_bytes(&bytes)
+            .map_err(|error| ApiError::bad_request(format!("the body is no job specification: {error}")))?;
+        return if rest.is_empty() {
+            Ok(spec)
+        } else {
+            Err(ApiError::bad_request("bytes after the job specification"))
+        };
+    }
+    let request: JobRequest =
+        serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
+    let spec = request.into_spec(shared.api.facts.id, 0);
+    spec.map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
+}
+
+fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Stops a job for good. Its results so far are kept.
+#[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path)), responses(
+    (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+) -> Result<Json<Okay>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    shared.ask(Query::Cancel { job }).await?;
+    Ok(Json(Okay { ok: true }))
+}
+
+/// Gives a job's failed tasks as many attempts again.
+#[utoipa::path(post, path = "/v1/jobs/{job}/retry", tag = "jobs", params(("job" = String, Path)), responses(
+    (status = 200, body = Retried), (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn retry(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+) -> Result<Json<Retried>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    match shared.ask(Query::Retry { job }).await? {
+        Answer::Retried { tasks } => Ok(Json(Retried { tasks })),
+        _ => Err(ApiError::unexpected("a retry")),
+    }
+}

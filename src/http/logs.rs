@@ -1,0 +1,246 @@
+//! What tasks write: from the node that runs the attempt while it runs, from its record and blob once it has ended.
+
+use super::{
+    error::ApiError,
+    extract::{Args, task_index},
+    resolve,
+    server::Shared,
+};
+use crate::{
+    types::{
+        Answer, Attempt, Captured, JobId, NodeId, Query, QueryError, TaskIndex, TaskRecord,
+        query::{Cursor, Location, Stream},
+    },
+    wire::api::Problem,
+};
+use axum::{
+    body::Body,
+    extract::{Path, State},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use std::{io, sync::Arc, time::Duration};
+use tokio::{fs::File, io::AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+use utoipa::{IntoParams, ToSchema};
+
+/// How often a followed log that stands still is looked at again.
+const FOLLOW_PERIOD: Duration = Duration::from_millis(250);
+/// How often a log is looked for again when it moved from the runner to its record in between.
+const MOVES: u32 = 20;
+const READ_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StreamName {
+    #[default]
+    Stdout,
+    Stderr,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogArgs {
+    #[serde(default)]
+    stream: StreamName,
+    /// Bytes to skip.
+    #[serde(default)]
+    offset: u64,
+    /// Wait for the task to start and for more until the attempt ends.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What a task wrote, or writes: the bytes as they are.
+#[utoipa::path(get, path = "/v1/jobs/{job}/tasks/{task}/log", tag = "results",
+    params(("job" = String, Path), ("task" = u32, Path), LogArgs), responses(
+    (status = 200, content_type = "application/octet-stream", body = String),
+    (status = 404, description = "No such job or task, or its log is gone.", body = Problem),
+    (status = 409, description = "It has not started.", body = Problem)))]
+pub(super) async fn log(
+    State(shared): State<Arc<Shared>>,
+    Path((reference, task)): Path<(String, String)>,
+    Args(args): Args<LogArgs>,
+) -> Result<Response, ApiError> {
+    let task = task_index(&task)?;
+    let job = resolve::job(&shared, &reference).await?;
+    let stream = match args.stream {
+        StreamName::Stdout => Stream::Stdout,
+        StreamName::Stderr => Stream::Stderr,
+    };
+    let tail =
+        Tail { shared, job, task, stream, offset: args.offset, follow: args.follow, followed: None, at: At::Unknown };
+    let tail = tail.begin().await?;
+    let body = Body::from_stream(stream::unfold(tail, Tail::advance));
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+}
+
+/// A log that is being read.
+struct Tail {
+    shared: Arc<Shared>,
+    job: JobId,
+    task: TaskIndex,
+    stream: Stream,
+    offset: u64,
+    follow: bool,
+    /// The attempt whose bytes were given; those of a later one are not mixed in.
+    followed: Option<Attempt>,
+    at: At,
+}
+
+enum At {
+    Unknown,
+    Running { node: NodeId, attempt: Attempt },
+    Bytes(Bytes),
+    File(ReaderStream<File>),
+    End,
+}
+
+impl Tail {
+    /// Finds the log, so that what is wrong becomes a status code and not a broken stream.
+    async fn begin(mut self) -> Result<Self, ApiError> {
+        match self.locate().await? {
+            Location::Nowhere if !self.follow => {
+                let hint =
+                    format!("`nodectl explain {} {}` says why; `nodectl logs -f` waits for it", self.job, self.task);
+                return Err(ApiError::conflict(format!("task {} has not started", self.task)).hint(hint));
+            }
+            Location::Nowhere => {}
+            Location::Running { node, attempt } => self.at = At::Running { node, attempt },
+            Location::Ended(record) => self.at = self.open(&record).await?,
+        }
+        Ok(self)
+    }
+
+    async fn locate(&self) -> Result<Location, ApiError> {
+        match self.shared.ask(Query::Locate { job: self.job, task: self.task }).await? {
+            Answer::Where(location) => Ok(location),
+            _ => Err(ApiError::unexpected("a task's place")),
+        }
+    }
+
+    /// The next bytes; None at the end.
+    async fn advance(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        let mut moves = 0;
+        loop {
+            match std::mem::replace(&mut self.at, At::End) {
+                At::End => return None,
+                At::Bytes(bytes) => return (!bytes.is_empty()).then_some((Ok(bytes), self)),
+                At::File(mut file) => {
+                    let chunk = file.next().await?;
+                    self.at = if chunk.is_ok() { At::File(file) } else { At::End };
+                    return Some((chunk, self));
+                }
+                At::Running { node, attempt } => match self.read_running(node, attempt).await {
+                    Ok(Some(bytes)) => return Some((Ok(bytes), self)),
+                    Ok(None) => {}
+                    Err(error) => return Some((Err(broken(&error)), self)),
+                },
+                At::Unknown => {
+                    if let Err(error) = self.find_again(&mut moves).await {
+                        return Some((Err(broken(&error)), self));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes of a running attempt. None if there are none now; `at` says where to look next.
+    async fn read_running(&mut self, node: NodeId, attempt: Attempt) -> Result<Option<Bytes>, ApiError> {
+        let query =
+            Query::Log { node, job: self.job, task: self.task, attempt, stream: self.stream, offset: self.offset };
+        self.followed = Some(attempt);
+        match self.shared.ask(query).await {
+            Ok(Answer::Log { bytes, ended: _ }) if !bytes.is_empty() => {
+                self.offset += bytes.len() as u64;
+                self.at = At::Running { node, attempt };
+                Ok(Some(Bytes::from(bytes)))
+            }
+            Ok(Answer::Log { ended: true, .. }) => Ok(None),
+            Ok(Answer::Log { .. }) => {
+                if self.follow {
+                    tokio::time::sleep(FOLLOW_PERIOD).await;
+                    self.at = At::Running { node, attempt };
+                }
+                Ok(None)
+            }
+            // It ended in between: its record has the rest.
+            Err(QueryError::NoLog(_)) => {
+                self.at = At::Unknown;
+                Ok(None)
+            }
+            Ok(_) => Err(ApiError::unexpected("a log")),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks for the log until it is somewhere; `moves` counts how often in vain after it had been found once.
+    async fn find_again(&mut self, moves: &mut u32) -> Result<(), ApiError> {
+        match self.locate().await? {
+            Location::Ended(record) if self.followed.is_none_or(|attempt| attempt == record.attempt) => {
+                self.at = self.open(&record).await?;
+            }
+            Location::Running { node, attempt } if self.followed.is_none() => self.at = At::Running { node, attempt },
+            Location::Nowhere if self.followed.is_none() => {
+                if !self.job_is_over().await? {
+                    tokio::time::sleep(FOLLOW_PERIOD).await;
+                    self.at = At::Unknown;
+                }
+            }
+            // The coordinator has not heard of the end yet.
+            Location::Running { attempt, .. } if self.followed == Some(attempt) && *moves < MOVES => {
+                *moves += 1;
+                tokio::time::sleep(FOLLOW_PERIOD).await;
+                self.at = At::Unknown;
+            }
+            // Another attempt took its place: the log that was followed is over.
+            Location::Ended(_) | Location::Running { .. } | Location::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    /// A task that never started never will.
+    async fn job_is_over(&self) -> Result<bool, ApiError> {
+        let query = Query::Watch { job: self.job, cursor: Cursor::default(), wait_ms: 0, limit: 1 };
+        match self.shared.ask(query).await? {
+            Answer::Watch { progress, .. } => Ok(progress.phase.is_ended()),
+            _ => Err(ApiError::unexpected("a job's progress")),
+        }
+    }
+
+    /// The stream of an ended attempt from `offset`.
+    async fn open(&self, record: &TaskRecord) -> Result<At, ApiError> {
+        let captured = match self.stream {
+            Stream::Stdout => &record.stdout,
+            Stream::Stderr => &record.stderr,
+        };
+        match captured.blob {
+            Some(hash) if captured.total_bytes > captured.tail.len() as u64 => {
+                let path = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
+                let opening = async {
+                    let mut file = File::open(&path).await?;
+                    file.seek(io::SeekFrom::Start(self.offset)).await?;
+                    Ok(file)
+                };
+                let file = opening.await.map_err(|error| ApiError::disk("reading a log", &error))?;
+                Ok(At::File(ReaderStream::with_capacity(file, READ_BYTES)))
+            }
+            _ => Ok(At::Bytes(rest_of(captured, self.offset))),
+        }
+    }
+}
+
+/// What a record itself has of a stream from `offset`.
+fn rest_of(captured: &Captured, offset: u64) -> Bytes {
+    let first = captured.total_bytes.saturating_sub(captured.tail.len() as u64);
+    let skipped = usize::try_from(offset.saturating_sub(first)).unwrap_or(usize::MAX).min(captured.tail.len());
+    Bytes::copy_from_slice(&captured.tail[skipped..])
+}
+
+fn broken(error: &ApiError) -> io::Error {
+    io::Error::other(error.problem.error.clone())
+}

@@ -1,0 +1,165 @@
+//! Pages and streams of results. Both are `Query::Watch`: a page waits for news at most `WATCH_WAIT`, a stream asks for
+//! one page after the other as its reader takes them.
+
+use super::{error::ApiError, extract::Args, resolve, server::Shared};
+use crate::{
+    types::{Answer, JobId, Query, TaskRecord, limits, query::Cursor, query::Progress},
+    wire::api::{CursorView, Problem, ProgressView, Results, TaskResult},
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::HeaderMap,
+    response::sse::{Event, KeepAlive, Sse},
+};
+use futures::{Stream, StreamExt, stream};
+use serde::Deserialize;
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
+use utoipa::IntoParams;
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageArgs {
+    /// Of the cursor of the page before; 0 begins.
+    #[serde(default)]
+    epoch: u32,
+    #[serde(default)]
+    position: u32,
+    /// How long to wait for news; at most 8,000.
+    #[serde(default)]
+    wait_ms: u32,
+    /// At most 512 results.
+    limit: Option<u32>,
+}
+
+/// A page of results, as soon as there is one or after `wait_ms`. The job is over when its phase says so and the page is
+/// empty.
+#[utoipa::path(get, path = "/v1/jobs/{job}/results", tag = "results", params(("job" = String, Path), PageArgs),
+    responses((status = 200, body = Results), (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn page(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+    Args(args): Args<PageArgs>,
+) -> Result<Json<Results>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    let cursor = Cursor { epoch: args.epoch, position: args.position };
+    let limit = args.limit.unwrap_or(limits::RECORD_BATCH as u32).clamp(1, limits::RECORD_BATCH as u32);
+    Ok(Json(watch(&shared, job, cursor, args.wait_ms, limit).await?))
+}
+
+async fn watch(shared: &Shared, job: JobId, cursor: Cursor, wait_ms: u32, limit: u32) -> Result<Results, ApiError> {
+    let wait_ms = wait_ms.min(limits::WATCH_WAIT.as_millis() as u32);
+    match shared.ask(Query::Watch { job, cursor, wait_ms, limit }).await? {
+        Answer::Watch { cursor, progress, records } => Ok(Results {
+            cursor: cursor.into(),
+            progress: ProgressView::from(&progress),
+            results: task_results(shared, job, &progress, &records).await,
+        }),
+        _ => Err(ApiError::unexpected("results")),
+    }
+}
+
+async fn task_results(
+    shared: &Shared,
+    job: JobId,
+    progress: &Progress,
+    records: &[Arc<TaskRecord>],
+) -> Vec<TaskResult> {
+    if records.is_empty() {
+        return Vec::new();
+    }
+    let spec = shared.spec(job).await;
+    let names: BTreeMap<_, _> = progress.nodes.iter().map(|(node, name, ..)| (*node, name)).collect();
+    let result = |record: &Arc<TaskRecord>| {
+        let name = names.get(&record.node).map(|name| (*name).clone());
+        TaskResult::new(record, spec.as_deref(), name)
+    };
+    records.iter().map(result).collect()
+}
+
+/// Server-sent events: `progress` (`ProgressView`) when it changes, `result` (`TaskResult`) as tasks end, `end`
+/// (`ProgressView`) when the job is over, `error` (`Problem`) if the stream cannot go on. An event's id is a cursor:
+/// `Last-Event-ID` resumes after it.
+#[utoipa::path(get, path = "/v1/jobs/{job}/events", tag = "results", params(("job" = String, Path)), responses(
+    (status = 200, content_type = "text/event-stream", body = String),
+    (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn events(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    let cursor = match headers.get("last-event-id") {
+        None => Cursor::default(),
+        Some(id) => parse_event_id(id.as_bytes())?,
+    };
+    // The first page is asked for here, so that an unknown job is a status code and not a stream.
+    let first = watch(&shared, job, cursor, 0, limits::RECORD_BATCH as u32).await?;
+    let feed = Feed { shared, job, step: Step::Tell(first), shown: None };
+    Ok(Sse::new(stream::unfold(feed, Feed::advance).flat_map(stream::iter)).keep_alive(KeepAlive::default()))
+}
+
+fn parse_event_id(id: &[u8]) -> Result<Cursor, ApiError> {
+    let text = String::from_utf8_lossy(id);
+    let parsed = text.split_once('.').and_then(|(epoch, position)| Some((epoch.parse().ok()?, position.parse().ok()?)));
+    let (epoch, position) = parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
+    Ok(Cursor { epoch, position })
+}
+
+/// A stream of events between two steps.
+struct Feed {
+    shared: Arc<Shared>,
+    job: JobId,
+    step: Step,
+    /// The progress told last.
+    shown: Option<ProgressView>,
+}
+
+enum Step {
+    Tell(Results),
+    /// Ask for the page after this cursor; its reader has taken everything before.
+    Ask(CursorView),
+    Over,
+}
+
+impl Feed {
+    async fn advance(mut self) -> Option<(Vec<Result<Event, Infallible>>, Self)> {
+        let page = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Over => return None,
+            Step::Tell(page) => page,
+            Step::Ask(cursor) => {
+                let wait_ms = limits::WATCH_WAIT.as_millis() as u32;
+                match watch(&self.shared, self.job, cursor.into(), wait_ms, limits::RECORD_BATCH as u32).await {
+                    Ok(page) => page,
+                    Err(error) => return Some((vec![Ok(event("error", None, &error.problem))], self)),
+                }
+            }
+        };
+        Some((self.tell(page).into_iter().map(Ok).collect(), self))
+    }
+
+    fn tell(&mut self, page: Results) -> Vec<Event> {
+        let mut events: Vec<_> = page.results.iter().map(|result| event("result", None, result)).collect();
+        if page.progress.phase.is_ended() && page.results.is_empty() {
+            events.push(event("end", Some(page.cursor), &page.progress));
+            return events;
+        }
+        self.step = Step::Ask(page.cursor);
+        if self.shown.as_ref() != Some(&page.progress) || !page.results.is_empty() {
+            // After the results: who resumes at this id has seen all before it.
+            events.push(event("progress", Some(page.cursor), &page.progress));
+            self.shown = Some(page.progress);
+        }
+        events
+    }
+}
+
+fn event(name: &str, cursor: Option<CursorView>, data: &impl serde::Serialize) -> Event {
+    let json = serde_json::to_string(data).expect("api types have string keys only and always encode");
+    let event = Event::default().event(name).data(json);
+    match cursor {
+        Some(cursor) => event.id(format!("{}.{}", cursor.epoch, cursor.position)),
+        None => event,
+    }
+}

@@ -1,0 +1,46 @@
+//! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
+
+use super::{blobs, cluster, doctor, error::ApiError, jobs, logs, openapi, results, server::Shared};
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::{Method, StatusCode, Uri},
+    routing::{get, post, put},
+};
+use std::sync::Arc;
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/node", get(cluster::node))
+        .route("/v1/nodes", get(cluster::nodes))
+        .route("/v1/devices", get(cluster::devices))
+        .route("/v1/drain", post(cluster::drain))
+        .route("/v1/leave", post(cluster::leave))
+        .route("/v1/jobs", get(jobs::list).post(jobs::submit))
+        .route("/v1/jobs/{job}", get(jobs::detail))
+        .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
+        .route("/v1/jobs/{job}/explain", get(jobs::explain))
+        .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/v1/jobs/{job}/retry", post(jobs::retry))
+        .route("/v1/jobs/{job}/results", get(results::page))
+        .route("/v1/jobs/{job}/events", get(results::events))
+        .route("/v1/jobs/{job}/tasks/{task}/log", get(logs::log))
+        .route("/v1/blobs", put(blobs::put))
+        .route("/v1/blobs/{hash}", get(blobs::get).head(blobs::head))
+        .route("/v1/doctor", get(doctor::doctor))
+        .route("/v1/openapi.json", get(openapi::document))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        // Every handler that reads a body sets its own limit.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(shared)
+}
+
+async fn no_route(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("no route {}", uri.path())).hint("GET /v1/openapi.json describes the routes")
+}
+
+async fn no_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
+        .hint("GET /v1/openapi.json describes the routes")
+}

@@ -1,0 +1,296 @@
+//! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from a closure, a blob
+//! store of plain files, a network that reports what it is given.
+
+use super::{Api, Client, NodeFacts, bind, serve, socket_path};
+use crate::{
+    ports::{BlobFetcher, BlobWriter, Blobs, Event, NetReport, Network, NodeHandle},
+    types::*,
+};
+use futures::future::BoxFuture;
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+use tempfile::TempDir;
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) type Brain = Box<dyn FnMut(&Query) -> Result<Answer, QueryError> + Send>;
+
+/// A served node; everything ends when it is dropped.
+pub(crate) struct FakeNode {
+    pub directory: TempDir,
+    pub client: Client,
+    pub asked: Arc<Mutex<Vec<Query>>>,
+    pub blobs: Arc<FileBlobs>,
+    /// Blobs that other nodes have.
+    pub remote: Arc<Mutex<BTreeMap<BlobHash, Vec<u8>>>>,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl FakeNode {
+    pub async fn start(brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static) -> Self {
+        Self::start_with(brain, NetReport::default(), false).await
+    }
+
+    pub async fn start_with(
+        brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
+        report: NetReport,
+        solo: bool,
+    ) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (events, inbox) = mpsc::channel(16);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        tokio::spawn(run(inbox, Box::new(brain), asked.clone()));
+        let blobs = Arc::new(FileBlobs { directory: directory.path().join("blobs") });
+        fs::create_dir_all(&blobs.directory).expect("the directory is ours");
+        let remote = Arc::new(Mutex::new(BTreeMap::new()));
+        let api = Api {
+            node: NodeHandle::new(events),
+            blobs: blobs.clone(),
+            fetcher: Arc::new(FakeFetcher { blobs: blobs.clone(), remote: remote.clone() }),
+            network: Arc::new(FakeNetwork(report)),
+            facts: Arc::new(facts(directory.path(), solo)),
+        };
+        let socket = socket_path(directory.path());
+        let listener = bind(&socket).await.expect("the socket is free");
+        let (stop, stopped) = oneshot::channel();
+        tokio::spawn(serve(listener, api, stopped));
+        Self { directory, client: Client::new(socket), asked, blobs, remote, stop: Some(stop) }
+    }
+
+    pub fn stop(&mut self) {
+        self.stop.take();
+    }
+}
+
+fn facts(data_dir: &Path, solo: bool) -> NodeFacts {
+    NodeFacts {
+        id: node_id(1),
+        name: "alpha".into(),
+        cluster: "lab".into(),
+        data_dir: data_dir.to_path_buf(),
+        version: "0.1.0".into(),
+        started_ms: 1_000,
+        solo,
+        settings: BTreeMap::from([("network.port".into(), "0".into())]),
+    }
+}
+
+async fn run(mut inbox: mpsc::Receiver<Event>, mut brain: Brain, asked: Arc<Mutex<Vec<Query>>>) {
+    while let Some(event) = inbox.recv().await {
+        match event {
+            Event::User(request) => {
+                let answer = brain(&request.query);
+                asked.lock().expect("no test panics with it").push(request.query);
+                let _ = request.reply.send(answer);
+            }
+            Event::Leave(done) => {
+                let _ = done.send(());
+                return;
+            }
+            _ => {}
+        }
+    }
+}
+
+pub(crate) struct FileBlobs {
+    directory: PathBuf,
+}
+
+impl Blobs for FileBlobs {
+    fn has(&self, hash: BlobHash) -> bool {
+        self.path(hash).is_some()
+    }
+
+    fn path(&self, hash: BlobHash) -> Option<PathBuf> {
+        let path = self.directory.join(hash.to_string());
+        path.exists().then_some(path)
+    }
+
+    fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
+        Ok(Box::new(MemoryWriter { directory: self.directory.clone(), bytes: Vec::new() }))
+    }
+
+    fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
+        let bytes = fs::read(path)?;
+        Ok((self.put_bytes(&bytes)?, bytes.len() as u64))
+    }
+
+    fn put_bytes(&self, bytes: &[u8]) -> io::Result<BlobHash> {
+        let mut writer = self.writer()?;
+        writer.write(bytes)?;
+        writer.finish(None)
+    }
+}
+
+struct MemoryWriter {
+    directory: PathBuf,
+    bytes: Vec<u8>,
+}
+
+/// A disk that is full after this many bytes of one file.
+pub(crate) const FULL_AT_BYTES: usize = 4 << 20;
+
+impl BlobWriter for MemoryWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        let full = self.bytes.len() > FULL_AT_BYTES;
+        if full { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) }
+    }
+
+    fn finish(self: Box<Self>, expected: Option<BlobHash>) -> io::Result<BlobHash> {
+        let hash = BlobHash::of(&self.bytes);
+        if expected.is_some_and(|expected| expected != hash) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "another hash"));
+        }
+        fs::write(self.directory.join(hash.to_string()), self.bytes)?;
+        Ok(hash)
+    }
+}
+
+struct FakeFetcher {
+    blobs: Arc<FileBlobs>,
+    remote: Arc<Mutex<BTreeMap<BlobHash, Vec<u8>>>>,
+}
+
+impl BlobFetcher for FakeFetcher {
+    fn fetch(&self, hash: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
+        let found = self.remote.lock().expect("no test panics with it").get(&hash).cloned();
+        let stored = found.map(|bytes| self.blobs.put_bytes(&bytes));
+        Box::pin(async move {
+            match stored {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(error.to_string()),
+                None => Err("beta: has it not".into()),
+            }
+        })
+    }
+}
+
+struct FakeNetwork(NetReport);
+
+impl Network for FakeNetwork {
+    fn send(&self, _: NodeId, _: Message) {}
+    fn connect(&self, _: NodeId, _: &[SocketAddr]) {}
+    fn probe(&self, _: NodeId) {}
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![([192, 0, 2, 7], 40_001).into()]
+    }
+    fn report(&self) -> NetReport {
+        self.0.clone()
+    }
+    fn close(&self) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
+pub(crate) fn node_id(number: u8) -> NodeId {
+    NodeId([number; 32])
+}
+
+pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
+    let info = NodeInfo {
+        id: node_id(number),
+        version: 1,
+        name: name.into(),
+        software: "0.1.0".into(),
+        addrs: vec![([192, 0, 2, number], 40_000).into()],
+        resources: Resources { cpu_milli: 8_000, memory_bytes: 16 << 30, gpu_milli: 1_000, ..Resources::default() },
+        gpus: vec![Gpu {
+            name: "NVIDIA H200".into(),
+            vendor: "NVIDIA".into(),
+            driver: "570.1".into(),
+            uuid: [number; 16],
+            memory_bytes: 139 << 30,
+            kind: GpuKind::Discrete,
+        }],
+        labels: BTreeMap::from([("rack".into(), "b".into())]),
+        draining: false,
+    };
+    query::MemberLine { info, alive, this_node: number == 1 }
+}
+
+pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
+    JobHead {
+        job: JobId(job),
+        name: name.into(),
+        spec: BlobHash([0; 32]),
+        submitter: node_id(1),
+        submitted_ms,
+        epoch: 1,
+        holder: node_id(1),
+        version: 1,
+        replicas: vec![node_id(2)],
+        cancelled: false,
+        round: 0,
+        phase: Phase::Running,
+        tasks: 4,
+        done: 1,
+        failed: 0,
+        ended_ms: 0,
+    }
+}
+
+pub(crate) fn spec(name: &str) -> JobSpec {
+    let work = WorkSpec {
+        name: name.into(),
+        command: vec!["echo".into(), "{x}".into()],
+        env: Vec::new(),
+        resources: Resources::one_core(),
+        priority: 0,
+        timeout_ms: None,
+        grace_ms: 5_000,
+        inputs: None,
+        after: Vec::new(),
+        outputs: Vec::new(),
+        output_limit_bytes: 1 << 30,
+        log_limit_bytes: 1 << 20,
+    };
+    JobSpec {
+        work: Arc::new(work),
+        params: ParamSpace::Grid(vec![("x".into(), (10..14).map(Value::Int).collect())]),
+        repeat: 1,
+        retries: 2,
+        min_nodes: 0,
+        place: String::new(),
+        speculate: true,
+        wait_for_nodes: false,
+        submitter: NodeId([0; 32]),
+        submitted_ms: 0,
+    }
+}
+
+pub(crate) fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {
+    query::Progress {
+        phase,
+        tasks: 4,
+        done,
+        failed,
+        running: 0,
+        queued: 0,
+        failures: failed,
+        rate_milli: 2_500,
+        waiting_for: None,
+        nodes: vec![(node_id(1), "alpha".into(), 0, 0, done)],
+    }
+}
+
+pub(crate) fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecord> {
+    Arc::new(TaskRecord {
+        task,
+        attempt: Attempt { epoch: 1, number: 1 },
+        node: node_id(1),
+        outcome,
+        started_ms: 1_700_000_000_000,
+        duration_us: 1_500_000,
+        cpu_us: 900_000,
+        max_rss_bytes: 5 << 20,
+        stdout: Captured { tail: stdout.to_vec(), total_bytes: stdout.len() as u64, blob: None },
+        stderr: Captured::default(),
+        value: None,
+        outputs: Vec::new(),
+    })
+}

@@ -1,0 +1,365 @@
+//! Client and server over a real socket, with a node of paper behind.
+
+use super::{client::LogRequest, testing::*, *};
+use crate::{
+    ports::{Blobs, DiscoveryWay, NetReport},
+    types::{query::*, *},
+    wire::api,
+};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use std::{os::unix::fs::PermissionsExt, sync::Arc};
+
+/// What a client was refused: (status, error).
+fn refused<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
+    match result {
+        Err(ClientError::Refused { status, problem }) => (status, problem.error),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+async fn text(stream: client::ByteStream) -> String {
+    let bytes: Vec<Bytes> = stream.try_collect().await.expect("the stream ends well");
+    String::from_utf8(bytes.concat()).expect("UTF-8")
+}
+
+#[tokio::test]
+async fn a_socket_is_private_and_only_a_stale_one_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket_path(&directory.path().join("new"));
+    let listener = bind(&socket).await.unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
+    assert!(matches!(bind(&socket).await, Err(ServeError::Taken(_))));
+    drop(listener);
+    assert!(socket.exists(), "a node that was killed leaves its socket behind");
+    bind(&socket).await.unwrap();
+    let long = directory.path().join("x".repeat(120)).join("api.sock");
+    assert!(matches!(bind(&long).await, Err(ServeError::TooLong(_))));
+}
+
+#[tokio::test]
+async fn nobody_at_the_socket_is_unreachable() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Client::new(socket_path(directory.path())).node().await.unwrap_err();
+    assert!(error.is_unreachable());
+    assert!(error.to_string().contains("cluster unreachable") && error.to_string().contains("hint:"), "{error}");
+}
+
+#[tokio::test]
+async fn nodes_have_their_load_where_they_answer() {
+    let node = FakeNode::start(|query| match query {
+        Query::Nodes => {
+            Ok(Answer::Nodes(vec![member(1, "alpha", true), member(2, "beta", true), member(3, "c", false)]))
+        }
+        Query::Load { node } if *node == node_id(1) => Ok(Answer::Load(NodeLoad { running: 3, ..NodeLoad::default() })),
+        _ => Err(QueryError::Timeout("beta".into())),
+    })
+    .await;
+    let nodes = node.client.nodes().await.unwrap();
+    let loads: Vec<_> = nodes.iter().map(|node| node.load.as_ref().map(|load| load.running)).collect();
+    assert_eq!(loads, [Some(3), None, None]);
+    assert_eq!(node.asked.lock().unwrap().len(), 3, "a node that is away is not asked");
+    assert_eq!(node.client.devices().await.unwrap().len(), 2);
+    let this = node.client.node().await.unwrap();
+    assert_eq!((this.name.as_str(), this.addrs[0].as_str()), ("alpha", "192.0.2.7:40001"));
+}
+
+#[tokio::test]
+async fn jobs_are_named_by_id_prefix_name_and_last() {
+    let heads = vec![head(0xaa11_0000_0000_0001, "old", 1), head(0xaa22_0000_0000_0002, "x", 2), head(0xbb, "x", 3)];
+    let node = FakeNode::start(move |query| match query {
+        Query::Jobs => Ok(Answer::Jobs(heads.clone())),
+        Query::Explain { job, .. } => Ok(Answer::Explanation(vec![format!("{:x}", job.0)])),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    for (reference, expected) in [("last", "bb"), ("x", "bb"), ("old", "aa11000000000001"), ("AA2", "aa22000000000002")]
+    {
+        assert_eq!(node.client.explain(reference, None).await.unwrap().lines, [expected]);
+    }
+    assert_eq!(refused(node.client.explain("aa", None).await).0, 409);
+    let (status, error) = refused(node.client.explain("no/such", None).await);
+    assert_eq!((status, error.as_str()), (404, "no job `no/such`"));
+}
+
+#[tokio::test]
+async fn errors_of_the_node_become_status_codes() {
+    for (error, status) in [
+        (QueryError::NoJob(JobId(7)), 404),
+        (QueryError::Timeout("beta".into()), 504),
+        (QueryError::NoCoordinator { job: JobId(7), holders: "beta".into() }, 503),
+        (QueryError::Unsatisfiable("9 GPUs".into()), 422),
+        (QueryError::Storage("disk full".into()), 507),
+        (QueryError::Leaving, 503),
+    ] {
+        let told = error.clone();
+        let node = FakeNode::start(move |_| Err(told.clone())).await;
+        let (got, text) = refused(node.client.job("0000000000000007").await);
+        assert_eq!((got, text), (status, error.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_submitted_as_postcard_and_as_json() {
+    let node = FakeNode::start(|query| match query {
+        Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(7) }),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    assert_eq!(node.client.submit(&spec("p")).await.unwrap().job, "0000000000000007");
+    let json = r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
+    assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
+    let asked = node.asked.lock().unwrap();
+    let specs: Vec<_> =
+        asked.iter().filter_map(|query| if let Query::Submit { spec } = query { Some(spec) } else { None }).collect();
+    assert_eq!((specs[0].work.name.as_str(), specs[0].submitter), ("p", node_id(1)));
+    assert!(specs[0].submitted_ms > 0);
+    assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
+}
+
+#[tokio::test]
+async fn a_bad_submission_is_refused_and_says_why() {
+    let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    for (kind, body, status, part) in [
+        ("application/json", &b"{\"name\": \"j\", \"comand\": []}"[..], 400, "comand"),
+        ("application/json", b"{\"name\": \"j\", \"command\": []}", 422, "without a command"),
+        (
+            "application/json",
+            b"{\"name\": \"j\", \"command\": [\"a\"], \"params\": {\"grid\": {\"x\": 3}}}",
+            422,
+            "params.grid.x",
+        ),
+        (
+            "application/json",
+            b"{\"name\": \"j\", \"command\": [\"a\"], \"resources\": {\"cpus\": -1}}",
+            422,
+            "resources.cpus",
+        ),
+        ("application/octet-stream", b"\xff\xff\xff\xff", 400, "no job specification"),
+        ("text/toml", b"", 415, "text/toml"),
+    ] {
+        let (got, text) = raw_post(&node, kind, body).await;
+        assert_eq!(got, status, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(node.asked.lock().unwrap().is_empty(), "the node hears nothing of them");
+}
+
+/// POST /v1/jobs by hand: status and the text of the answer.
+async fn raw_post(node: &FakeNode, kind: &str, body: &[u8]) -> (u16, String) {
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    raw(node, &[head.as_bytes(), body].concat()).await
+}
+
+async fn raw(node: &FakeNode, request: &[u8]) -> (u16, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut socket = tokio::net::UnixStream::connect(node.client.socket()).await.unwrap();
+    socket.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn unknown_routes_methods_and_arguments_are_problems_too() {
+    let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    for (line, status) in [
+        ("GET /v2/nodes", 404),
+        ("POST /v1/nodes", 405),
+        ("GET /v1/jobs/last/tasks?stat=done", 400),
+        ("GET /v1/blobs/xyz", 400),
+    ] {
+        let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let (got, text) = raw(&node, request.as_bytes()).await;
+        assert_eq!(got, status, "{text}");
+        assert!(text.contains("{\"error\":"), "{text}");
+    }
+}
+
+/// A job of four tasks: task 0 done on the first page, task 1 failed on the second, then the end.
+fn watched(query: &Query) -> Result<Answer, QueryError> {
+    let page =
+        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { epoch: 1, position }, progress, records });
+    match query {
+        Query::Watch { cursor, .. } => match cursor.position {
+            0 => page(1, progress(Phase::Running, 1, 0), vec![record(0, Outcome::Done, b"ten\n")]),
+            1 => page(2, progress(Phase::Failed, 1, 1), vec![record(1, Outcome::Failed(Failure::Exit(3)), b"")]),
+            _ => page(2, progress(Phase::Failed, 1, 1), Vec::new()),
+        },
+        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+            head: head(job.0, "w", 1),
+            progress: progress(Phase::Running, 0, 0),
+            spec: Arc::new(spec("w")),
+        }))),
+        _ => Err(QueryError::Leaving),
+    }
+}
+
+#[tokio::test]
+async fn results_come_page_by_page_with_their_parameters() {
+    let node = FakeNode::start(watched).await;
+    let first = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
+    let result = &first.results[0];
+    assert_eq!((result.task, &result.params["x"], result.status), (0, &serde_json::json!(10), api::StatusName::Done));
+    assert_eq!((result.stdout.tail.as_str(), result.stdout.complete), ("ten\n", true));
+    assert_eq!(result.node_name.as_deref(), Some("alpha"));
+    let second = node.client.results("0000000000000007", first.cursor, 0).await.unwrap();
+    let failure = second.results[0].failure.as_ref().unwrap();
+    assert_eq!(
+        (failure.kind, failure.code, failure.message.as_str()),
+        (api::FailureKind::Exit, Some(3), "exit status 3")
+    );
+    let end = node.client.results("0000000000000007", second.cursor, 0).await.unwrap();
+    assert!(end.results.is_empty() && end.progress.phase.is_ended());
+    let specs = node.asked.lock().unwrap().iter().filter(|query| matches!(query, Query::Job { .. })).count();
+    assert_eq!(specs, 1, "the specification is asked for once");
+}
+
+#[tokio::test]
+async fn events_tell_results_progress_and_the_end_and_resume() {
+    let node = FakeNode::start(watched).await;
+    let told = text(node.client.events("0000000000000007").await.unwrap()).await;
+    let names: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, ["result", "progress", "result", "progress", "end"]);
+    let request =
+        "GET /v1/jobs/0000000000000007/events HTTP/1.1\r\nhost: x\r\nlast-event-id: 1.1\r\nconnection: close\r\n\r\n";
+    let (_, resumed) = raw(&node, request.as_bytes()).await;
+    assert_eq!(resumed.matches("event: result").count(), 1);
+    let unknown = FakeNode::start(|_| Err(QueryError::NoJob(JobId(7)))).await;
+    assert_eq!(refused(unknown.client.events("0000000000000007").await.map(|_| ())).0, 404);
+}
+
+#[tokio::test]
+async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
+    let mut turn = 0;
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { .. } => {
+            turn += 1;
+            let attempt = Attempt { epoch: 1, number: 1 };
+            Ok(Answer::Where(match turn {
+                1 => Location::Nowhere,
+                2 => Location::Running { node: node_id(2), attempt },
+                _ => Location::Ended(record(0, Outcome::Done, b"one\ntwo\n")),
+            }))
+        }
+        Query::Watch { cursor, .. } => {
+            Ok(Answer::Watch { cursor: *cursor, progress: progress(Phase::Running, 0, 0), records: Vec::new() })
+        }
+        Query::Log { offset: 0, .. } => Ok(Answer::Log { bytes: b"one\n".to_vec(), ended: false }),
+        Query::Log { .. } => Err(QueryError::NoLog("removed".into())),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let follow = LogRequest { follow: true, ..LogRequest::default() };
+    assert_eq!(text(node.client.log("0000000000000007", 0, follow).await.unwrap()).await, "one\ntwo\n");
+}
+
+#[tokio::test]
+async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
+    let log = "line\n".repeat(10_000);
+    let hash = BlobHash::of(log.as_bytes());
+    let mut ended = (*record(0, Outcome::Done, b"line\n")).clone();
+    ended.stdout = Captured { tail: b"line\n".to_vec(), total_bytes: log.len() as u64, blob: Some(hash) };
+    let ended = Arc::new(ended);
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { task: 0, .. } => Ok(Answer::Where(Location::Ended(ended.clone()))),
+        Query::Locate { .. } => Ok(Answer::Where(Location::Nowhere)),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let (job, whole) = ("0000000000000007", LogRequest::default());
+    assert_eq!(refused(node.client.log(job, 0, whole).await.map(|_| ())).0, 404, "nobody has it yet");
+    node.remote.lock().unwrap().insert(hash, log.clone().into_bytes());
+    assert_eq!(text(node.client.log(job, 0, whole).await.unwrap()).await, log);
+    let end = LogRequest { offset: log.len() as u64 - 5, ..whole };
+    assert_eq!(text(node.client.log(job, 0, end).await.unwrap()).await, "line\n");
+    assert_eq!(refused(node.client.log(job, 1, whole).await.map(|_| ())).0, 409);
+}
+
+#[tokio::test]
+async fn blobs_go_in_and_come_out_and_a_full_disk_says_so() {
+    let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    let file = node.directory.path().join("data.bin");
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|index| index as u8).collect();
+    std::fs::write(&file, &bytes).unwrap();
+    let hash = BlobHash::of(&bytes);
+    assert!(!node.client.has_blob(hash).await.unwrap());
+    let stored = node.client.put_file(&file, Some(hash)).await.unwrap();
+    assert_eq!((stored.hash, stored.bytes), (hash.to_string(), 3_000_000));
+    assert!(node.client.has_blob(hash).await.unwrap());
+    let back: Vec<Bytes> = node.client.blob(&hash.to_string(), None).await.unwrap().try_collect().await.unwrap();
+    assert!(back.concat() == bytes);
+
+    assert_eq!(refused(node.client.put_file(&file, Some(BlobHash([9; 32]))).await).0, 400);
+    std::fs::write(&file, vec![0; FULL_AT_BYTES + 1]).unwrap();
+    assert_eq!(refused(node.client.put_file(&file, None).await).0, 507);
+    let nowhere = node.client.blob(&BlobHash([9; 32]).to_string(), None).await.map(|_| ());
+    assert!(refused(nowhere).1.contains("beta: has it not"));
+}
+
+#[tokio::test]
+async fn a_file_that_breaks_off_is_not_stored() {
+    let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    use tokio::io::AsyncWriteExt;
+    let mut socket = tokio::net::UnixStream::connect(node.client.socket()).await.unwrap();
+    socket.write_all(b"PUT /v1/blobs HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf").await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut socket, &mut answer).await;
+    assert!(!node.blobs.has(BlobHash::of(b"half")));
+}
+
+#[tokio::test]
+async fn doctor_says_what_to_do_about_the_swarm() {
+    let report = NetReport {
+        suite: "pnet + noise".into(),
+        listening: vec![([192, 0, 2, 7], 40_001).into()],
+        interfaces: vec!["eth0".into()],
+        ways: vec![
+            DiscoveryWay { name: "mdns", problem: Some("multicast is refused".into()), found: Vec::new() },
+            DiscoveryWay { name: "broadcast", problem: None, found: vec![node_id(2)] },
+        ],
+        foreign_nodes: 3,
+        other_versions: vec![("192.0.2.9:1".into(), 9)],
+        ..NetReport::default()
+    };
+    let brain = |query: &Query| match query {
+        Query::Nodes => Ok(Answer::Nodes(vec![member(1, "alpha", true)])),
+        _ => Err(QueryError::Leaving),
+    };
+    let doctor = FakeNode::start_with(brain, report, false).await.client.doctor().await.unwrap();
+    assert_eq!(doctor.suite.as_deref(), Some("pnet + noise"));
+    let told: Vec<_> = doctor.findings.iter().map(|finding| (finding.check.as_str(), finding.severity)).collect();
+    use api::Severity;
+    let expected = [
+        ("network", Severity::Ok),
+        ("discovery.mdns", Severity::Warning),
+        ("discovery.broadcast", Severity::Ok),
+        ("secret", Severity::Problem),
+        ("version", Severity::Problem),
+        ("members", Severity::Warning),
+    ];
+    assert_eq!(told, expected);
+    assert!(doctor.findings.iter().all(|finding| finding.severity == Severity::Ok || finding.hint.is_some()));
+    assert_eq!(doctor.findings[3].message, "3 nodes here do not share this secret");
+}
+
+#[tokio::test]
+async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
+    let mut node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    node.client.drain(None, true).await.unwrap_err();
+    assert_eq!(node.asked.lock().unwrap()[0], Query::Drain { node: node_id(1), on: true });
+    assert!(node.client.leave().await.unwrap().ok);
+    assert_eq!(refused(node.client.jobs().await).0, 503);
+    node.stop();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while node.client.socket().exists() {
+        assert!(std::time::Instant::now() < deadline, "the socket is still there");
+        tokio::task::yield_now().await;
+    }
+    assert!(node.client.node().await.unwrap_err().is_unreachable());
+}

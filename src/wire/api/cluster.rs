@@ -1,0 +1,168 @@
+//! Nodes, their GPUs and load, as JSON.
+
+use crate::types::{Gpu, GpuKind, NodeLoad, Resources, query::MemberLine};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// The node that answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeSelf {
+    /// 64 hex digits.
+    pub id: String,
+    pub name: String,
+    pub cluster: String,
+    /// nodectl's version.
+    pub version: String,
+    pub pid: u32,
+    pub data_dir: String,
+    pub started_ms: u64,
+    /// It runs inside `nodectl run` and takes no part in a cluster.
+    pub solo: bool,
+    /// Where other nodes can reach it.
+    pub addrs: Vec<String>,
+    /// Effective settings, secrets left out.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A member of the cluster, as the answering node sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    pub id: String,
+    pub name: String,
+    pub alive: bool,
+    /// This is the node that answers.
+    pub this_node: bool,
+    /// It takes no new work.
+    pub draining: bool,
+    pub version: String,
+    pub addrs: Vec<String>,
+    pub resources: ResourceView,
+    pub gpus: Vec<GpuView>,
+    pub labels: BTreeMap<String, String>,
+    /// Missing if the node did not say in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+}
+
+/// What a node has for tasks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ResourceView {
+    pub cpus: f64,
+    pub memory_bytes: u64,
+    pub gpus: f64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub named: BTreeMap<String, f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuView {
+    pub name: String,
+    pub vendor: String,
+    pub driver: String,
+    /// 32 hex digits; equal to CUDA's on NVIDIA.
+    pub uuid: String,
+    pub memory_bytes: u64,
+    pub kind: GpuKindName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuKindName {
+    Discrete,
+    Integrated,
+    Virtual,
+    /// A CPU driver; counts as a GPU only if asked for.
+    Software,
+}
+
+/// A GPU and the node that has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    pub node: String,
+    pub node_name: String,
+    pub gpu: GpuView,
+}
+
+/// What a node does now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Load {
+    /// The kernel's one-minute load average.
+    pub load_average: f64,
+    pub memory_used_bytes: u64,
+    pub running: u32,
+    pub queued: u32,
+    pub jobs: Vec<LoadJob>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LoadJob {
+    pub job: String,
+    pub name: String,
+    pub running: u32,
+}
+
+impl Node {
+    /// `load` is what the node itself answered, if it did.
+    pub fn new(member: MemberLine, load: Option<NodeLoad>) -> Self {
+        let info = member.info;
+        Self {
+            id: info.id.to_string(),
+            name: info.name,
+            alive: member.alive,
+            this_node: member.this_node,
+            draining: info.draining,
+            version: info.software,
+            addrs: info.addrs.iter().map(ToString::to_string).collect(),
+            resources: ResourceView::from(&info.resources),
+            gpus: info.gpus.iter().map(GpuView::from).collect(),
+            labels: info.labels,
+            load: load.map(Load::from),
+        }
+    }
+}
+
+impl From<&Resources> for ResourceView {
+    fn from(resources: &Resources) -> Self {
+        let whole = |milli: u32| f64::from(milli) / 1e3;
+        let named = resources.named_milli.iter().map(|(name, milli)| (name.clone(), whole(*milli)));
+        Self {
+            cpus: whole(resources.cpu_milli),
+            memory_bytes: resources.memory_bytes,
+            gpus: whole(resources.gpu_milli),
+            named: named.collect(),
+        }
+    }
+}
+
+impl From<&Gpu> for GpuView {
+    fn from(gpu: &Gpu) -> Self {
+        let kind = match gpu.kind {
+            GpuKind::Discrete => GpuKindName::Discrete,
+            GpuKind::Integrated => GpuKindName::Integrated,
+            GpuKind::Virtual => GpuKindName::Virtual,
+            GpuKind::Software => GpuKindName::Software,
+        };
+        Self {
+            name: gpu.name.clone(),
+            vendor: gpu.vendor.clone(),
+            driver: gpu.driver.clone(),
+            uuid: gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            memory_bytes: gpu.memory_bytes,
+            kind,
+        }
+    }
+}
+
+impl From<NodeLoad> for Load {
+    fn from(load: NodeLoad) -> Self {
+        let jobs = load.jobs.into_iter().map(|(job, name, running)| LoadJob { job: job.to_string(), name, running });
+        Self {
+            load_average: f64::from(load.load_milli) / 1e3,
+            memory_used_bytes: load.memory_used_bytes,
+            running: load.running,
+            queued: load.queued,
+            jobs: jobs.collect(),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Jobs, their progress and their tasks, as JSON.
+
+use super::ResourceView;
+use crate::types::{
+    JobHead, JobSpec, Phase,
+    query::{JobDetail, Progress, TaskLine, TaskState},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A line of the list of jobs: what every node knows of every job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobLine {
+    /// 16 hex digits.
+    pub id: String,
+    pub name: String,
+    pub phase: PhaseName,
+    pub cancelled: bool,
+    pub tasks: u32,
+    pub done: u32,
+    /// Tasks that failed for good.
+    pub failed: u32,
+    pub submitter: String,
+    pub submitted_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+    /// The node that coordinates the job; missing until one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordinator: Option<String>,
+    /// Counts the coordinators that the job has had.
+    pub epoch: u32,
+    /// The other nodes that hold the job's state.
+    pub replicas: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseName {
+    /// For nodes, or for an earlier job.
+    Waiting,
+    Running,
+    Done,
+    /// Every task has ended, some of them failed for good.
+    Failed,
+    Cancelled,
+}
+
+/// All about one job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    #[serde(flatten)]
+    pub line: JobLine,
+    pub progress: ProgressView,
+    pub work: WorkView,
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProgressView {
+    pub phase: PhaseName,
+    pub tasks: u32,
+    pub done: u32,
+    pub failed: u32,
+    pub running: u32,
+    pub queued: u32,
+    /// Attempts that ended in failure, retried ones included.
+    pub failures: u32,
+    /// Results per second over the last seconds.
+    pub rate: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    pub nodes: Vec<NodeShare>,
+}
+
+/// What one node has of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeShare {
+    pub node: String,
+    pub name: String,
+    pub running: u32,
+    pub queued: u32,
+    pub done: u32,
+}
+
+/// What a job does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WorkView {
+    pub command: Vec<String>,
+    pub resources: ResourceView,
+    pub params: Vec<String>,
+    pub repeat: u32,
+    pub retries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    pub priority: i32,
+    pub min_nodes: u32,
+    /// Which nodes may run it; empty for all.
+    #[serde(rename = "where")]
+    pub place: String,
+    pub outputs: Vec<String>,
+    /// Ids of the jobs whose results it reads.
+    pub after: Vec<String>,
+}
+
+/// A page of a job's tasks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskList {
+    pub tasks: Vec<TaskRow>,
+    /// How many tasks match the filter in all.
+    pub total: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskRow {
+    pub task: u32,
+    pub state: StateName,
+    /// Attempts that failed.
+    pub failures: u32,
+    /// Where it runs, ran or waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StateName {
+    Pending,
+    Queued,
+    Running,
+    Done,
+    Failed,
+    Cancelled,
+}
+
+/// Why a job or a task is where it is, one reason a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    pub lines: Vec<String>,
+}
+
+impl PhaseName {
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+
+    /// The word that the JSON has.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl StateName {
+    /// The word that the JSON has.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl From<Phase> for PhaseName {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Waiting => Self::Waiting,
+            Phase::Running => Self::Running,
+            Phase::Done => Self::Done,
+            Phase::Failed => Self::Failed,
+            Phase::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+impl From<&JobHead> for JobLine {
+    fn from(head: &JobHead) -> Self {
+        Self {
+            id: head.job.to_string(),
+            name: head.name.clone(),
+            phase: head.phase.into(),
+            cancelled: head.cancelled,
+            tasks: head.tasks,
+            done: head.done,
+            failed: head.failed,
+            submitter: head.submitter.to_string(),
+            submitted_ms: head.submitted_ms,
+            ended_ms: (head.ended_ms > 0).then_some(head.ended_ms),
+            coordinator: (head.epoch > 0).then(|| head.holder.to_string()),
+            epoch: head.epoch,
+            replicas: head.replicas.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl From<&JobDetail> for Job {
+    fn from(detail: &JobDetail) -> Self {
+        Self {
+            line: JobLine::from(&detail.head),
+            progress: ProgressView::from(&detail.progress),
+            work: WorkView::from(&*detail.spec),
+        }
+    }
+}
+
+impl From<&Progress> for ProgressView {
+    fn from(progress: &Progress) -> Self {
+        let share = |(node, name, running, queued, done): &(crate::types::NodeId, String, u32, u32, u32)| NodeShare {
+            node: node.to_string(),
+            name: name.clone(),
+            running: *running,
+            queued: *queued,
+            done: *done,
+        };
+        Self {
+            phase: progress.phase.into(),
+            tasks: progress.tasks,
+            done: progress.done,
+            failed: progress.failed,
+            running: progress.running,
+            queued: progress.queued,
+            failures: progress.failures,
+            rate: progress.rate_milli as f64 / 1e3,
+            waiting_for: progress.waiting_for.clone(),
+            nodes: progress.nodes.iter().map(share).collect(),
+        }
+    }
+}
+
+impl From<&JobSpec> for WorkView {
+    fn from(spec: &JobSpec) -> Self {
+        Self {
+            command: spec.work.command.clone(),
+            resources: ResourceView::from(&spec.work.resources),
+            params: spec.params.names().into_iter().map(str::to_string).collect(),
+            repeat: spec.repeat,
+            retries: spec.retries,
+            timeout_ms: spec.work.timeout_ms,
+            priority: spec.work.priority,
+            min_nodes: spec.min_nodes,
+            place: spec.place.clone(),
+            outputs: spec.work.outputs.clone(),
+            after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
+        }
+    }
+}
+
+impl From<&TaskLine> for TaskRow {
+    fn from(line: &TaskLine) -> Self {
+        let state = match line.state {
+            TaskState::Pending => StateName::Pending,
+            TaskState::Queued => StateName::Queued,
+            TaskState::Running => StateName::Running,
+            TaskState::Done => StateName::Done,
+            TaskState::Failed => StateName::Failed,
+            TaskState::Cancelled => StateName::Cancelled,
+        };
+        Self {
+            task: line.task,
+            state,
+            failures: line.failures,
+            node: line.node.map(|node| node.to_string()),
+            running_ms: line.running_ms,
+        }
+    }
+}

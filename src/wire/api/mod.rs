@@ -1,0 +1,76 @@
+//! The JSON of the local HTTP API, version 1: plain data, apart from the types that nodes exchange, so that either can
+//! change without the other. Ids are strings, times are milliseconds since 1970, sizes are bytes, amounts of cores and
+//! GPUs are numbers (1.5 cores). Fields may be added within a version; none is removed or changes its meaning.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `cluster` | nodes, their GPUs and load |
+//! | `job` | jobs, progress, listings of tasks |
+//! | `result` | how tasks ended |
+//! | `submit` | a job as people submit it |
+//! | `doctor` | findings |
+
+pub mod cluster;
+pub mod doctor;
+pub mod job;
+pub mod result;
+pub mod submit;
+
+pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
+pub use doctor::{Doctor, Finding, Severity};
+pub use job::{Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, TaskList, TaskRow, WorkView};
+pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
+pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What every route's path begins with.
+pub const PREFIX: &str = "/v1";
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What went wrong, with the offending value.
+    pub error: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// A job was accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    /// The job's id: 16 hex digits.
+    pub job: String,
+}
+
+/// How many failed tasks were given new attempts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Retried {
+    pub tasks: u32,
+}
+
+/// A blob that is now in this node's store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Stored {
+    /// BLAKE3, 64 hex digits.
+    pub hash: String,
+    pub bytes: u64,
+}
+
+/// Asks a node for no new work, or for work again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// A node's name, id, or the unique beginning of its id; this node if missing.
+    #[serde(default)]
+    pub node: Option<String>,
+    pub on: bool,
+}
+
+/// Done; there is nothing more to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Okay {
+    pub ok: bool,
+}

@@ -1,0 +1,201 @@
+//! How tasks ended, as JSON.
+
+use super::ProgressView;
+use crate::types::{Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use utoipa::ToSchema;
+
+/// A page of results, and how far the job is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Results {
+    /// Give it back for the next page.
+    pub cursor: CursorView,
+    pub progress: ProgressView,
+    /// In the order in which the coordinator learned of them. A task may come again after its coordinator changed or
+    /// after `retry`; the last one counts.
+    pub results: Vec<TaskResult>,
+}
+
+/// Where a reader of results has got to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CursorView {
+    pub epoch: u32,
+    pub position: u32,
+}
+
+/// The end of a task: its last attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskResult {
+    pub task: u32,
+    /// The task's parameters, in the order of the job file.
+    #[schema(value_type = Object)]
+    pub params: Map<String, Json>,
+    pub status: StatusName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureView>,
+    /// `epoch.number` of the attempt.
+    pub attempt: String,
+    pub node: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    pub started_ms: u64,
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub max_rss_bytes: u64,
+    /// What the task gave as its result: any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub value: Option<Json>,
+    pub stdout: StreamView,
+    pub stderr: StreamView,
+    pub outputs: Vec<OutputView>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StatusName {
+    Done,
+    Failed,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailureView {
+    pub kind: FailureKind,
+    pub message: String,
+    /// The exit status or the signal's number, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    Exit,
+    Signal,
+    Timeout,
+    Spawn,
+    Inputs,
+    OutputMissing,
+    OutputTooLarge,
+    OutputUnreadable,
+    OutOfMemory,
+}
+
+/// A stream that a task wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StreamView {
+    /// The end of the stream, or all of it; bytes that are no UTF-8 are replaced.
+    pub tail: String,
+    /// `tail` is the stream, byte for byte. If not, the task's `log` has all of it.
+    pub complete: bool,
+    pub total_bytes: u64,
+}
+
+/// A file that a task produced; its bytes are the blob `hash`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OutputView {
+    pub path: String,
+    pub bytes: u64,
+    pub hash: String,
+    pub executable: bool,
+}
+
+impl TaskResult {
+    /// `spec` gives the parameters, if it is known; `node_name` likewise.
+    pub fn new(record: &TaskRecord, spec: Option<&JobSpec>, node_name: Option<String>) -> Self {
+        let failure = match &record.outcome {
+            Outcome::Done => None,
+            Outcome::Failed(failure) => Some(FailureView::from(failure)),
+        };
+        Self {
+            task: record.task,
+            params: spec.map(|spec| params_json(spec, record.task)).unwrap_or_default(),
+            status: if record.is_done() { StatusName::Done } else { StatusName::Failed },
+            failure,
+            attempt: record.attempt.to_string(),
+            node: record.node.to_string(),
+            node_name,
+            started_ms: record.started_ms,
+            seconds: record.duration_us as f64 / 1e6,
+            cpu_seconds: record.cpu_us as f64 / 1e6,
+            max_rss_bytes: record.max_rss_bytes,
+            value: record.value.as_deref().map(value_json),
+            stdout: StreamView::from(&record.stdout),
+            stderr: StreamView::from(&record.stderr),
+            outputs: record.outputs.iter().map(OutputView::from).collect(),
+        }
+    }
+}
+
+/// A result that a node did not check to be JSON is shown as text rather than lost.
+fn value_json(text: &str) -> Json {
+    serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_string()))
+}
+
+fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
+    if u64::from(task) >= spec.task_count() {
+        return Map::new();
+    }
+    spec.task_params(task).into_iter().map(|(name, value)| (name, param_json(&value))).collect()
+}
+
+/// NaN and infinities, which JSON lacks, become text.
+pub fn param_json(value: &Value) -> Json {
+    match value {
+        Value::Bool(value) => Json::Bool(*value),
+        Value::Int(value) => Json::from(*value),
+        Value::Float(value) => {
+            serde_json::Number::from_f64(*value).map_or_else(|| Json::String(value.to_string()), Json::Number)
+        }
+        Value::Text(text) => Json::String(text.to_string()),
+    }
+}
+
+impl From<&Failure> for FailureView {
+    fn from(failure: &Failure) -> Self {
+        let (kind, code) = match failure {
+            Failure::Exit(status) => (FailureKind::Exit, Some(*status)),
+            Failure::Signal(signal) => (FailureKind::Signal, Some(*signal)),
+            Failure::Timeout { .. } => (FailureKind::Timeout, None),
+            Failure::Spawn(_) => (FailureKind::Spawn, None),
+            Failure::Inputs(_) => (FailureKind::Inputs, None),
+            Failure::OutputMissing(_) => (FailureKind::OutputMissing, None),
+            Failure::OutputTooLarge { .. } => (FailureKind::OutputTooLarge, None),
+            Failure::OutputUnreadable(_) => (FailureKind::OutputUnreadable, None),
+            Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
+        };
+        Self { kind, message: failure.to_string(), code }
+    }
+}
+
+impl From<&Captured> for StreamView {
+    fn from(captured: &Captured) -> Self {
+        let text = String::from_utf8_lossy(&captured.tail);
+        let exact = matches!(text, std::borrow::Cow::Borrowed(_));
+        Self {
+            complete: exact && captured.total_bytes == captured.tail.len() as u64,
+            total_bytes: captured.total_bytes,
+            tail: text.into_owned(),
+        }
+    }
+}
+
+impl From<&OutputFile> for OutputView {
+    fn from(file: &OutputFile) -> Self {
+        Self { path: file.path.clone(), bytes: file.bytes, hash: file.hash.to_string(), executable: file.executable }
+    }
+}
+
+impl From<Cursor> for CursorView {
+    fn from(cursor: Cursor) -> Self {
+        Self { epoch: cursor.epoch, position: cursor.position }
+    }
+}
+
+impl From<CursorView> for Cursor {
+    fn from(cursor: CursorView) -> Self {
+        Self { epoch: cursor.epoch, position: cursor.position }
+    }
+}

@@ -1,0 +1,248 @@
+//! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself (postcard): a parameter
+//! space of millions of rows is read ten times faster so.
+
+use crate::types::{BlobHash, JobId, JobSpec, NodeId, ParamSpace, Resources, Value, WorkSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use std::{collections::BTreeMap, sync::Arc};
+use utoipa::ToSchema;
+
+/// A job to run. What is missing has the default of a job file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    pub name: String,
+    /// The program and its arguments; `{name}` stands for a parameter.
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub params: Option<ParamsRequest>,
+    #[serde(default = "one")]
+    pub repeat: u32,
+    #[serde(default = "two")]
+    pub retries: u32,
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default = "default_grace_ms")]
+    pub grace_ms: u64,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub resources: ResourcesRequest,
+    #[serde(default)]
+    pub priority: i32,
+    #[serde(default)]
+    pub min_nodes: u32,
+    /// Which nodes may run it, e.g. `gpu.memory >= 8 GiB`; all if empty.
+    #[serde(default, rename = "where")]
+    pub place: String,
+    #[serde(default = "yes")]
+    pub speculate: bool,
+    /// Accept the job even if no present node could run it.
+    #[serde(default)]
+    pub wait_for_nodes: bool,
+    /// Hash of the blob with the manifest of its files.
+    #[serde(default)]
+    pub inputs: Option<String>,
+    #[serde(default)]
+    pub after: Vec<AfterRequest>,
+    /// Globs of the files to keep.
+    #[serde(default)]
+    pub outputs: Vec<String>,
+    #[serde(default = "default_output_limit")]
+    pub output_limit_bytes: u64,
+    #[serde(default = "default_log_limit")]
+    pub log_limit_bytes: u64,
+}
+
+/// The parameter sets: a grid, or rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ParamsRequest {
+    /// Every combination; the last name varies fastest.
+    #[schema(value_type = Object)]
+    Grid(Map<String, Json>),
+    Rows {
+        columns: Vec<String>,
+        #[schema(value_type = Vec<Vec<Object>>)]
+        rows: Vec<Vec<Json>>,
+    },
+}
+
+/// What each task needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResourcesRequest {
+    #[serde(default = "one_core")]
+    pub cpus: f64,
+    #[serde(default)]
+    pub memory_bytes: u64,
+    #[serde(default)]
+    pub gpus: f64,
+    #[serde(default)]
+    pub named: BTreeMap<String, f64>,
+}
+
+/// A finished job whose results the tasks read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AfterRequest {
+    /// The directory that the results appear in.
+    pub name: String,
+    pub job: String,
+}
+
+/// A request that describes no job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadJob {
+    #[error("`{field}`: {problem}")]
+    Field { field: String, problem: String },
+}
+
+impl Default for ResourcesRequest {
+    fn default() -> Self {
+        Self { cpus: one_core(), memory_bytes: 0, gpus: 0.0, named: BTreeMap::new() }
+    }
+}
+
+impl JobRequest {
+    /// The specification; `submitter` and `submitted_ms` say who submitted it and when.
+    pub fn into_spec(self, submitter: NodeId, submitted_ms: u64) -> Result<JobSpec, BadJob> {
+        let work = WorkSpec {
+            name: self.name,
+            command: self.command,
+            env: self.env.into_iter().collect(),
+            resources: self.resources.into_resources()?,
+            priority: self.priority,
+            timeout_ms: self.timeout_ms,
+            grace_ms: self.grace_ms,
+            inputs: self.inputs.map(|hash| parse::<BlobHash>("inputs", &hash)).transpose()?,
+            after: self.after.into_iter().map(AfterRequest::into_pair).collect::<Result<_, _>>()?,
+            outputs: self.outputs,
+            output_limit_bytes: self.output_limit_bytes,
+            log_limit_bytes: self.log_limit_bytes,
+        };
+        Ok(JobSpec {
+            work: Arc::new(work),
+            params: self.params.map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
+            repeat: self.repeat,
+            retries: self.retries,
+            min_nodes: self.min_nodes,
+            place: self.place,
+            speculate: self.speculate,
+            wait_for_nodes: self.wait_for_nodes,
+            submitter,
+            submitted_ms,
+        })
+    }
+}
+
+impl AfterRequest {
+    fn into_pair(self) -> Result<(String, JobId), BadJob> {
+        let job = parse("after.job", &self.job)?;
+        Ok((self.name, job))
+    }
+}
+
+impl ResourcesRequest {
+    fn into_resources(self) -> Result<Resources, BadJob> {
+        let named = self.named.into_iter().map(|(name, amount)| {
+            let milli = milli(&format!("resources.named.{name}"), amount)?;
+            Ok((name, milli))
+        });
+        Ok(Resources {
+            cpu_milli: milli("resources.cpus", self.cpus)?,
+            memory_bytes: self.memory_bytes,
+            gpu_milli: milli("resources.gpus", self.gpus)?,
+            named_milli: named.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl ParamsRequest {
+    fn into_space(self) -> Result<ParamSpace, BadJob> {
+        match self {
+            Self::Grid(axes) => {
+                let axis = |(name, values): (String, Json)| match values {
+                    Json::Array(values) => {
+                        let field = format!("params.grid.{name}");
+                        Ok((name, values.into_iter().map(|value| scalar(&field, value)).collect::<Result<_, _>>()?))
+                    }
+                    other => Err(bad(format!("params.grid.{name}"), format!("`{other}` is not a list of values"))),
+                };
+                Ok(ParamSpace::Grid(axes.into_iter().map(axis).collect::<Result<_, _>>()?))
+            }
+            Self::Rows { columns, rows } => rows_space(columns, rows),
+        }
+    }
+}
+
+fn rows_space(columns: Vec<String>, rows: Vec<Vec<Json>>) -> Result<ParamSpace, BadJob> {
+    let mut cells = Vec::with_capacity(rows.len() * columns.len());
+    for (index, row) in rows.into_iter().enumerate() {
+        let field = format!("params.rows.rows[{index}]");
+        if row.len() != columns.len() {
+            return Err(bad(field, format!("{} values for {} columns", row.len(), columns.len())));
+        }
+        for value in row {
+            cells.push(scalar(&field, value)?);
+        }
+    }
+    Ok(ParamSpace::Rows { columns, cells })
+}
+
+fn scalar(field: &str, value: Json) -> Result<Value, BadJob> {
+    match value {
+        Json::Bool(value) => Ok(Value::Bool(value)),
+        Json::String(text) => Ok(Value::Text(text.into_boxed_str())),
+        Json::Number(number) => match number.as_i64() {
+            Some(int) => Ok(Value::Int(int)),
+            None => number.as_f64().map(Value::Float).ok_or_else(|| bad(field, format!("`{number}` is too large"))),
+        },
+        other => Err(bad(field, format!("`{other}` is no number, text or boolean"))),
+    }
+}
+
+fn milli(field: &str, amount: f64) -> Result<u32, BadJob> {
+    let milli = (amount * 1e3).round();
+    if (0.0..=f64::from(u32::MAX)).contains(&milli) {
+        Ok(milli as u32)
+    } else {
+        Err(bad(field, format!("`{amount}` is no amount of a resource")))
+    }
+}
+
+fn parse<T: std::str::FromStr<Err = crate::types::ids::BadId>>(field: &str, text: &str) -> Result<T, BadJob> {
+    text.parse().map_err(|error: crate::types::ids::BadId| bad(field, error.to_string()))
+}
+
+fn bad(field: impl Into<String>, problem: impl Into<String>) -> BadJob {
+    BadJob::Field { field: field.into(), problem: problem.into() }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn two() -> u32 {
+    2
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one_core() -> f64 {
+    1.0
+}
+
+fn default_grace_ms() -> u64 {
+    5_000
+}
+
+fn default_output_limit() -> u64 {
+    4 << 30
+}
+
+fn default_log_limit() -> u64 {
+    64 << 20
+}
