@@ -58,9 +58,12 @@ pub struct Store {
     blobs: Arc<BlobStore>,
 }
 
-/// Opens a data directory, making it if need be (0700). Fails with the holder's pid if another node has it.
+/// Opens a data directory, making it (0700) if need be. Fails with the holder's pid if another node has it.
 pub fn open(data_dir: &Path) -> Result<Store, StoreError> {
-    make_dir(data_dir)?;
+    // An existing one keeps its permissions, for it may hold more than ours (somebody will name /tmp); what is ours in it
+    // is private by itself.
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
+    made.map_err(StoreError::io("make", data_dir))?;
     // An absolute path: tasks and the supervisor run in directories of their own.
     let dir = data_dir.canonicalize().map_err(StoreError::io("find", data_dir))?;
     let lock = Arc::new(lock::Lock::take(&dir)?);
@@ -85,7 +88,7 @@ impl Store {
     }
 }
 
-/// Makes a private directory; an existing one is made private, since older versions of a parent may have been laxer.
+/// Makes a private directory of ours; an existing one is made private.
 fn make_dir(path: &Path) -> Result<(), StoreError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io("make", path))?;
     let mode = fs::metadata(path).map_err(StoreError::io("look at", path))?.permissions().mode();
@@ -114,14 +117,18 @@ mod tests {
     }
 
     #[test]
-    fn the_data_directory_is_private() {
+    fn what_is_ours_is_private_and_what_is_not_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data");
-        fs::create_dir(&data).unwrap();
-        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
-        let _store = open(&data).unwrap();
-        for path in [data.clone(), data.join("jobs"), data.join("blobs")] {
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700, "{path:?}");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+        fs::create_dir_all(old.join("blobs")).unwrap();
+        for lax in [&old, &old.join("blobs")] {
+            fs::set_permissions(lax, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let _stores = [open(&new).unwrap(), open(&old).unwrap()];
+        assert_eq!((mode(&new), mode(&old)), (0o700, 0o755));
+        for part in ["jobs", "blobs", "tmp"] {
+            assert_eq!((mode(&new.join(part)), mode(&old.join(part))), (0o700, 0o700), "{part}");
         }
     }
 

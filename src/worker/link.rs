@@ -155,6 +155,7 @@ impl Shared {
         let child = Command::new(program)
             .args(args)
             .env_clear()
+            .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .process_group(0)
@@ -188,7 +189,7 @@ impl Shared {
                 Err(error) => return error,
             }
             loop {
-                match inbox.next() {
+                match inbox.take() {
                     Ok(Some(report)) => self.pass_on(report),
                     Ok(None) => break,
                     Err(error) => return error,

@@ -172,7 +172,7 @@ pub fn grown_to(dir: &Path, limit_bytes: u64) -> Option<String> {
             let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
             if metadata.is_dir() && depth < MAX_DEPTH {
                 waiting.push((entry.path(), depth + 1));
-            } else if metadata.is_file() && metadata.len() >= limit_bytes {
+            } else if metadata.is_file() && metadata.len() >= limit_bytes.max(1) {
                 let path = entry.path();
                 return Some(path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned());
             }

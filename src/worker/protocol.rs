@@ -93,7 +93,7 @@ impl Inbox {
     }
 
     /// The next whole message, if there is one.
-    pub fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*prefix) as usize;
         if length > MAX_FRAME_BYTES {
@@ -118,7 +118,7 @@ mod tests {
             let (mut inbox, mut found) = (Inbox::default(), Vec::new());
             for part in bytes.chunks(piece) {
                 inbox.push(part);
-                while let Some(order) = inbox.next::<Order>().unwrap() {
+                while let Some(order) = inbox.take::<Order>().unwrap() {
                     found.push(order);
                 }
             }
@@ -130,6 +130,6 @@ mod tests {
     fn a_length_past_the_limit_is_refused_before_it_is_awaited() {
         let mut inbox = Inbox::default();
         inbox.push(&u32::MAX.to_le_bytes());
-        assert!(inbox.next::<Order>().is_err());
+        assert!(inbox.take::<Order>().is_err());
     }
 }

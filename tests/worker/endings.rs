@@ -98,3 +98,24 @@ fn more_memory_than_asked_for_is_the_reason_told() {
     quick.resources.memory_bytes = 20 << 20;
     assert_eq!(*failure(&lab.run(quick)), Failure::OutOfMemory { limit_bytes: 20 << 20 });
 }
+
+#[test]
+fn a_supervisor_that_cannot_be_started_is_told_at_once() {
+    let lab = Lab::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut config = config(elsewhere.path());
+    config.supervisor = vec!["/nonexistent/nodectl".into(), "supervise".into()];
+    let _inside = lab.runtime.enter();
+    let node = nodectl::ports::NodeHandle::new(tokio::sync::mpsc::channel(1).0);
+    let started = nodectl::worker::Workers::start(config, lab.store.blobs(), lab.fetcher.clone(), node);
+    let told = started.err().expect("there is no such program").to_string();
+    assert!(told.contains("/nonexistent/nodectl") && told.contains("No such file"), "{told}");
+}
+
+#[test]
+fn a_supervisor_started_by_hand_says_what_it_is() {
+    let output =
+        std::process::Command::new(program()).arg("supervise").stdin(std::process::Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("no socket") && told.contains("hint:"), "{told}");
+}

@@ -63,6 +63,25 @@ fn strays_end_with_their_task_and_others_stay() {
 }
 
 #[test]
+fn many_tasks_at_once_take_their_own_strays_only() {
+    let mut lab = Lab::new();
+    for task in 0..24 {
+        let end = if task % 2 == 0 { "" } else { "sleep 1000" };
+        lab.start(task, sh(&format!("{STRAY} while [ ! -s stray ]; do sleep 0.01; done; cat stray; {end}")));
+    }
+    for _ in 0..12 {
+        let record = lab.ended();
+        assert_eq!((record.outcome.clone(), record.task % 2), (Outcome::Done, 0));
+        let stray: i32 = String::from_utf8_lossy(&record.stdout.tail).trim().parse().unwrap();
+        assert!(!runs(stray), "task {}", record.task);
+    }
+    let others: Vec<i32> = (1..24).step_by(2).map(|task| number_in(&lab.task_dir(task).join("stray"))).collect();
+    assert!(others.iter().all(|pid| runs(*pid)));
+    lab.workers().close();
+    assert!(!others.into_iter().any(runs));
+}
+
+#[test]
 fn a_stray_that_hides_whose_it_is_goes_too() {
     let mut lab = Lab::new();
     let record = lab.sh(&format!("{HIDDEN} while [ ! -s stray ]; do sleep 0.01; done; cat stray"));

@@ -32,6 +32,8 @@ struct Faults {
     sync: AtomicU32,
     /// 1: the next sync fails, and loses the last byte below it: the worst that a file system does.
     sync_and_lose: AtomicU32,
+    /// 1: files open for reading only until it is 0 again.
+    read_only: AtomicU32,
     /// 1: the next truncate fails.
     truncate: AtomicU32,
 }
@@ -42,6 +44,9 @@ struct FaultyFile(Arc<dyn DiskFile>, Arc<Faults>);
 
 impl Disk for FaultyDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
+        if mode == Mode::Write && self.0.read_only.load(Ordering::SeqCst) == 1 {
+            return Err(io::Error::from_raw_os_error(libc::EROFS));
+        }
         Ok(Arc::new(FaultyFile(RealDisk.open(path, mode)?, self.0.clone())))
     }
     fn make_dir(&self, path: &Path) -> io::Result<bool> {
@@ -171,4 +176,61 @@ fn a_path_that_cannot_be_made_is_told_and_tried_again() {
     fs::remove_file(dir.path().join(JOB.to_string())).unwrap();
     store.append(JOB, vec![spec()], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
+}
+
+#[test]
+fn a_read_only_disk_gives_its_records_and_refuses_appends_until_it_is_writable() {
+    let (dir, faults, store, mut events) = faulty();
+    store.append(JOB, vec![spec(), task(0, 1)], 1);
+    assert_eq!(persisted(&mut events), (1, Ok(())));
+    drop(store);
+    faults.read_only.store(1, Ordering::SeqCst);
+    let (node, mut events) = handle();
+    let store =
+        JournalStore::start(dir.path().to_path_buf(), Arc::new(FaultyDisk(faults.clone())), node, None).unwrap();
+    assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
+    assert_eq!(store.read(JOB, &[0]).unwrap().len(), 1);
+    store.append(JOB, vec![task(1, 1)], 2);
+    assert!(persisted(&mut events).1.unwrap_err().contains("Read-only file system"));
+    faults.read_only.store(0, Ordering::SeqCst);
+    store.append(JOB, vec![task(1, 2)], 3);
+    assert_eq!(persisted(&mut events), (3, Ok(())));
+    assert_eq!(replayed(&store).len(), 3);
+}
+
+#[test]
+fn a_torn_tail_that_cannot_be_cut_off_at_start_up_gives_each_record_once() {
+    let (dir, faults, store, mut events) = faulty();
+    store.append(JOB, vec![spec(), task(0, 1)], 1);
+    assert_eq!(persisted(&mut events), (1, Ok(())));
+    drop(store);
+    let path = dir.path().join(JOB.to_string()).join("journal");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend([1, 2, 3]);
+    fs::write(&path, bytes).unwrap();
+    faults.truncate.store(1, Ordering::SeqCst);
+    let (node, mut events) = handle();
+    let store = JournalStore::start(dir.path().to_path_buf(), Arc::new(FaultyDisk(faults)), node, None).unwrap();
+    assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
+    store.append(JOB, vec![task(1, 1)], 2);
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    assert_eq!(replayed(&store).len(), 3);
+}
+
+#[test]
+fn a_node_that_does_not_listen_bounds_what_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sender, mut events) = mpsc::channel(1);
+    let node = crate::ports::NodeHandle::new(sender);
+    let store = JournalStore::start(dir.path().to_path_buf(), Arc::new(RealDisk), node, None).unwrap();
+    store.append(JOB, vec![spec()], 0);
+    // Two groups wedge the writer: one report fills the channel, the next one waits.
+    for ticket in 1..400 {
+        store.append(JOB, vec![task(0, 1); 512], ticket);
+    }
+    let results: Vec<_> = (0..400).map(|_| persisted(&mut events)).collect();
+    let tickets: std::collections::BTreeSet<u64> = results.iter().map(|(ticket, _)| *ticket).collect();
+    assert!(tickets.into_iter().eq(0..400), "every ticket is answered once");
+    let refused = results.iter().filter_map(|(_, result)| result.as_ref().err());
+    assert!(refused.clone().count() > 100 && refused.clone().all(|why| why.contains("too slow")));
 }

@@ -31,14 +31,25 @@ pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(u64, 
     Ok(Opened { file, end: found.end })
 }
 
-/// The same without the right to write: the records count, the file stays as it is, appends will fail by themselves.
-pub fn read_only(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(u64, Record)) -> Result<(), ScanError> {
-    let file = disk.open(path, Mode::Read)?;
+/// The same for start-up, where the records count even if the file cannot be written or cut: an append will find that out
+/// by itself. Gives where the journal ends, `None` if that is yet to be made so.
+pub fn replay(
+    disk: &dyn Disk,
+    path: &Path,
+    job: JobId,
+    each: &mut dyn FnMut(u64, Record),
+) -> Result<Option<u64>, ScanError> {
+    let (file, unwritable) = match disk.open(path, Mode::Write) {
+        Ok(file) => (file, None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
+        Err(error) => (disk.open(path, Mode::Read)?, Some(error)),
+    };
     let found = scan(&*file, job, each)?;
-    if found.rest != Rest::Nothing {
-        tracing::error!(path = %path.display(), offset = found.end, rest = ?found.rest, "journal ends badly and is read-only");
+    let cut = unwritable.map_or_else(|| cut(&*file, path, found.end, &found.rest), Err);
+    if let Err(error) = &cut {
+        tracing::error!(path = %path.display(), %error, "journal cannot be written; its records are used");
     }
-    Ok(())
+    Ok(cut.is_ok().then_some(found.end))
 }
 
 fn cut(file: &dyn DiskFile, path: &Path, end: u64, rest: &Rest) -> io::Result<()> {

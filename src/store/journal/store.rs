@@ -84,21 +84,13 @@ impl JournalStore {
         let shared = &*self.shared;
         let path = shared.path(job);
         let mut tasks = Tasks::default();
-        let mut end = None;
         let mut take = |offset, record: Record| {
             if let Record::Task(task) = &record {
                 tasks.offsets.set(task.task, offset);
             }
             each(job, record);
         };
-        match recover::open(&*shared.disk, &path, job, &mut take) {
-            Ok(opened) => end = Some(opened.end),
-            Err(ScanError::Io(error)) if is_read_only(&error) => {
-                recover::read_only(&*shared.disk, &path, job, &mut take)?;
-                tracing::error!(path = %path.display(), %error, "journal cannot be written; its records are used");
-            }
-            Err(error) => return Err(error),
-        }
+        let end = recover::replay(&*shared.disk, &path, job, &mut take)?;
         tasks.end = end;
         shared.jobs().insert(job, tasks);
         Ok(())
@@ -205,8 +197,4 @@ fn job_dirs(dir: &Path) -> io::Result<Vec<JobId>> {
     }
     jobs.sort();
     Ok(jobs)
-}
-
-fn is_read_only(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }

@@ -26,7 +26,7 @@ const OPEN_FILES: usize = 64;
 /// Something for the writer to do.
 pub enum Item {
     Append(Append),
-    /// An append that found the queue full: its ticket is answered in order.
+    /// An append that found the queue full: its ticket is answered, nothing is written.
     Refused(u64),
     Forget(JobId),
     End,

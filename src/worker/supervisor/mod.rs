@@ -22,7 +22,6 @@ pub use proc::kill_marked;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fd::{AsFd, OwnedFd},
-    process::Pid,
 };
 use std::{
     collections::BTreeMap,
@@ -32,10 +31,11 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+use strays::View;
 use task::{Task, Turn};
 
 /// How often running tasks' memory and streams are looked at.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// How often a killed attempt is looked at whose processes have not all gone.
 const DRAIN_PERIOD: Duration = Duration::from_millis(2);
 /// A process that is still there so long after SIGKILL hangs in the kernel; it is reported and left.
@@ -129,7 +129,7 @@ impl Supervisor {
         let mut buffer = [0; 64 << 10];
         let count = self.socket.read(&mut buffer)?;
         self.inbox.push(&buffer[..count]);
-        while let Some(order) = self.inbox.next()? {
+        while let Some(order) = self.inbox.take()? {
             match order {
                 Order::Start(launch) => self.start(*launch)?,
                 Order::Stop { id } => {
@@ -174,10 +174,10 @@ impl Supervisor {
         if look {
             self.next_look = now + LOOK_PERIOD;
         }
-        let mains: Vec<Pid> = self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect();
+        let view = View::new(self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect());
         let mut ended = Vec::new();
         for (id, task) in &mut self.tasks {
-            if let Turn::Ended(end, usage) = task.turn(now, look, &mains) {
+            if let Turn::Ended(end, usage) = task.turn(now, look, &view) {
                 ended.push(Report::Ended { id: *id, end, usage });
             }
         }

@@ -240,14 +240,14 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
         let mut blocked = std::mem::zeroed();
         libc::sigemptyset(&mut blocked);
         libc::sigaddset(&mut blocked, libc::SIGCHLD);
-        let mut children = blocked;
+        let children = blocked;
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             libc::sigaddset(&mut blocked, signal);
         }
         if libc::sigprocmask(libc::SIG_BLOCK, &blocked, ptr::null_mut()) < 0 {
             return Err(io::Error::last_os_error());
         }
-        let fd = libc::signalfd(-1, &mut children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        let fd = libc::signalfd(-1, &children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
     }
 }

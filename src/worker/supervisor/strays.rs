@@ -4,30 +4,56 @@
 
 use super::proc::{self, Process};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use std::time::{Duration, Instant};
+use std::{
+    cell::OnceCell,
+    time::{Duration, Instant},
+};
 
-/// The processes of one attempt that are left. `main` ran in `dir`; `mains` are the main processes that run now.
-pub fn of(main: Pid, dir: &[u8], mains: &[Pid]) -> Vec<Process> {
-    let orphans: Vec<Pid> =
-        proc::own_children().into_iter().filter(|pid| *pid != main && !mains.contains(pid)).collect();
-    let main_runs = mains.contains(&main);
-    // The usual end of a task: it left nothing. Looking at every process would cost more than the task.
-    if orphans.is_empty() && !main_runs {
-        return Vec::new();
+/// What one turn of the loop sees. `/proc` is read when first needed and once a turn, however many attempts there are.
+pub struct View {
+    /// The main processes that run.
+    mains: Vec<Pid>,
+    children: OnceCell<Vec<Pid>>,
+    all: OnceCell<Vec<Process>>,
+}
+
+impl View {
+    pub fn new(mains: Vec<Pid>) -> Self {
+        Self { mains, children: OnceCell::new(), all: OnceCell::new() }
     }
-    let all = proc::all();
-    let sessions: Vec<i32> = mains.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-    let session_of = |pid: Pid| all.iter().find(|process| process.pid == pid).map(|process| process.session);
-    let belongs = |pid: &Pid| match (session_of(*pid), proc::task_dir(*pid)) {
-        (Some(session), _) if session == main.as_raw_nonzero().get() => true,
-        (Some(session), _) if sessions.contains(&session) => false,
-        (_, Some(owner)) => owner == dir,
-        // Hidden: nobody else can be blamed once no other attempt runs.
-        (Some(_), None) => mains.iter().all(|other| *other == main),
-        (None, None) => false,
-    };
-    let roots = orphans.into_iter().filter(belongs).chain(main_runs.then_some(main));
-    proc::with_descendants(&all, roots).into_iter().filter(|process| !process.zombie).collect()
+
+    /// The processes that are left of the attempt whose main process `main` ran in `dir`.
+    pub fn left_of(&self, main: Pid, dir: &[u8]) -> Vec<Process> {
+        let children = self.children.get_or_init(proc::own_children);
+        let orphans: Vec<Pid> =
+            children.iter().copied().filter(|pid| *pid != main && !self.mains.contains(pid)).collect();
+        let main_runs = self.mains.contains(&main);
+        // The usual end of a task: it left nothing. Looking at every process would cost more than the task.
+        if orphans.is_empty() && !main_runs {
+            return Vec::new();
+        }
+        let all = self.all.get_or_init(proc::all);
+        let roots = orphans.into_iter().filter(|pid| self.belongs(*pid, main, dir));
+        let found = proc::with_descendants(all, roots.chain(main_runs.then_some(main)));
+        found.into_iter().filter(|process| !process.zombie).collect()
+    }
+
+    fn belongs(&self, orphan: Pid, main: Pid, dir: &[u8]) -> bool {
+        let all = self.all.get_or_init(proc::all);
+        let Some(process) = all.iter().find(|process| process.pid == orphan) else { return false };
+        let is_session_of = |pid: &Pid| process.session == pid.as_raw_nonzero().get();
+        if is_session_of(&main) {
+            return true;
+        }
+        if self.mains.iter().any(is_session_of) {
+            return false;
+        }
+        match proc::task_dir(orphan) {
+            Some(owner) => owner == dir,
+            // Hidden: nobody else can be blamed once no other attempt runs.
+            None => self.mains.iter().all(|other| *other == main),
+        }
+    }
 }
 
 /// Signals an attempt's process group at once, so that what forks meanwhile is met too, then whatever left the group.

@@ -7,7 +7,7 @@ use super::{
     super::protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
     DRAIN_PERIOD, KILL_PATIENCE,
     spawn::{self, Exit},
-    strays,
+    strays::{self, View},
 };
 use rustix::{
     fs::FallocateFlags,
@@ -78,26 +78,26 @@ impl Task {
         timeout.into_iter().chain(self.kill_at).min()
     }
 
-    /// Does what is due. `look` asks for its memory and streams too; `mains` are the running attempts' main processes.
-    pub fn turn(&mut self, now: Instant, look: bool, mains: &[Pid]) -> Turn {
+    /// Does what is due. `look` asks for its memory and streams too.
+    pub fn turn(&mut self, now: Instant, look: bool, view: &View) -> Turn {
         if self.is_running() {
-            self.check_time(now, mains);
+            self.check_time(now, view);
             if look {
-                self.check_memory(mains);
+                self.check_memory(view);
                 self.trim_streams();
             }
             return Turn::Goes;
         }
-        self.drain(now, mains)
+        self.drain(now, view)
     }
 
-    fn check_time(&mut self, now: Instant, mains: &[Pid]) {
+    fn check_time(&mut self, now: Instant, view: &View) {
         let timeout = self.launch.timeout_ms.map(Duration::from_millis);
         if self.reason.is_none() && timeout.is_some_and(|timeout| now.duration_since(self.started) >= timeout) {
             self.end_for(End::TimedOut, Duration::from_millis(self.launch.grace_ms));
         }
         if self.kill_at.is_some_and(|at| now >= at) {
-            let left = strays::of(self.pid, &self.launch.dir, mains);
+            let left = view.left_of(self.pid, &self.launch.dir);
             strays::signal(self.pid, &left, true, Signal::KILL);
             self.kill_at = None;
             self.drain_since.get_or_insert(now);
@@ -116,11 +116,11 @@ impl Task {
     }
 
     /// The sum over all its processes; pages that they share count once for each, so a limit needs that much room.
-    fn check_memory(&mut self, mains: &[Pid]) {
+    fn check_memory(&mut self, view: &View) {
         if self.launch.memory_bytes == 0 {
             return;
         }
-        let pages: u64 = strays::of(self.pid, &self.launch.dir, mains).iter().map(|process| process.rss_pages).sum();
+        let pages: u64 = view.left_of(self.pid, &self.launch.dir).iter().map(|process| process.rss_pages).sum();
         self.max_rss_bytes = self.max_rss_bytes.max(pages * spawn::page_bytes());
         if self.max_rss_bytes > self.launch.memory_bytes {
             self.end_for(End::OutOfMemory, Duration::ZERO);
@@ -148,8 +148,8 @@ impl Task {
         }
     }
 
-    fn drain(&mut self, now: Instant, mains: &[Pid]) -> Turn {
-        let left = strays::of(self.pid, &self.launch.dir, mains);
+    fn drain(&mut self, now: Instant, view: &View) -> Turn {
+        let left = view.left_of(self.pid, &self.launch.dir);
         let since = *self.drain_since.get_or_insert(now);
         if !left.is_empty() {
             if now.duration_since(since) < KILL_PATIENCE {
