@@ -85,7 +85,7 @@ impl Cluster {
         wait_until(limit, &format!("{tasks} tasks of {job} are done"), || self.done(number, job) >= tasks);
     }
 
-    /// Fetches what there is of a job's results; one line of `results.jsonl` a task, by task. No task comes twice.
+    /// Fetches what there is of a job's results, by task.
     pub fn results(&self, number: usize, job: &str) -> BTreeMap<u64, Value> {
         let into = self.dir.path().join(format!("results-{}", super::unique()));
         self.ok(number, &["results", job, "--into", into.to_str().expect("UTF-8")]);
@@ -93,12 +93,14 @@ impl Cluster {
     }
 }
 
+/// The lines of `results.jsonl`, by task, each with what the task printed as its `stdout`. No task comes twice.
 pub fn read_results(dir: &Path) -> BTreeMap<u64, Value> {
     let text = fs::read_to_string(dir.join("results.jsonl")).expect("results were fetched");
     let mut results = BTreeMap::new();
     for line in text.lines() {
-        let result: Value = serde_json::from_str(line).expect("JSON");
+        let mut result: Value = serde_json::from_str(line).expect("JSON");
         let task = result["task"].as_u64().expect("a task's number");
+        result["stdout"] = fs::read_to_string(dir.join(task.to_string()).join("stdout")).unwrap_or_default().into();
         assert!(results.insert(task, result).is_none(), "task {task} came twice in {}", dir.display());
     }
     results
@@ -115,10 +117,7 @@ pub fn assert_all_squares(results: &BTreeMap<u64, Value>, tasks: u64) {
 
 /// What a task printed.
 pub fn stdout(result: &Value) -> String {
-    match &result["stdout"] {
-        Value::String(all) => all.clone(),
-        stream => text(&stream["tail"]),
-    }
+    text(&result["stdout"])
 }
 
 /// Runs a job to its end and returns its exit code and what it printed.
