@@ -374,7 +374,7 @@ impl State {
         if outdated && ticket != 0 {
             return;
         }
-        let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.merge(record)).collect();
+        let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.lacks(record)).collect();
         let hashes: Vec<_> =
             news.iter().filter(|record| record.node == from).flat_map(|record| record.blobs()).collect();
         let keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
@@ -421,13 +421,35 @@ impl State {
                 return self.answer_submission(&head);
             }
         }
-        for copy in self.copies.values_mut() {
+        for (job, copy) in &mut self.copies {
+            let job = *job;
             let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { continue };
             if result.is_err() {
                 return self.core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
             }
             let promise = copy.promised.swap_remove(position);
-            return self.core.send(promise.to, promise.message);
+            self.core.send(promise.to, promise.message);
+            return self.written(job, promise.keep);
+        }
+    }
+
+    /// What was kept for others is on disk: only now do we know it.
+    fn written(&mut self, job: JobId, keep: Vec<Keep>) {
+        let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
+        match super::pair(&mut self.coordinators, &mut self.copies, job) {
+            Some((coordinator, copy)) => {
+                for record in &records {
+                    coordinator.count(&mut self.core, &mut copy.lattice, record);
+                }
+                self.touched.insert(job);
+            }
+            None => {
+                if let Some(copy) = self.copies.get_mut(&job) {
+                    records.iter().for_each(|record| {
+                        copy.lattice.merge(record);
+                    });
+                }
+            }
         }
     }
 

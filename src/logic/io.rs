@@ -81,6 +81,15 @@ pub enum Keep {
     Task(Arc<TaskRecord>),
 }
 
+impl Keep {
+    pub fn into_task(self) -> Option<Arc<TaskRecord>> {
+        match self {
+            Self::Task(record) => Some(record),
+            Self::Spec(_) | Self::Head(_) => None,
+        }
+    }
+}
+
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
 pub enum Effect {

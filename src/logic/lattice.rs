@@ -96,6 +96,12 @@ impl Lattice {
         self.tally.range(limit..).map(|(_, tasks)| tasks).sum()
     }
 
+    /// Whether a record would be news.
+    pub fn lacks(&self, record: &TaskRecord) -> bool {
+        let before = self.cell(record.task);
+        record.task < self.tasks && before.join(Cell::of(record)) != before
+    }
+
     /// Joins what a record says; true if that is news. A task beyond the job's is never news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
         self.join_cell(record.task, Cell::of(record))

@@ -248,9 +248,12 @@ impl Coordinator {
     }
 
     /// A record is durable: it enters the lattice, and whoever watches may see it.
-    fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
+    pub fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
         let limit = self.failure_limit(core);
-        lattice.merge(record);
+        let was_done = lattice.is_done(record.task);
+        if !lattice.merge(record) || was_done {
+            return;
+        }
         self.progress.record(core.mono(), record);
         if lattice.is_done(record.task) {
             self.orders.remove(&record.task);
@@ -267,11 +270,7 @@ impl Coordinator {
 
     /// Records that a replica had and we had not: they count once they are on our disk too.
     pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
-        let is_news = |record: &&Arc<TaskRecord>| {
-            let (task, failures) = (record.task, record.failures);
-            let known = if record.is_done() { lattice.is_done(task) } else { lattice.failures(task) >= failures };
-            task < lattice.tasks() && !known && !lattice.is_done(task) && !self.results.is_settling(task)
-        };
+        let is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && !self.results.is_settling(record.task);
         let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
         if news.is_empty() {
             return;
