@@ -237,7 +237,7 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
 
 fn needs(resources: &ResourceView) -> String {
     let named: BTreeMap<_, _> = resources.named.iter().collect();
-    let mut parts = vec![format!("{} cores", resources.cpus)];
+    let mut parts = vec![if resources.cpus == 1.0 { "1 core".into() } else { format!("{} cores", resources.cpus) }];
     if resources.memory_bytes > 0 {
         parts.push(format!("{} of memory", format_bytes(resources.memory_bytes)));
     }
