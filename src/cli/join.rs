@@ -51,6 +51,11 @@ pub async fn join(
 pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     let node = client.node().await?;
     client.leave().await?;
+    // It closes its socket last: who joins again right after this finds the place free.
+    let deadline = Instant::now() + START;
+    while client.node().await.is_ok() && Instant::now() < deadline {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
     eprintln!("{} has left the cluster {}", node.name, node.cluster);
     Ok(Exit::Done)
 }

@@ -1,6 +1,7 @@
 //! What people and programs see.
 
 use super::*;
+use crate::wire::api::StateName;
 use crate::{
     cli::args::Cli,
     http::testing::{head, member, progress, record, spec},
@@ -71,6 +72,25 @@ fn results_are_listed() {
     ");
     assert_eq!(quiet::Quiet.results(&results, true), "0\n1\n");
     assert_eq!(json::Json.results(&results, true).lines().count(), 2);
+}
+
+#[test]
+fn tasks_are_listed() {
+    let row = |task, state, node: Option<&str>, running_ms| TaskRow {
+        task,
+        state,
+        failures: 0,
+        node: node.map(str::to_string),
+        running_ms,
+    };
+    let rows = [row(0, StateName::Running, Some("0101010101"), Some(90_000)), row(1, StateName::Pending, None, None)];
+    insta::assert_snapshot!(table::Table.tasks(&rows, true), @r"
+    TASK  STATE    FAILURES  NODE      RUNNING FOR
+    0     running  0         01010101  1m 30s
+    1     pending  0
+    ");
+    assert_eq!(quiet::Quiet.tasks(&rows, true), "0\n1\n");
+    assert_eq!(table::Table.tasks(&[], true), "no such tasks\n");
 }
 
 #[test]
