@@ -1,1 +1,391 @@
-//! (logic)
+//! The pure core: every decision of a node, as a function of its state and what happened.
+//!
+//! `State::handle(now, input)` changes the state and returns effects. No IO, no clock, no tasks; randomness is seeded
+//! and every iteration ordered, so that a seed replays a run exactly (`tests/sim` does).
+//!
+//! | file | owns |
+//! |---|---|
+//! | `io` | what goes in and comes out |
+//! | `core` | what all parts share |
+//! | `timers` | what is due when |
+//! | `members` | membership: SWIM, and who is connected |
+//! | `rank` | rendezvous hashing: who stands first for a job |
+//! | `directory` | the heads of all jobs |
+//! | `lattice` | what is known of a job's tasks |
+//! | `election` | claiming jobs, yielding them, keeping copies of their state |
+//! | `coordinator` | running one job |
+//! | `executor` | running tasks for others |
+//! | `questions` | finding who can answer a user |
+
+pub mod coordinator;
+pub mod core;
+pub mod directory;
+pub mod election;
+pub mod executor;
+pub mod io;
+pub mod lattice;
+pub mod members;
+mod questions;
+pub mod rank;
+pub mod timers;
+
+use self::{
+    coordinator::Coordinator,
+    core::Core,
+    election::{Copy, Submission},
+    executor::Executor,
+    members::{Change, Members, Outcome},
+    questions::Questions,
+    timers::Timer,
+};
+use crate::types::{JobId, Message, NodeId, NodeInfo, Time, limits};
+pub use io::{Asker, Effect, Input, Keep, Now};
+use rand::RngExt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// How often lost members are looked for.
+const RECONNECT: Duration = Duration::from_secs(2);
+/// How often old jobs are looked for.
+const RETENTION: Duration = Duration::from_secs(600);
+/// Leaving takes no longer than this, whatever tasks do.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Settings of the core.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The seed of all randomness.
+    pub seed: u64,
+    /// Higher than in every earlier life of this node.
+    pub generation: u64,
+    /// Ended jobs are forgotten after this long.
+    pub keep_jobs: Duration,
+}
+
+/// One node's mind.
+pub struct State {
+    core: Core,
+    config: Config,
+    /// The jobs whose state this node keeps, as coordinator or replica.
+    copies: BTreeMap<JobId, Copy>,
+    coordinators: BTreeMap<JobId, Coordinator>,
+    executor: Executor,
+    questions: Questions,
+    submissions: BTreeMap<JobId, Submission>,
+    /// Coordinators to be stepped at the end of the turn.
+    touched: BTreeSet<JobId>,
+    leaving: bool,
+    left: bool,
+}
+
+impl State {
+    /// A node that knows nobody yet. What its disk remembers follows through `restore`, then `start`.
+    pub fn new(now: Now, info: NodeInfo, config: Config) -> Self {
+        let mut executor = Executor::default();
+        executor.set_capacity(info.resources.clone(), &gpu_uuids(&info));
+        let me = info.id;
+        let members = Members::new(info, config.generation, config.seed ^ 1);
+        Self {
+            core: Core::new(me, now, config.seed, members),
+            config,
+            copies: BTreeMap::new(),
+            coordinators: BTreeMap::new(),
+            executor,
+            questions: Questions::default(),
+            submissions: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            leaving: false,
+            left: false,
+        }
+    }
+
+    /// Sets the first timers, after everything was restored.
+    pub fn start(&mut self) -> Vec<Effect> {
+        let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
+        self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
+        self.core.after(RECONNECT, Timer::Reconnect);
+        self.core.after(RETENTION, Timer::Retention);
+        self.look_for_orphans();
+        std::mem::take(&mut self.core.effects)
+    }
+
+    /// When `Input::Tick` is due at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.core.timers.next()
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.core.me
+    }
+
+    /// Takes in what happened; what is to be done about it comes back, in order.
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        self.core.now = Now { mono: now.mono.max(self.core.now.mono), ..now };
+        self.take_in(input);
+        while let Some(timer) = self.core.timers.pop(self.core.now.mono) {
+            self.fire(timer);
+        }
+        self.finish_turn();
+        std::mem::take(&mut self.core.effects)
+    }
+
+    fn take_in(&mut self, input: Input) {
+        match input {
+            Input::Tick => {}
+            Input::PeerUp(peer) => self.peer_up(peer),
+            Input::PeerDown(peer) => self.peer_down(peer),
+            Input::PeerRefused(peer) => self.peer_gone(peer, false),
+            Input::Message { from, message } => self.message(from, message),
+            Input::Ask { id, query } => self.ask(Asker::Local(id), query),
+            Input::Persisted { ticket, result } => self.persisted(ticket, &result),
+            Input::Fetched { ticket, result } => self.fetched(ticket, &result),
+            Input::SpecLoaded { job, spec } => self.spec_loaded(job, spec),
+            Input::TaskStarted { job, task, attempt } => self.executor.started(job, (task, attempt)),
+            Input::TaskEnded { job, record } => self.executor.ended(&mut self.core, job, *record),
+            Input::TaskStopped { job, task, attempt } => self.executor.stopped(&mut self.core, job, (task, attempt)),
+            Input::Info(info) => self.info_changed(info),
+            Input::Leave => self.leave(),
+        }
+    }
+
+    fn fire(&mut self, timer: Timer) {
+        match timer {
+            Timer::Swim(timer) => {
+                let outcome = self.core.members.timer(timer);
+                self.membership(outcome);
+            }
+            Timer::CompareHeads => self.compare_heads(),
+            Timer::Reconnect => self.reconnect(),
+            Timer::Coordinate(job) => self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.tick(core, &mut copy.lattice);
+            }),
+            Timer::Orphan(job) => self.adopt_orphan(job),
+            Timer::Resubmit(job) => self.resubmit(job),
+            Timer::Questions => self.question_timer(),
+            Timer::Rewrite(ticket) => self.rewrite(ticket),
+            Timer::Execute => self.executor.retry_start(&mut self.core),
+            Timer::Rereport => self.executor.rereport(&mut self.core),
+            Timer::Retention => self.forget_old_jobs(),
+            Timer::LeaveNow => self.left(),
+        }
+    }
+
+    fn message(&mut self, from: NodeId, message: Message) {
+        match message {
+            Message::Swim(packet) => {
+                let outcome = self.core.members.packet(&packet);
+                self.membership(outcome);
+            }
+            Message::Info(info) => self.peer_info(from, info),
+            Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
+            Message::HeadsDigest(digest) => self.heads_digest(from, digest),
+            Message::Offer { head, spec } => self.offered(from, head, spec),
+            Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.offer_kept(core, &copy.lattice, from);
+            }),
+            Message::Replicate { job, epoch, ticket, records } => self.replicate(from, job, epoch, ticket, records),
+            Message::ReplicateKept { job, epoch, ticket } => self.with_claim(job, epoch, |coordinator, core, copy| {
+                coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
+            }),
+            Message::Summary { job, epoch, reply, summary } => self.summary(from, job, epoch, reply, &summary),
+            Message::Assign { job, epoch, work, tasks } => {
+                self.executor.assign(&mut self.core, from, (job, epoch), work, tasks);
+            }
+            Message::Recall { job, epoch, count } => self.executor.recall(&self.core, from, job, epoch, count),
+            Message::Stop { job, epoch, tasks } => self.executor.stop(&mut self.core, from, job, epoch, &tasks),
+            Message::NeedWork { job, epoch } => self.with_claim(job, epoch, |coordinator, core, _| {
+                coordinator.resend_work(core, from);
+            }),
+            Message::Report { job, epoch, started, finished, returned, free } => {
+                self.with_claim(job, epoch, |coordinator, core, copy| {
+                    coordinator.started(core, &started);
+                    coordinator.report(core, &copy.lattice, from, finished, free);
+                    coordinator.returned(&returned);
+                });
+            }
+            Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
+            Message::Sync { job, epoch, sequence } => {
+                self.executor.holding(&mut self.core, from, job, epoch, sequence);
+            }
+            Message::Holding { job, epoch, sequence, inventory } => {
+                self.with_claim(job, epoch, |coordinator, core, _| {
+                    coordinator.holding(core, from, sequence, &inventory);
+                });
+            }
+            Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
+            Message::Answer { id, answer } => self.answered(id, answer),
+            Message::Leaving => self.peer_gone(from, true),
+        }
+    }
+
+    /// Everything that a turn does once, at its end.
+    fn finish_turn(&mut self) {
+        loop {
+            self.executor.flush(&mut self.core);
+            while let Some(message) = self.core.loopback.pop_front() {
+                self.message(self.core.me, message);
+            }
+            for job in std::mem::take(&mut self.touched) {
+                if let Some((coordinator, copy)) = pair(&mut self.coordinators, &mut self.copies, job) {
+                    coordinator.step(&mut self.core, &mut copy.lattice);
+                }
+            }
+            if self.core.loopback.is_empty() && self.touched.is_empty() && !self.executor.has_news() {
+                break;
+            }
+        }
+        if self.leaving && !self.left && self.executor.is_idle() {
+            self.left();
+        }
+    }
+
+    /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the turn.
+    fn with_coordinator(&mut self, job: JobId, action: impl FnOnce(&mut Coordinator, &mut Core, &mut Copy)) {
+        if let Some((coordinator, copy)) = pair(&mut self.coordinators, &mut self.copies, job) {
+            action(coordinator, &mut self.core, copy);
+            self.touched.insert(job);
+        }
+    }
+
+    /// The same for messages that are meant for the claim of this epoch.
+    fn with_claim(&mut self, job: JobId, epoch: u32, action: impl FnOnce(&mut Coordinator, &mut Core, &mut Copy)) {
+        if self.coordinators.get(&job).is_some_and(|coordinator| coordinator.epoch() == epoch) {
+            self.with_coordinator(job, action);
+        }
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        let outcome = self.core.members.peer_up(peer);
+        let info = self.core.members.my_info().clone();
+        self.core.send(peer, Message::Info(info));
+        self.core.send(peer, Message::HeadsDigest(self.core.directory.digest()));
+        self.membership(outcome);
+        for job in self.coordinated() {
+            self.with_coordinator(job, |coordinator, core, copy| coordinator.reconnected(core, &copy.lattice, peer));
+        }
+        if self.core.members.is_alive(peer) {
+            self.members_changed();
+        }
+    }
+
+    fn peer_down(&mut self, peer: NodeId) {
+        self.core.members.peer_down(peer);
+        self.members_changed();
+    }
+
+    fn peer_gone(&mut self, peer: NodeId, left: bool) {
+        let outcome = self.core.members.peer_gone(peer, left);
+        self.membership(outcome);
+    }
+
+    fn peer_info(&mut self, from: NodeId, info: NodeInfo) {
+        // Everyone speaks for themselves only.
+        if info.id == from && self.core.members.set_info(info) {
+            self.members_changed();
+        }
+    }
+
+    fn info_changed(&mut self, info: NodeInfo) {
+        self.executor.set_capacity(info.resources.clone(), &gpu_uuids(&info));
+        let outcome = self.core.members.set_my_info(info.clone());
+        self.core.broadcast(&Message::Info(info));
+        self.membership(outcome);
+        self.members_changed();
+    }
+
+    /// Carries out what the membership protocol decided.
+    fn membership(&mut self, outcome: Outcome) {
+        for (to, packet) in outcome.packets {
+            self.core.send(to, Message::Swim(packet));
+        }
+        for (delay, timer) in outcome.timers {
+            self.core.after(delay, Timer::Swim(timer));
+        }
+        for change in &outcome.changes {
+            match change {
+                Change::Up(node) => self.member_up(*node),
+                Change::Down(node) => {
+                    let name = self.core.members.name(*node);
+                    self.core.notice(format!("{name} ({}) is gone", node.short()));
+                }
+            }
+        }
+        if !outcome.changes.is_empty() {
+            self.members_changed();
+        }
+    }
+
+    fn member_up(&mut self, node: NodeId) {
+        let addrs = self.core.members.peers().find(|(id, _)| **id == node).map(|(_, peer)| peer.addrs.clone());
+        self.core.effects.push(Effect::Connect { peer: node, addrs: addrs.unwrap_or_default() });
+        let name = self.core.members.name(node);
+        self.core.notice(format!("{name} ({}) is a member", node.short()));
+    }
+
+    /// Who is alive, reachable, or willing is not what it was.
+    fn members_changed(&mut self) {
+        for job in self.coordinated() {
+            self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.members_changed(core, &mut copy.lattice);
+            });
+        }
+        self.look_for_orphans();
+        self.ask_again();
+    }
+
+    fn reconnect(&mut self) {
+        for (peer, addrs) in self.core.members.lost() {
+            self.core.effects.push(Effect::Connect { peer, addrs });
+        }
+        let outcome = self.core.members.announce_to_the_dead();
+        self.membership(outcome);
+        self.core.after(RECONNECT, Timer::Reconnect);
+    }
+
+    fn coordinated(&self) -> Vec<JobId> {
+        self.coordinators.keys().copied().collect()
+    }
+
+    fn leave(&mut self) {
+        if self.leaving {
+            return;
+        }
+        self.leaving = true;
+        let mut info = self.core.members.my_info().clone();
+        info.draining = true;
+        info.version += 1;
+        self.info_changed(info);
+        self.executor.leave(&mut self.core);
+        self.core.after(LEAVE_TIMEOUT, Timer::LeaveNow);
+    }
+
+    /// All is given back, or time is up.
+    fn left(&mut self) {
+        if std::mem::replace(&mut self.left, true) {
+            return;
+        }
+        self.core.broadcast(&Message::Leaving);
+        let outcome = self.core.members.leave();
+        for (to, packet) in outcome.packets {
+            self.core.send(to, Message::Swim(packet));
+        }
+        self.core.effects.push(Effect::Left);
+    }
+}
+
+/// A job's coordinator together with its state.
+fn pair<'a>(
+    coordinators: &'a mut BTreeMap<JobId, Coordinator>,
+    copies: &'a mut BTreeMap<JobId, Copy>,
+    job: JobId,
+) -> Option<(&'a mut Coordinator, &'a mut Copy)> {
+    Some((coordinators.get_mut(&job)?, copies.get_mut(&job)?))
+}
+
+/// The cards that count as GPUs.
+fn gpu_uuids(info: &NodeInfo) -> Vec<[u8; 16]> {
+    let counted = info.resources.gpu_milli as usize / 1000;
+    info.gpus.iter().take(counted).map(|gpu| gpu.uuid).collect()
+}

@@ -75,11 +75,10 @@ pub enum Message {
         summary: Summary,
     },
 
-    /// Run these. `sequence` counts the coordinator's orders to this node.
+    /// Run these. The work is inside unless the receiver has it already.
     Assign {
         job: JobId,
         epoch: u32,
-        sequence: u64,
         work: Option<Arc<WorkSpec>>,
         tasks: Vec<Assignment>,
     },
@@ -114,13 +113,13 @@ pub enum Message {
         job: JobId,
         tasks: Vec<(TaskIndex, Attempt)>,
     },
-    /// What do you hold? Covers the orders up to `sequence`.
+    /// What do you hold? `sequence` names the last order sent before, and comes back in `Holding`.
     Sync {
         job: JobId,
         epoch: u32,
         sequence: u64,
     },
-    /// Everything the sender holds, `sequence` being the last order it saw or was asked about.
+    /// Everything unfinished that the sender holds. Orders up to `sequence` that are not in it were lost.
     Holding {
         job: JobId,
         epoch: u32,

@@ -61,6 +61,8 @@ pub struct TaskRecord {
     pub attempt: Attempt,
     pub node: NodeId,
     pub outcome: Outcome,
+    /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for a success.
+    pub failures: u32,
     /// Wall clock of the executing node, milliseconds since 1970.
     pub started_ms: u64,
     pub duration_us: u64,

@@ -1,1 +1,40 @@
-//! (worker)
+//! Tasks as processes: prepared, started, watched, killed, and their results collected. Implements `ports::Runner`. Decides
+//! nothing: what runs, how often and where is the coordinator's business.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `runner` | `Workers`, the port; the life of one attempt |
+//! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
+//! | `protocol` | what the node and the supervisor say to each other |
+//! | `supervisor/` | the process that starts and kills tasks |
+//! | `directory` | a task's directory: its making and removal |
+//! | `environment` | what a task finds in its environment |
+//! | `staging` | a job's inputs and the results of earlier jobs, once a job |
+//! | `after` | the results of an earlier job, as files |
+//! | `collect` | what an attempt left: streams, result, record |
+//! | `outputs` | the files that a task was asked for |
+//!
+//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/input/` the uploaded files,
+//! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
+
+mod after;
+mod collect;
+mod directory;
+mod environment;
+mod link;
+mod outputs;
+pub mod protocol;
+mod runner;
+mod staging;
+pub mod supervisor;
+
+pub use runner::{Config, Workers};
+
+/// Why the runner could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full")]
+    Io { doing: &'static str, path: std::path::PathBuf, source: std::io::Error },
+    #[error("could not start the supervisor of tasks ({program}): {source}")]
+    Supervisor { program: String, source: std::io::Error },
+}

@@ -1,7 +1,7 @@
 //! What types do not exclude: keys that do not exist, and values without sense.
 
-use super::{Settings, SettingsError};
-use crate::types::suggest::nearest;
+use super::{NodeSettings, Settings, SettingsError};
+use crate::types::{suggest::nearest, template::is_name};
 use figment::value::{Dict, Value};
 
 /// Tables whose keys users choose.
@@ -53,29 +53,51 @@ pub(super) fn is_open_table(path: &str) -> bool {
 
 /// The key of the first value without sense, and what is wrong with it.
 pub(super) fn values(settings: &Settings) -> Result<(), (String, String)> {
-    let fail = |key: &str, problem: String| Err((key.to_string(), problem));
-    let node = &settings.node;
-    if node.name.is_empty() || node.name.len() > 64 || node.name.contains(|c: char| c.is_control() || c.is_whitespace())
-    {
+    node(&settings.node)?;
+    labels(&settings.node)?;
+    resources(&settings.node)?;
+    if !(1..=64).contains(&settings.cluster.name.len()) {
+        return fail("cluster.name", "a name has 1 to 64 bytes".into());
+    }
+    match settings.cluster.peers.iter().find(|peer| !is_host_port(peer)) {
+        Some(peer) => {
+            fail("cluster.peers", format!("`{peer}` is not HOST:PORT, e.g. `10.0.0.5:4711` or `[fe80::1]:4711`"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn fail(key: &str, problem: String) -> Result<(), (String, String)> {
+    Err((key.to_string(), problem))
+}
+
+fn node(node: &NodeSettings) -> Result<(), (String, String)> {
+    let is_odd = |c: char| c.is_control() || c.is_whitespace();
+    if !(1..=64).contains(&node.name.len()) || node.name.contains(is_odd) {
         return fail("node.name", format!("{:?} is no name: 1 to 64 bytes without blanks", node.name));
     }
     if node.data_dir.as_os_str().is_empty() {
         return fail("node.data_dir", "there is no home directory to put it in\nhint: set it, or --data-dir".into());
     }
-    if let Some(cores) = node.cores
-        && !(0.0..=MAX_AMOUNT).contains(&cores)
-    {
-        return fail("node.cores", format!("{cores} is no number of cores"));
-    }
-    for (label, _) in &node.labels {
-        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
-        if label.is_empty() || !label.chars().all(allowed) {
-            return fail(
-                "node.labels",
-                format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"),
-            );
+    match node.cores {
+        Some(cores) if !(0.0..=MAX_AMOUNT).contains(&cores) => {
+            fail("node.cores", format!("{cores} is no number of cores"))
         }
+        _ => Ok(()),
     }
+}
+
+/// A label must be something that `where` can name.
+fn labels(node: &NodeSettings) -> Result<(), (String, String)> {
+    match node.labels.keys().find(|label| !is_name(label)) {
+        Some(label) => {
+            fail("node.labels", format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn resources(node: &NodeSettings) -> Result<(), (String, String)> {
     for (name, amount) in &node.resources {
         if ["cpus", "memory", "gpus"].contains(&name.as_str()) {
             let problem = format!("`{name}` is detected\nhint: node.cores and node.memory cut it down");
@@ -85,15 +107,7 @@ pub(super) fn values(settings: &Settings) -> Result<(), (String, String)> {
             return fail("node.resources", format!("{amount} of `{name}` is no amount"));
         }
     }
-    if settings.cluster.name.is_empty() || settings.cluster.name.len() > 64 {
-        return fail("cluster.name", "a name has 1 to 64 bytes".into());
-    }
-    match settings.cluster.peers.iter().find(|peer| !is_host_port(peer)) {
-        Some(peer) => {
-            fail("cluster.peers", format!("`{peer}` is not HOST:PORT, e.g. `10.0.0.5:4711` or `[fe80::1]:4711`"))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn is_host_port(text: &str) -> bool {

@@ -6,7 +6,7 @@ use std::path::Path;
 const DOCUMENTED: &str = include_str!("../../../config/nodectl.toml");
 
 fn environment() -> Environment {
-    let variables = BTreeMap::from([("HOME".to_string(), "/home/ada".to_string())]);
+    let variables = BTreeMap::from([("HOME".to_string(), "/users/ada".to_string())]);
     Environment { variables, files: Vec::new(), host_name: "box".into(), is_root: false }
 }
 
@@ -39,7 +39,7 @@ fn without_layers_the_built_in_values_hold() {
     let (settings, origins) = Settings::load_from(&environment(), &Flags::default()).unwrap();
     assert_eq!(settings, Settings::built_in(&environment()));
     assert_eq!(settings.node.name, "box");
-    assert_eq!(settings.node.data_dir, Path::new("/home/ada/.local/share/nodectl"));
+    assert_eq!(settings.node.data_dir, Path::new("/users/ada/.local/share/nodectl"));
     assert_eq!(source(&origins, "network.beacon_port"), ("7337", "built-in"));
     assert_eq!(source(&origins, "node.memory"), ("", "built-in"));
     assert_eq!(source(&origins, "cluster.peers"), ("[]", "built-in"));
@@ -226,9 +226,9 @@ fn every_setting_is_documented_with_its_built_in_value() {
     let documented = serde_json::to_value(documented).unwrap();
     for (section, keys) in built_in.as_object().unwrap() {
         for (key, value) in keys.as_object().unwrap() {
-            let shown = |line: &&str| line.starts_with(&format!("# {key} = "));
-            let lines: Vec<&str> = DOCUMENTED.lines().filter(shown).collect();
-            let is_example = lines.iter().any(|line| line.ends_with("# example"));
+            let below = DOCUMENTED.split_once(&format!("\n[{section}]\n")).expect("a section each").1;
+            let line = below.lines().find(|line| line.starts_with(&format!("# {key} = "))).expect("checked above");
+            let is_example = line.ends_with("# example");
             assert!(is_example || documented[section][key] == *value, "{section}.{key} is not {value}");
         }
     }

@@ -54,7 +54,7 @@ fn execution() -> Vec<Message> {
     let inventory = Inventory { queued: vec![(4, ATTEMPT)], running: vec![(5, ATTEMPT)] };
     let work = Some(spec().work);
     vec![
-        Message::Assign { job: JOB, epoch: 3, sequence: 6, work, tasks: vec![assignment] },
+        Message::Assign { job: JOB, epoch: 3, work, tasks: vec![assignment] },
         Message::Recall { job: JOB, epoch: 3, count: 8 },
         Message::Stop { job: JOB, epoch: 3, tasks: vec![(4, ATTEMPT)] },
         Message::NeedWork { job: JOB, epoch: 3 },
@@ -182,7 +182,7 @@ pub fn oversized() -> Vec<(Message, usize)> {
         (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
         (Message::Heads(vec![head(); heads + 1]), heads),
         (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
-        (Message::Assign { job: JOB, epoch: 3, sequence: 1, work: None, tasks }, prefetch),
+        (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
         (Message::Offer { head: head(), spec: Some(Arc::new(without_command)) }, 0),
         (Message::Offer { head: head(), spec: Some(Arc::new(JobSpec { repeat: 0, ..spec() })) }, 0),
     ];
@@ -292,6 +292,7 @@ fn record(outcome: Outcome) -> TaskRecord {
         attempt: ATTEMPT,
         node: NODE,
         outcome,
+        failures: 1,
         started_ms: 1_700_000_000_000,
         duration_us: 12_345,
         cpu_us: 10_000,

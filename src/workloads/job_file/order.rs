@@ -24,7 +24,10 @@ fn check_names(jobs: &[PlacedJob]) -> Result<(), Fault> {
             let fault = Fault::new(placed.name_span.clone(), format!("two jobs have the name `{name}`"));
             return Err(fault.hint("in a file with several jobs, give each a `name` of its own"));
         }
-        for (other, span) in placed.job.after.iter().zip(&placed.after_spans) {
+        for (edge, (other, span)) in placed.job.after.iter().zip(&placed.after_spans).enumerate() {
+            if placed.job.after[..edge].contains(other) {
+                return Err(Fault::new(span.clone(), format!("`{other}` is named twice")));
+            }
             if !jobs.iter().any(|candidate| candidate.job.name == *other) {
                 let names: Vec<&str> =
                     jobs.iter().map(|job| job.job.name.as_str()).filter(|known| known != name).collect();

@@ -200,6 +200,32 @@ fn links_may_stay_but_not_leave() {
 }
 
 #[test]
+fn dangling_links_matter_only_where_they_are_asked_for() {
+    let dir = lab();
+    symlink("/nonexistent", dir.path().join("dangling")).unwrap();
+    symlink("ada@box.1", dir.path().join("src/.#lib.py")).unwrap();
+    let job = |text: &str| parse(&format!("{ECHO}{text}"), &dir.path().join("job.toml"));
+    assert_eq!(paths(&job("source = 'src'").unwrap()[0]), ["src/deep/more.py", "src/lib.py"]);
+    let error = job("data = 'src'").unwrap_err().to_string();
+    assert!(error.contains("cannot look for files") && error.contains(".#lib.py"), "{error}");
+}
+
+#[test]
+fn paths_are_relative_to_a_job_file_without_directory_too() {
+    let job = parse(&format!("{ECHO}source = 'config/jobs/quickstart'"), Path::new("job.toml")).unwrap().remove(0);
+    assert_eq!(paths(&job)[0], "config/jobs/quickstart/SOURCE.md");
+    assert!(job.uploads[0].source.is_file());
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_name() {
+    let dir = lab();
+    std::fs::write(dir.path().join("bom.csv"), "\u{feff}k,l\r\n-1,x y\r\n").unwrap();
+    let job = parse(&format!("{ECHO}params = 'bom.csv'"), &dir.path().join("job.toml")).unwrap().remove(0);
+    assert_eq!(job.params.get(0), [("k".into(), Value::Int(-1)), ("l".into(), Value::Text("x y".into()))]);
+}
+
+#[test]
 fn manifests_name_what_was_stored() {
     let job = plan_one(&format!("{ECHO}data = 'corpus'"));
     let store = async |path: &Path| std::io::Result::Ok((BlobHash::of(path.as_os_str().as_encoded_bytes()), 1));
@@ -229,6 +255,17 @@ proptest! {
     #[test]
     fn no_text_panics(text in ".{0,200}") {
         let _ = parse(&text, Path::new("job.toml"));
+    }
+
+    #[test]
+    fn no_table_panics(bytes in prop::collection::vec(prop::sample::select(b"a1,\"\n\r{}:[].e-\xff \t0".to_vec()), 0..60)) {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["t.csv", "t.tsv", "t.jsonl"] {
+            std::fs::write(dir.path().join(name), &bytes).unwrap();
+            if let Ok(jobs) = parse(&format!("{ECHO}params = '{name}'"), &dir.path().join("job.toml")) {
+                prop_assert!(!jobs[0].params.get(jobs[0].task_count() - 1).is_empty());
+            }
+        }
     }
 
     /// Valid keys with wrong values, cut and mixed.

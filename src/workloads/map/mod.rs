@@ -48,26 +48,11 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let uploads = uploads::plan(fields, files, &command.words)?;
     check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
-    let work = WorkSpec {
-        name: name.clone(),
-        command: command.words.into_iter().map(|word| word.value).collect(),
-        env: command.env,
-        resources: resources::plan(fields)?,
-        priority: priority(fields)?,
-        timeout_ms: fields.duration("timeout")?.map(|timeout| millis(timeout.value)),
-        grace_ms: fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)),
-        inputs: None,
-        after: Vec::new(),
-        outputs: command.outputs,
-        output_limit_bytes: fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value),
-        log_limit_bytes: fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value),
-    };
     let job = PlannedJob {
-        name,
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
         into: into(fields)?,
-        work,
+        work: work(fields, &name, command)?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),
         retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
@@ -75,8 +60,26 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         place: place(fields)?,
         speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
+        name,
     };
     Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
+}
+
+fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Result<WorkSpec, Fault> {
+    Ok(WorkSpec {
+        name: name.to_string(),
+        command: command.words.into_iter().map(|word| word.value).collect(),
+        env: command.env,
+        resources: resources::plan(fields)?,
+        priority: priority(fields)?,
+        timeout_ms: timeout(fields)?,
+        grace_ms: fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)),
+        inputs: None,
+        after: Vec::new(),
+        outputs: command.outputs,
+        output_limit_bytes: fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value),
+        log_limit_bytes: fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value),
+    })
 }
 
 /// The job's name, or the file's where it has none.
@@ -117,6 +120,16 @@ fn check_clash(after: &[Item<String>], uploads: &[super::Upload]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
+    match fields.duration("timeout")? {
+        Some(timeout) if millis(timeout.value) == 0 => {
+            let fault = Fault::new(timeout.span, "a timeout of less than a millisecond fails every task");
+            Err(fault.hint("for no timeout, leave it out"))
+        }
+        timeout => Ok(timeout.map(|timeout| millis(timeout.value))),
+    }
 }
 
 fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {

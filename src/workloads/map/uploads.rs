@@ -153,15 +153,32 @@ fn walk(
     if ignored {
         builder.add_custom_ignore_filename(".nodectlignore");
     }
-    builder.filter_entry(move |entry| entry.path().starts_with(&root) || root.starts_with(entry.path()));
+    let below = root.clone();
+    builder.filter_entry(move |entry| entry.path().starts_with(&below) || below.starts_with(entry.path()));
     for entry in builder.build() {
-        let entry = entry.map_err(|error| Fault::new(span.clone(), format!("cannot look for files: {error}")))?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            // A dangling link beside `root`, or a hidden one (editors' lock files), is not ours to follow.
+            Err(error) if !concerns(&error, &root, skip) => continue,
+            Err(error) => return Err(Fault::new(span.clone(), format!("cannot look for files: {error}"))),
+        };
         if entry.file_type().is_some_and(|kind| kind.is_dir()) {
             continue;
         }
         each(&relative(&entry, &context.base, &span)?)?;
     }
     Ok(())
+}
+
+fn concerns(error: &ignore::Error, root: &Path, skip: Skip) -> bool {
+    match error {
+        ignore::Error::WithPath { path, .. } => {
+            let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            path.starts_with(root) && (skip == Skip::Nothing || !is_hidden)
+        }
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => concerns(err, root, skip),
+        _ => true,
+    }
 }
 
 fn relative(entry: &DirEntry, base: &Path, span: &Range<usize>) -> Result<String, Fault> {

@@ -3,7 +3,7 @@
 use super::error;
 
 /// Job files that are wrong, and what is said of them.
-pub(super) const WRONG: [&str; 56] = [
+pub(super) const WRONG: [&str; 75] = [
     "comand = [\"echo\"]",
     "command = [\"echo\"",
     "name = \"a\"",
@@ -60,6 +60,25 @@ pub(super) const WRONG: [&str; 56] = [
     "command = [\"x\"]\nafter = \"y\"",
     "name = \"x\"\n[[job]]\ncommand = [\"x\"]",
     "[[job]]\nname = \"fit\"\nafter = [\"plot\"]\ncommand = [\"x\"]\n[[job]]\nname = \"plot\"\nafter = \"fit\"\ncommand = [\"x\"]",
+    "command = [\"x\"]\nwehre = \"cores > 1\"",
+    "command = [\"x\", \"a\\u0000b\"]",
+    "command = [\"x\"]\nwhere = \"name == \\\"x\"",
+    "command = [\"x\"]\nenv = { A = [1] }",
+    "command = [\"x\"]\nenv = { \"A=B\" = \"1\" }",
+    "command = [\"x\"]\nparams = 3",
+    "command = [\"x\"]\nparams = \"run.sh\"",
+    "command = [\"x\"]\nparams = \"empty.csv\"",
+    "command = [\"x\"]\nparams = { k = { range = [0, 1], step = 2 } }",
+    "command = [\"x\"]\nparams = { k = { range = [\"a\", 1] } }",
+    "command = [\"x\"]\nparams = [1]",
+    "command = [\"x\"]\n[resources]\ncpus = -1",
+    "command = [\"x\"]\n[resources]\nlicenses = 0.0001",
+    "job = 3",
+    "[[job]]\nname = \"a\"\ncommand = [\"x\"]\n[[job]]\nname = \"a\"\ncommand = [\"x\"]",
+    "[[job]]\nname = \"src\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = \"src\"\nsource = \"src\"\ncommand = [\"x\"]",
+    "[[job]]\nname = \"fit\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = \"fti\"\ncommand = [\"x\"]",
+    "command = [\"x\"]\ntimeout = \"0s\"",
+    "[[job]]\nname = \"fit\"\ncommand = [\"x\"]\n[[job]]\nname = \"b\"\nafter = [\"fit\", \"fit\"]\ncommand = [\"x\"]",
 ];
 
 #[test]
@@ -429,5 +448,131 @@ these jobs wait for each other: `fit` after `plot` after `fit`
   |
 7 | after = "fit"
   |         ^^^^^
+
+a job has no key `wehre`
+ --> job.toml:2:1
+  |
+2 | wehre = "cores > 1"
+  | ^^^^^
+hint: did you mean `where`?
+
+a program cannot be given text with a NUL character
+ --> job.toml:1:17
+  |
+1 | command = ["x", "a\u0000b"]
+  |                 ^^^^^^^^^^
+
+`where`: the quote " is never closed
+ --> job.toml:2:9
+  |
+2 | where = "name == \"x"
+  |         ^^^^^^^^^^^^^
+
+the variable `A` is text, not a list
+ --> job.toml:2:13
+  |
+2 | env = { A = [1] }
+  |             ^^^
+hint: put it in quotes
+
+`A=B` cannot name an environment variable
+ --> job.toml:2:9
+  |
+2 | env = { "A=B" = "1" }
+  |         ^^^^^
+
+`params` cannot be a whole number
+ --> job.toml:2:10
+  |
+2 | params = 3
+  |          ^
+hint: a table of lists (a grid), a list of tables, or the name of a .csv or .jsonl file
+
+`run.sh` has no known ending
+ --> job.toml:2:10
+  |
+2 | params = "run.sh"
+  |          ^^^^^^^^
+hint: parameters are read from .csv, .tsv and .jsonl files
+
+`empty.csv` has no parameter set: there would be no task
+ --> job.toml:2:10
+  |
+2 | params = "empty.csv"
+  |          ^^^^^^^^^^^
+
+`k` is neither a list nor a range
+ --> job.toml:2:16
+  |
+2 | params = { k = { range = [0, 1], step = 2 } }
+  |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+hint: write { range = [start, stop] } or { range = [start, stop, step] }; stop is left out
+
+the range of `k` has bounds that are no numbers
+ --> job.toml:2:16
+  |
+2 | params = { k = { range = ["a", 1] } }
+  |                ^^^^^^^^^^^^^^^^^^^^
+hint: write { range = [start, stop] } or { range = [start, stop, step] }; stop is left out
+
+a list of `params` has tables, not a whole number
+ --> job.toml:2:11
+  |
+2 | params = [1]
+  |           ^
+hint: e.g. params = [{ k = 1 }, { k = 2 }]; for a grid, params = { k = [1, 2] }
+
+`cpus` is a number of at least 0, not -1
+ --> job.toml:3:8
+  |
+3 | cpus = -1
+  |        ^^
+
+`licenses` is counted in thousandths; 0.0001 is less than one
+ --> job.toml:3:12
+  |
+3 | licenses = 0.0001
+  |            ^^^^^^
+
+`job` is a list of tables
+ --> job.toml:1:1
+  |
+1 | job = 3
+  | ^^^
+hint: write `[[job]]`
+
+two jobs have the name `a`
+ --> job.toml:5:8
+  |
+5 | name = "a"
+  |        ^^^
+hint: in a file with several jobs, give each a `name` of its own
+
+the results of `src` and the uploaded `src/deep/more.py` would share a name
+ --> job.toml:6:9
+  |
+6 | after = "src"
+  |         ^^^^^
+hint: rename the job or the files
+
+this file has no job `fti` to wait for
+ --> job.toml:6:9
+  |
+6 | after = "fti"
+  |         ^^^^^
+hint: did you mean `fit`?
+
+a timeout of less than a millisecond fails every task
+ --> job.toml:2:11
+  |
+2 | timeout = "0s"
+  |           ^^^^
+hint: for no timeout, leave it out
+
+`fit` is named twice
+ --> job.toml:6:17
+  |
+6 | after = ["fit", "fit"]
+  |                 ^^^^^
 "#);
 }

@@ -1,0 +1,407 @@
+//! Which node gets which task.
+//!
+//! Every eligible node is kept supplied with as many tasks as it can run at once, plus a few in advance where tasks are
+//! short, so that the network's latency is hidden. When nothing is left to order, tasks that wait on a busy node are
+//! taken back for an idle one, and stragglers may run twice: the first result counts.
+
+use super::{Active, Coordinator, Hold};
+use crate::{
+    logic::{core::Core, lattice::Lattice},
+    types::{
+        Attempt, Message, NodeId, NodeInfo, TaskIndex,
+        limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
+        message::Assignment,
+        record::TaskRecord,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Tasks ordered in advance should keep a node busy this long.
+const PREFETCH: Duration = Duration::from_millis(100);
+/// A straggler runs at least this long before it runs twice.
+const STRAGGLER_MIN: Duration = Duration::from_secs(1);
+/// And this many times the median of the tasks that ended.
+const STRAGGLER_FACTOR: u32 = 2;
+
+type Try = (TaskIndex, Attempt);
+
+/// A node that may run the job, and how much more it should get.
+struct Candidate {
+    node: NodeId,
+    slots: u32,
+    outstanding: u32,
+    /// Other jobs fill it at present.
+    full: bool,
+    orders: Vec<Assignment>,
+}
+
+impl Candidate {
+    /// Orders nodes by how busy they are for their size; those that other jobs fill come last.
+    fn business(&self) -> (bool, u64) {
+        (self.full, u64::from(self.outstanding) * 1_000_000 / u64::from(self.slots.max(1)))
+    }
+}
+
+impl Coordinator {
+    /// Orders what can be ordered now.
+    pub(super) fn dispatch(&mut self, core: &mut Core, lattice: &Lattice) {
+        if self.hold.is_some() || self.waits_for(core).is_some() {
+            return;
+        }
+        let mut candidates = self.candidates(core);
+        if candidates.is_empty() {
+            return;
+        }
+        let in_advance = self.prefetch_per_slot();
+        for advance in [0.0, in_advance] {
+            self.fill(core, lattice, &mut candidates, advance);
+        }
+        if self.nothing_to_order(lattice) {
+            self.take_back(core, &candidates);
+            self.speculate(core, &mut candidates);
+        }
+        for candidate in candidates {
+            self.send_orders(core, candidate);
+        }
+    }
+
+    /// The nodes that may run the job now, least busy first.
+    fn candidates(&self, core: &Core) -> Vec<Candidate> {
+        let reachable = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node));
+        let eligible = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
+        let eligible = eligible.filter(|(_, info)| self.objection(info).is_none());
+        let mut candidates: Vec<_> = eligible
+            .map(|(node, info)| {
+                let work = self.nodes.get(&node);
+                let outstanding = work.map_or(0, |work| work.queued + work.running);
+                let full = work.is_some_and(|work| work.is_full(core.mono()));
+                let slots = info.resources.slots(&self.spec.work.resources);
+                Candidate { node, slots, outstanding, full, orders: Vec::new() }
+            })
+            .collect();
+        candidates.sort_by_key(|candidate| (candidate.outstanding / candidate.slots.max(1), candidate.node));
+        candidates
+    }
+
+    /// Why a node may not run the job, if it may not.
+    pub(super) fn objection(&self, info: &NodeInfo) -> Option<String> {
+        if let Some(lacking) = info.resources.lacks(&self.spec.work.resources) {
+            return Some(format!("it has too few {lacking}"));
+        }
+        if info.draining {
+            return Some("it is being drained".into());
+        }
+        let unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
+        unsuitable.then(|| format!("it does not satisfy `where = \"{}\"`", self.spec.place))
+    }
+
+    /// How many tasks a slot should have waiting, from how long they take.
+    fn prefetch_per_slot(&self) -> f64 {
+        self.progress.mean_duration().map_or(0.0, |mean| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5))
+    }
+
+    /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on
+    /// which a task just failed gets it again only if no other has room.
+    fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
+        for picky in [candidates.len() > 1, false] {
+            let mut passed_over = BTreeSet::new();
+            loop {
+                let has_room = |candidate: &&mut Candidate| {
+                    let extra = (f64::from(candidate.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32;
+                    candidate.outstanding < candidate.slots.saturating_add(extra)
+                        && candidate.orders.len() < MAX_PREFETCH as usize
+                        && !passed_over.contains(&candidate.node)
+                };
+                let Some(candidate) = candidates.iter_mut().filter(has_room).min_by_key(|c| c.business()) else {
+                    break;
+                };
+                match self.next_task(core, lattice, picky.then_some(candidate.node)) {
+                    Some(task) => self.order(task, candidate),
+                    None => {
+                        passed_over.insert(candidate.node);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next task to order, but for those that failed last on `avoid`.
+    fn next_task(&mut self, core: &Core, lattice: &Lattice, avoid: Option<NodeId>) -> Option<TaskIndex> {
+        let limit = self.failure_limit(core);
+        while let Some(first) = self.again.first().copied() {
+            if !self.is_open(lattice, first, limit) {
+                self.again.remove(&first);
+                continue;
+            }
+            let elsewhere = |task: &TaskIndex| avoid.is_none() || self.failed_on.get(task) != avoid.as_ref();
+            let Some(task) = self.again.iter().take(64).copied().find(elsewhere) else { break };
+            self.again.remove(&task);
+            if self.is_open(lattice, task, limit) {
+                return Some(task);
+            }
+        }
+        while self.fresh < lattice.tasks() {
+            let task = self.fresh;
+            self.fresh += 1;
+            if self.is_open(lattice, task, limit) {
+                return Some(task);
+            }
+        }
+        None
+    }
+
+    /// Neither ended nor ordered.
+    fn is_open(&self, lattice: &Lattice, task: TaskIndex, limit: u32) -> bool {
+        !lattice.is_done(task)
+            && lattice.failures(task) < limit
+            && !self.active.contains_key(&task)
+            && !self.results.is_settling(task)
+    }
+
+    fn nothing_to_order(&self, lattice: &Lattice) -> bool {
+        self.again.is_empty() && self.fresh >= lattice.tasks()
+    }
+
+    fn order(&mut self, task: TaskIndex, candidate: &mut Candidate) {
+        let number = self.last_number(task) + 1;
+        let attempt = Attempt { epoch: self.epoch, number };
+        self.add_active(candidate.node, task, attempt);
+        candidate.outstanding += 1;
+        candidate.orders.push(Assignment { task, attempt, params: self.spec.task_params(task) });
+    }
+
+    /// The number of this epoch's latest order of a task, 0 if there was none.
+    fn last_number(&self, task: TaskIndex) -> u32 {
+        let ended = self.orders.get(&task).copied().unwrap_or(0);
+        let active = self.active.get(&task).into_iter().flatten();
+        let active = active.filter(|active| active.attempt.epoch == self.epoch).map(|active| active.attempt.number);
+        active.max().unwrap_or(0).max(ended)
+    }
+
+    fn send_orders(&mut self, core: &mut Core, candidate: Candidate) {
+        if candidate.orders.is_empty() {
+            return;
+        }
+        let work = self.nodes.entry(candidate.node).or_default();
+        if work.queued + work.running == candidate.orders.len() as u32 {
+            work.last_heard = core.mono();
+        }
+        let mut spec = (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
+        for tasks in batches(candidate.orders) {
+            let (job, epoch) = (self.job, self.epoch);
+            core.send(candidate.node, Message::Assign { job, epoch, work: spec.take(), tasks });
+        }
+    }
+
+    /// A node lost the job's work specification: it gets it with the orders that it could not take.
+    pub fn resend_work(&mut self, core: &mut Core, node: NodeId) {
+        if let Some(work) = self.nodes.get_mut(&node) {
+            work.has_work_spec = false;
+        }
+        self.ask_node(core, node);
+    }
+
+    /// Asks the node with the longest queue to give back what idle nodes could start.
+    fn take_back(&mut self, core: &mut Core, candidates: &[Candidate]) {
+        let open = candidates.iter().filter(|candidate| !candidate.full);
+        let idle: u32 = open.map(|candidate| candidate.slots.saturating_sub(candidate.outstanding)).sum();
+        if idle == 0 {
+            return;
+        }
+        let mut queues: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|(_, work)| work.queued > 0 && work.may_recall(core.mono()))
+            .map(|(node, work)| (work.queued, *node))
+            .collect();
+        queues.sort_unstable_by(|a, b| b.cmp(a));
+        let mut wanted = idle;
+        for (queued, node) in queues {
+            // What a node with free slots was sent is about to start there.
+            let starts_soon = candidates.iter().any(|c| c.node == node && c.outstanding <= c.slots && !c.full);
+            if wanted == 0 || starts_soon {
+                continue;
+            }
+            let count = queued.min(wanted);
+            wanted -= count;
+            self.nodes.get_mut(&node).expect("a key of the map").recalled = Some(core.mono());
+            let (job, epoch) = (self.job, self.epoch);
+            core.send(node, Message::Recall { job, epoch, count });
+        }
+    }
+
+    /// Runs the slowest task a second time on an idle node.
+    fn speculate(&mut self, core: &Core, candidates: &mut [Candidate]) {
+        let Some(median) = self.progress.median_duration() else { return };
+        if !self.spec.speculate || self.nodes.values().any(|work| work.queued > 0) {
+            return;
+        }
+        let now = core.mono();
+        let threshold = (median * STRAGGLER_FACTOR).max(STRAGGLER_MIN);
+        let mut slow: Vec<_> = self
+            .active
+            .iter()
+            .filter_map(|(task, attempts)| match attempts.as_slice() {
+                [only] => Some((now - only.started?, *task, only.node)),
+                _ => None,
+            })
+            .filter(|(elapsed, ..)| *elapsed > threshold)
+            .collect();
+        slow.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, task, node) in slow {
+            let idle = candidates.iter_mut().find(|c| c.node != node && c.outstanding < c.slots);
+            let Some(candidate) = idle else { return };
+            self.order(task, candidate);
+        }
+    }
+
+    /// Tasks come back unstarted.
+    pub fn returned(&mut self, tasks: &[Try]) {
+        for (task, attempt) in tasks {
+            if self.find_active(*task, *attempt).is_some() {
+                self.drop_active(*task, *attempt);
+                self.reopen(*task);
+            }
+        }
+    }
+
+    pub fn started(&mut self, core: &Core, tasks: &[Try]) {
+        for (task, attempt) in tasks {
+            self.mark_started(core, *task, *attempt);
+        }
+    }
+
+    /// A node is gone, and with it what it was doing.
+    pub(super) fn node_lost(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+        let on_node = |attempts: &Vec<Active>| attempts.iter().any(|active| active.node == node);
+        let lost: Vec<_> =
+            self.active.iter().filter(|(_, attempts)| on_node(attempts)).map(|(task, _)| *task).collect();
+        for task in lost {
+            let there = self.active[&task].iter().filter(|active| active.node == node).map(|active| active.attempt);
+            for attempt in there.collect::<Vec<_>>() {
+                self.drop_active(task, attempt);
+            }
+            self.reopen(task);
+        }
+    }
+
+    /// Stops every attempt of a task that is still going on.
+    pub(super) fn stop_task(&mut self, core: &mut Core, task: TaskIndex) {
+        let Some(attempts) = self.active.get(&task) else { return };
+        let keys: Vec<_> = attempts.iter().map(|active| (active.node, active.attempt)).collect();
+        for (node, attempt) in keys {
+            self.drop_active(task, attempt);
+            self.stop_on(core, node, vec![(task, attempt)]);
+        }
+    }
+
+    pub(super) fn stop_everything(&mut self, core: &mut Core) {
+        let mut by_node: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
+        for (task, attempts) in std::mem::take(&mut self.active) {
+            for active in attempts {
+                by_node.entry(active.node).or_default().push((task, active.attempt));
+            }
+        }
+        for (node, tasks) in by_node {
+            self.stop_on(core, node, tasks);
+        }
+        for work in self.nodes.values_mut() {
+            (work.queued, work.running) = (0, 0);
+        }
+    }
+
+    pub(super) fn stop_on(&self, core: &mut Core, node: NodeId, tasks: Vec<Try>) {
+        if !tasks.is_empty() {
+            let (job, epoch) = (self.job, self.epoch);
+            core.send(node, Message::Stop { job, epoch, tasks });
+        }
+    }
+
+    pub(super) fn find_active(&self, task: TaskIndex, attempt: Attempt) -> Option<&Active> {
+        self.active.get(&task)?.iter().find(|active| active.attempt == attempt)
+    }
+
+    pub(super) fn add_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
+        self.sequence += 1;
+        let active = Active { attempt, node, sequence: self.sequence, started: None };
+        self.active.entry(task).or_default().push(active);
+        self.nodes.entry(node).or_default().queued += 1;
+    }
+
+    pub(super) fn mark_started(&mut self, core: &Core, task: TaskIndex, attempt: Attempt) {
+        let Some(attempts) = self.active.get_mut(&task) else { return };
+        let Some(active) = attempts.iter_mut().find(|active| active.attempt == attempt) else { return };
+        if active.started.is_none() {
+            active.started = Some(core.mono());
+            if let Some(work) = self.nodes.get_mut(&active.node) {
+                work.queued = work.queued.saturating_sub(1);
+                work.running += 1;
+            }
+        }
+    }
+
+    /// Forgets an attempt that is over, however it ended.
+    pub(super) fn drop_active(&mut self, task: TaskIndex, attempt: Attempt) {
+        let Some(attempts) = self.active.get_mut(&task) else { return };
+        let Some(position) = attempts.iter().position(|active| active.attempt == attempt) else { return };
+        let active = attempts.swap_remove(position);
+        if attempts.is_empty() {
+            self.active.remove(&task);
+        }
+        // A task that is ordered again needs another number than this one had.
+        if attempt.epoch == self.epoch {
+            let last = self.orders.entry(task).or_default();
+            *last = attempt.number.max(*last);
+        }
+        if let Some(work) = self.nodes.get_mut(&active.node) {
+            let count = if active.started.is_some() { &mut work.running } else { &mut work.queued };
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// A task is to be ordered again unless another attempt of it is going on.
+    pub(super) fn reopen(&mut self, task: TaskIndex) {
+        if !self.active.contains_key(&task) {
+            self.again.insert(task);
+        }
+    }
+
+    /// Notes where a task failed and opens it again.
+    pub(super) fn failed(&mut self, record: &Arc<TaskRecord>) {
+        self.failed_on.insert(record.task, record.node);
+        self.reopen(record.task);
+    }
+
+    /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
+    pub(super) fn held_back(&self) -> Option<String> {
+        match self.hold.as_ref()? {
+            Hold::Recovering { .. } => Some("the members' reports after a change of coordinator".into()),
+            Hold::Storage(error) => Some(format!("its coordinator's disk: {error}")),
+        }
+    }
+}
+
+/// Orders in batches that fit into messages.
+fn batches(orders: Vec<Assignment>) -> Vec<Vec<Assignment>> {
+    let mut batches: Vec<Vec<Assignment>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for order in orders {
+        let text = |value: &crate::types::Value| match value {
+            crate::types::Value::Text(text) => text.len(),
+            _ => 8,
+        };
+        let size: usize = 16 + order.params.iter().map(|(name, value)| name.len() + text(value) + 8).sum::<usize>();
+        if bytes + size > RECORD_BATCH_BYTES && bytes > 0 {
+            batches.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        batches.last_mut().expect("never empty").push(order);
+    }
+    batches
+}

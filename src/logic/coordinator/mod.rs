@@ -1,0 +1,434 @@
+//! One job, as its coordinator sees it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | the coordinator's state, its life from claim to end |
+//! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
+//! | `results` | accepting ends of attempts, making them durable, acknowledging them |
+//! | `replicas` | who else holds the job's state, and keeping it complete |
+//! | `progress` | what watchers and users are told |
+//!
+//! Invariant: a task counts as ended only after its record is on this node's disk and on another node's, if there is
+//! another. Who runs what is soft state: a new coordinator rebuilds it from what the members say they hold.
+
+mod dispatch;
+mod progress;
+mod replicas;
+mod results;
+
+use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
+use crate::types::{
+    Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, TaskIndex, Time, limits, message::Inventory,
+    predicate::Predicate,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+pub use progress::Watcher;
+pub use replicas::send_records;
+
+/// How often a coordinator with unfinished work looks around.
+const PERIOD: Duration = Duration::from_millis(250);
+/// How often changed counts are told to all members.
+const HEAD_PERIOD: Duration = Duration::from_secs(1);
+/// A node is asked to give back work at most this often.
+const RECALL_PAUSE: Duration = Duration::from_millis(50);
+/// What a node said of its free slots is believed this long.
+const FREE_IS_NEWS: Duration = Duration::from_secs(1);
+
+/// A task ordered from a node and not known to have ended.
+#[derive(Clone, Debug)]
+struct Active {
+    attempt: Attempt,
+    node: NodeId,
+    /// Which of this coordinator's orders it was.
+    sequence: u64,
+    started: Option<Time>,
+}
+
+/// What a node does for this job.
+#[derive(Debug, Default)]
+struct NodeWork {
+    queued: u32,
+    running: u32,
+    done: u32,
+    has_work_spec: bool,
+    /// When tasks were last asked back.
+    recalled: Option<Time>,
+    last_heard: Time,
+    synced: Time,
+    /// How many more of the job's tasks it said it could start, and when.
+    free: Option<(u32, Time)>,
+}
+
+impl NodeWork {
+    /// Work moves at most this often, however the nodes' loads change.
+    fn may_recall(&self, now: Time) -> bool {
+        self.recalled.is_none_or(|last| now - last >= RECALL_PAUSE)
+    }
+
+    /// Other work fills the node, as far as we know. What we know ages.
+    fn is_full(&self, now: Time) -> bool {
+        self.free.is_some_and(|(free, heard)| free == 0 && now - heard < FREE_IS_NEWS)
+    }
+}
+
+/// Why nothing is ordered at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hold {
+    /// After taking over: members are telling what they run.
+    Recovering { until: Time, unheard: BTreeSet<NodeId>, uncompared: BTreeSet<NodeId> },
+    /// The journal cannot be written.
+    Storage(String),
+}
+
+pub struct Coordinator {
+    job: JobId,
+    epoch: u32,
+    spec: Arc<JobSpec>,
+    place: Option<Predicate>,
+    hold: Option<Hold>,
+    /// Tasks below this have been ordered once or are in `again`.
+    fresh: TaskIndex,
+    /// Tasks to order again, and first.
+    again: BTreeSet<TaskIndex>,
+    active: BTreeMap<TaskIndex, Vec<Active>>,
+    /// Where a task failed last: it is tried elsewhere first.
+    failed_on: BTreeMap<TaskIndex, NodeId>,
+    /// The number of this epoch's last order of tasks whose attempts came to nothing.
+    orders: BTreeMap<TaskIndex, u32>,
+    nodes: BTreeMap<NodeId, NodeWork>,
+    sequence: u64,
+    results: results::Pipeline,
+    replicas: BTreeMap<NodeId, replicas::Replica>,
+    progress: progress::Tracker,
+    head_told: Time,
+    tick_set: bool,
+}
+
+impl Coordinator {
+    /// Takes the job: the head, which names this node and its epoch, is merged, stored and told to all.
+    pub fn claim(core: &mut Core, spec: Arc<JobSpec>, lattice: &Lattice, head: JobHead, recover: bool) -> Self {
+        let now = core.mono();
+        let mut coordinator = Self {
+            job: head.job,
+            epoch: head.epoch,
+            place: Predicate::parse(&spec.place).ok(),
+            hold: None,
+            fresh: 0,
+            again: BTreeSet::new(),
+            active: BTreeMap::new(),
+            failed_on: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            sequence: 0,
+            results: results::Pipeline::default(),
+            replicas: BTreeMap::new(),
+            progress: progress::Tracker::new(lattice, limit_of(&spec, head.round)),
+            head_told: now,
+            tick_set: false,
+            spec,
+        };
+        if !recover {
+            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone())]);
+        }
+        if recover {
+            let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
+            let replicas = head.replicas.iter().copied();
+            let uncompared = replicas.filter(|node| *node != core.me && core.members.is_alive(*node)).collect();
+            coordinator.hold = Some(Hold::Recovering { until: now + limits::TAKEOVER_WAIT, unheard, uncompared });
+        }
+        coordinator.publish(core, lattice, head);
+        coordinator.recruit(core, lattice);
+        if recover {
+            coordinator.ask_everyone(core);
+        }
+        coordinator.wake(core);
+        coordinator
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Specification and head are on this node's disk.
+    pub fn is_written(&self) -> bool {
+        !self.results.has_writes()
+    }
+
+    /// Whether it waits for that other job.
+    pub fn comes_after(&self, other: JobId) -> bool {
+        self.spec.work.after.iter().any(|(_, job)| *job == other)
+    }
+
+    /// The job's head, which exists as long as its coordinator does.
+    fn head<'a>(&self, core: &'a Core) -> &'a JobHead {
+        core.directory.get(self.job).expect("a coordinated job has a head")
+    }
+
+    /// How many failures end a task for good.
+    fn failure_limit(&self, core: &Core) -> u32 {
+        limit_of(&self.spec, self.head(core).round)
+    }
+
+    /// Whether all tasks have ended.
+    fn is_complete(&self, core: &Core, lattice: &Lattice) -> bool {
+        lattice.done() + lattice.failed_for_good(self.failure_limit(core)) == lattice.tasks()
+    }
+
+    /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
+    pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        self.flush_results(core);
+        self.update_phase(core, lattice);
+        if !self.head(core).phase.is_ended() {
+            self.dispatch(core, lattice);
+        }
+        self.serve_watchers(core, lattice);
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        self.tick_set = false;
+        if let Some(Hold::Recovering { until, .. }) = &self.hold
+            && *until <= core.mono()
+        {
+            self.hold = None;
+        }
+        self.sync_silent_nodes(core);
+        self.recruit(core, lattice);
+        self.remind_replicas(core, lattice);
+        self.step(core, lattice);
+        if self.progress.has_unsaid_counts(self.head(core), lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
+            let head = self.head(core).clone();
+            self.publish(core, lattice, head);
+        }
+        let ended = self.head(core).phase.is_ended();
+        if !ended || !self.results.is_empty() || self.progress.is_watched() || self.awaits_replicas() {
+            self.wake(core);
+        }
+    }
+
+    /// Makes sure that `tick` comes.
+    pub fn wake(&mut self, core: &mut Core) {
+        if !self.tick_set {
+            self.tick_set = true;
+            core.after(PERIOD, Timer::Coordinate(self.job));
+        }
+    }
+
+    /// Something about the members changed.
+    pub fn members_changed(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        let gone: Vec<_> = self.nodes.keys().copied().filter(|node| !core.members.is_alive(*node)).collect();
+        for node in gone {
+            self.node_lost(node);
+        }
+        if let Some(Hold::Recovering { unheard, uncompared, .. }) = &mut self.hold {
+            unheard.retain(|node| core.members.is_alive(*node));
+            uncompared.retain(|node| core.members.is_alive(*node));
+        }
+        self.recruit(core, lattice);
+        self.settle_all(core, lattice);
+        self.end_recovery_if_heard();
+        self.step(core, lattice);
+        self.wake(core);
+    }
+
+    /// A connection to a node is new: what was on its way before may be lost.
+    pub fn reconnected(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
+        if self.nodes.contains_key(&node) {
+            self.ask_node(core, node);
+        }
+        self.resync_replica(core, lattice, node);
+    }
+
+    /// Every task is stopped, the job ends as cancelled.
+    pub fn cancel(&mut self, core: &mut Core, lattice: &Lattice) {
+        if self.head(core).phase.is_ended() {
+            return;
+        }
+        let mut head = self.head(core).clone();
+        head.cancelled = true;
+        head.phase = Phase::Cancelled;
+        head.ended_ms = core.now.wall_ms;
+        self.stop_everything(core);
+        self.publish(core, lattice, head);
+    }
+
+    /// Tasks that failed for good get as many attempts again. Returns how many there are.
+    pub fn retry(&mut self, core: &mut Core, lattice: &Lattice) -> u32 {
+        let limit = self.failure_limit(core);
+        let failed: Vec<_> = lattice.failed().filter(|(_, count)| *count >= limit).map(|(task, _)| task).collect();
+        if failed.is_empty() || self.head(core).cancelled {
+            return 0;
+        }
+        let mut head = self.head(core).clone();
+        head.round += 1;
+        head.phase = Phase::Running;
+        head.ended_ms = 0;
+        self.again.extend(failed.iter().copied());
+        self.publish(core, lattice, head);
+        self.wake(core);
+        failed.len() as u32
+    }
+
+    /// What a node says it holds: orders that it never got, or lost, are open again.
+    pub fn holding(&mut self, core: &mut Core, from: NodeId, sequence: u64, inventory: &Inventory) {
+        self.heard(core, from);
+        let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
+        let running: BTreeSet<_> = inventory.running.iter().copied().collect();
+        let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
+        let lost: Vec<_> = self
+            .active
+            .iter()
+            .flat_map(|(task, attempts)| attempts.iter().map(move |active| (*task, active)))
+            .filter(|(task, active)| active.sequence <= sequence && mine(*task, active))
+            .map(|(task, active)| (task, active.attempt))
+            .collect();
+        for (task, attempt) in lost {
+            self.drop_active(task, attempt);
+            self.reopen(task);
+        }
+        let unknown = held.iter().copied().filter(|key| !self.adopt(core, from, *key, running.contains(key))).collect();
+        self.stop_on(core, from, unknown);
+        if let Some(Hold::Recovering { unheard, .. }) = &mut self.hold {
+            unheard.remove(&from);
+        }
+        self.end_recovery_if_heard();
+    }
+
+    /// Takes an attempt that a node holds into account; false if it should not run.
+    fn adopt(&mut self, core: &Core, node: NodeId, (task, attempt): (TaskIndex, Attempt), running: bool) -> bool {
+        if let Some(active) = self.find_active(task, attempt) {
+            if running && active.started.is_none() {
+                self.mark_started(core, task, attempt);
+            }
+            return true;
+        }
+        // Only while recovering are orders of an earlier coordinator welcome.
+        let wanted = attempt.epoch < self.epoch && matches!(self.hold, Some(Hold::Recovering { .. }));
+        if !wanted || task >= self.spec.task_count() as u32 || self.active.contains_key(&task) {
+            return false;
+        }
+        self.add_active(node, task, attempt);
+        if running {
+            self.mark_started(core, task, attempt);
+        }
+        true
+    }
+
+    /// Members answered, so recovery need not wait for its time to run out.
+    fn end_recovery_if_heard(&mut self) {
+        let Some(Hold::Recovering { unheard, uncompared, .. }) = &self.hold else { return };
+        if unheard.is_empty() && uncompared.is_empty() {
+            self.hold = None;
+        }
+    }
+
+    /// Merges, stores and tells a new version of the head.
+    fn publish(&mut self, core: &mut Core, lattice: &Lattice, mut head: JobHead) {
+        head.version += 1;
+        head.done = lattice.done();
+        head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
+        head.replicas = self.replicas.iter().filter(|(_, replica)| replica.kept).map(|(node, _)| *node).collect();
+        let before = core.directory.get(self.job).cloned();
+        core.directory.merge(head.clone());
+        if before.is_none_or(|before| is_worth_storing(&before, &head)) {
+            self.persist(core, vec![Keep::Head(head.clone())]);
+        }
+        self.head_told = core.mono();
+        core.broadcast(&Message::Heads(vec![head.clone()]));
+        // Our own executor learns of it like everyone else's.
+        core.loopback.push_back(Message::Heads(vec![head]));
+    }
+
+    /// Waiting, running, ended: what the facts say.
+    fn update_phase(&mut self, core: &mut Core, lattice: &Lattice) {
+        let head = self.head(core);
+        if head.phase.is_ended() {
+            return;
+        }
+        if head.cancelled || self.failed_prerequisite(core).is_some() {
+            return self.cancel(core, lattice);
+        }
+        let phase = if self.is_complete(core, lattice) {
+            if lattice.done() == lattice.tasks() { Phase::Done } else { Phase::Failed }
+        } else if self.waits_for(core).is_some() && self.active.is_empty() {
+            Phase::Waiting
+        } else {
+            Phase::Running
+        };
+        if phase != head.phase {
+            let mut head = head.clone();
+            head.phase = phase;
+            if phase.is_ended() {
+                head.ended_ms = core.now.wall_ms;
+                self.stop_everything(core);
+            }
+            self.publish(core, lattice, head);
+        }
+    }
+
+    /// What keeps the job from starting, in words.
+    fn waits_for(&self, core: &Core) -> Option<String> {
+        let members = core.members.alive().len() as u32;
+        if members < self.spec.min_nodes {
+            return Some(format!("{} nodes; {members} are here", self.spec.min_nodes));
+        }
+        let unfinished = |job: &JobId| core.directory.get(*job).is_none_or(|head| head.phase != Phase::Done);
+        let prerequisite = self.spec.work.after.iter().find(|(_, job)| unfinished(job));
+        prerequisite.map(|(name, job)| format!("job {name} ({})", job.short()))
+    }
+
+    /// A job that this one comes after and that will not be done.
+    fn failed_prerequisite(&self, core: &Core) -> Option<String> {
+        let failed = |job: &JobId| {
+            core.directory.get(*job).is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
+        };
+        self.spec.work.after.iter().find(|(_, job)| failed(job)).map(|(name, _)| name.clone())
+    }
+
+    fn heard(&mut self, core: &Core, node: NodeId) {
+        if let Some(work) = self.nodes.get_mut(&node) {
+            work.last_heard = core.mono();
+        }
+    }
+
+    /// Asks nodes that hold our tasks and said nothing for a while.
+    fn sync_silent_nodes(&mut self, core: &mut Core) {
+        let now = core.mono();
+        let silent = |work: &NodeWork| {
+            work.queued + work.running > 0
+                && now - work.last_heard >= limits::SYNC_PERIOD
+                && now - work.synced >= limits::SYNC_PERIOD
+        };
+        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| silent(work)).map(|(node, _)| *node).collect();
+        for node in nodes {
+            self.ask_node(core, node);
+        }
+    }
+
+    fn ask_everyone(&mut self, core: &mut Core) {
+        for node in core.members.alive() {
+            self.ask_node(core, node);
+        }
+    }
+
+    fn ask_node(&mut self, core: &mut Core, node: NodeId) {
+        self.nodes.entry(node).or_default().synced = core.mono();
+        let (job, epoch, sequence) = (self.job, self.epoch, self.sequence);
+        core.send(node, Message::Sync { job, epoch, sequence });
+    }
+}
+
+fn limit_of(spec: &JobSpec, round: u32) -> u32 {
+    spec.retries.saturating_add(1).saturating_mul(round.saturating_add(1))
+}
+
+/// Counts alone are not worth a write.
+pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
+    let facts = |head: &JobHead| (head.epoch, head.holder, head.cancelled, head.round, head.phase);
+    facts(before) != facts(after) || before.replicas != after.replicas
+}

@@ -1,0 +1,294 @@
+//! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and explanations.
+
+use super::Coordinator;
+use crate::{
+    logic::{
+        core::Core,
+        io::{Asker, Effect},
+        lattice::{Cell, Lattice},
+    },
+    types::{
+        Answer, JobHead, NodeId, Phase, TaskIndex, TaskRecord, Time,
+        limits::{RECORD_BATCH, WATCH_WAIT},
+        query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
+    },
+};
+use std::{collections::VecDeque, time::Duration};
+
+/// Durations kept for the median.
+const SAMPLES: usize = 101;
+/// The rate is over this many seconds.
+const RATE_SECONDS: u64 = 5;
+
+/// A user who waits for news.
+#[derive(Debug)]
+pub struct Watcher {
+    pub asker: Asker,
+    pub cursor: Cursor,
+    pub until: Time,
+    pub limit: u32,
+}
+
+/// Numbers about a job that only its coordinator has; lost with it, and not missed.
+#[derive(Debug)]
+pub struct Tracker {
+    /// Tasks in the order in which they ended, for watchers' cursors.
+    log: Vec<TaskIndex>,
+    watchers: Vec<Watcher>,
+    failures: u32,
+    /// Durations of the last tasks that succeeded.
+    samples: VecDeque<Duration>,
+    mean: Option<Duration>,
+    /// (second, ends in it), the last few.
+    ends: VecDeque<(u64, u32)>,
+}
+
+impl Tracker {
+    pub fn new(lattice: &Lattice, limit: u32) -> Self {
+        let has_ended = |task: &TaskIndex| lattice.is_done(*task) || lattice.failures(*task) >= limit;
+        Self {
+            log: (0..lattice.tasks()).filter(has_ended).collect(),
+            watchers: Vec::new(),
+            failures: lattice.failed().map(|(_, count)| count).sum(),
+            samples: VecDeque::new(),
+            mean: None,
+            ends: VecDeque::new(),
+        }
+    }
+
+    pub fn record(&mut self, now: Time, record: &TaskRecord) {
+        if !record.is_done() {
+            self.failures += 1;
+            return;
+        }
+        let duration = Duration::from_micros(record.duration_us);
+        self.mean = Some(self.mean.map_or(duration, |mean| mean.mul_f64(0.9) + duration.mul_f64(0.1)));
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(duration);
+        let second = now.0 / 1_000_000;
+        match self.ends.back_mut() {
+            Some((last, count)) if *last == second => *count += 1,
+            _ => self.ends.push_back((second, 1)),
+        }
+        while self.ends.front().is_some_and(|(oldest, _)| oldest + RATE_SECONDS < second) {
+            self.ends.pop_front();
+        }
+    }
+
+    pub fn ended(&mut self, task: TaskIndex) {
+        self.log.push(task);
+    }
+
+    pub fn mean_duration(&self) -> Option<Duration> {
+        self.mean
+    }
+
+    pub fn median_duration(&self) -> Option<Duration> {
+        let mut sorted: Vec<_> = self.samples.iter().copied().collect();
+        sorted.sort_unstable();
+        (sorted.len() >= 3).then(|| sorted[sorted.len() / 2])
+    }
+
+    pub fn is_watched(&self) -> bool {
+        !self.watchers.is_empty()
+    }
+
+    /// Whether members know older counts than these.
+    pub fn has_unsaid_counts(&self, head: &JobHead, lattice: &Lattice) -> bool {
+        head.done != lattice.done()
+    }
+
+    fn rate_milli(&self, now: Time) -> u64 {
+        let second = now.0 / 1_000_000;
+        let recent = self.ends.iter().filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
+        let (count, seconds) = recent.fold((0u64, 0u64), |(sum, n), (_, count)| (sum + u64::from(*count), n + 1));
+        if seconds == 0 {
+            return self.ends.back().map_or(0, |(_, count)| u64::from(*count) * 1000);
+        }
+        count * 1000 / seconds
+    }
+}
+
+impl Coordinator {
+    /// Keeps a watcher until there is news.
+    pub fn watch(&mut self, core: &mut Core, lattice: &Lattice, mut watcher: Watcher) {
+        if watcher.cursor.epoch != self.epoch {
+            watcher.cursor = Cursor { epoch: self.epoch, position: 0 };
+        }
+        let longest = core.mono() + WATCH_WAIT;
+        watcher.until = watcher.until.min(longest);
+        self.progress.watchers.push(watcher);
+        self.serve_watchers(core, lattice);
+        self.wake(core);
+    }
+
+    /// Answers the watchers for whom there is news, or whose time is over.
+    pub(super) fn serve_watchers(&mut self, core: &mut Core, lattice: &Lattice) {
+        if self.progress.watchers.is_empty() {
+            return;
+        }
+        let now = core.mono();
+        let ended = self.head(core).phase.is_ended();
+        let logged = self.progress.log.len() as u32;
+        let is_due = |watcher: &Watcher| ended || watcher.cursor.position < logged || watcher.until <= now;
+        let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
+        self.progress.watchers = waiting;
+        let due: Vec<Watcher> = due;
+        for Watcher { asker, mut cursor, limit, .. } in due {
+            let start = cursor.position.min(logged);
+            let end = logged.min(start.saturating_add(limit.min(RECORD_BATCH as u32)));
+            let tasks = self.progress.log[start as usize..end as usize].to_vec();
+            cursor.position = end;
+            let progress = self.progress(core, lattice);
+            core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
+        }
+    }
+
+    /// The claim is lost: watchers are told nothing new, ask again, and find the new coordinator.
+    pub fn dismiss_watchers(&mut self, core: &mut Core, lattice: &Lattice) {
+        for Watcher { asker, cursor, .. } in std::mem::take(&mut self.progress.watchers) {
+            let progress = self.progress(core, lattice);
+            let tasks = Vec::new();
+            core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
+        }
+    }
+
+    pub fn progress(&self, core: &Core, lattice: &Lattice) -> Progress {
+        let head = self.head(core);
+        let node_line = |(node, work): (&NodeId, &super::NodeWork)| {
+            (*node, core.members.name(*node), work.running, work.queued, work.done)
+        };
+        let idle = |work: &super::NodeWork| work.running + work.queued + work.done == 0;
+        Progress {
+            phase: head.phase,
+            tasks: lattice.tasks(),
+            done: lattice.done(),
+            failed: lattice.failed_for_good(self.failure_limit(core)),
+            running: self.nodes.values().map(|work| work.running).sum(),
+            queued: self.nodes.values().map(|work| work.queued).sum(),
+            failures: self.progress.failures,
+            rate_milli: self.progress.rate_milli(core.mono()),
+            waiting_for: if head.phase.is_ended() { None } else { self.waits_for(core).or_else(|| self.held_back()) },
+            nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
+        }
+    }
+
+    pub fn detail(&self, core: &Core, lattice: &Lattice) -> JobDetail {
+        let mut head = self.head(core).clone();
+        head.done = lattice.done();
+        head.failed = lattice.failed_for_good(self.failure_limit(core));
+        JobDetail { head, progress: self.progress(core, lattice), spec: self.spec.clone() }
+    }
+
+    pub fn list(&self, core: &Core, lattice: &Lattice, filter: TaskFilter, offset: u32, limit: u32) -> Answer {
+        let matches = |line: &TaskLine| match filter {
+            TaskFilter::All => true,
+            TaskFilter::Pending => matches!(line.state, TaskState::Pending | TaskState::Queued),
+            TaskFilter::Running => line.state == TaskState::Running,
+            TaskFilter::Done => line.state == TaskState::Done,
+            TaskFilter::Failed => line.state == TaskState::Failed,
+        };
+        let limit = limit.min(4096) as usize;
+        let all = (0..lattice.tasks()).map(|task| self.line(core, lattice, task));
+        let (mut lines, mut total) = (Vec::new(), 0);
+        for line in all.filter(matches) {
+            if total >= offset && lines.len() < limit {
+                lines.push(line);
+            }
+            total += 1;
+        }
+        Answer::Tasks { lines, total }
+    }
+
+    fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
+        let active = self.active.get(&task).and_then(|attempts| attempts.first());
+        let state = match (lattice.cell(task), active) {
+            (Cell::Done { .. }, _) => TaskState::Done,
+            (_, Some(active)) if active.started.is_some() => TaskState::Running,
+            (_, Some(_)) => TaskState::Queued,
+            (Cell::Failed(count), None) if count >= self.failure_limit(core) => TaskState::Failed,
+            _ if self.head(core).phase == Phase::Cancelled => TaskState::Cancelled,
+            _ => TaskState::Pending,
+        };
+        let running = active.and_then(|active| active.started).map(|started| core.mono() - started);
+        TaskLine {
+            task,
+            state,
+            failures: lattice.failures(task),
+            node: active.map(|active| active.node).or_else(|| self.failed_on.get(&task).copied()),
+            running_ms: running.map(|elapsed| elapsed.as_millis() as u64),
+        }
+    }
+
+    /// Where a task's output is; `None` where the journal has the answer.
+    pub fn locate(&self, lattice: &Lattice, task: TaskIndex) -> Option<Location> {
+        let running = self.active.get(&task).into_iter().flatten().find(|active| active.started.is_some());
+        if let Some(active) = running {
+            return Some(Location::Running { node: active.node, attempt: active.attempt });
+        }
+        matches!(lattice.cell(task), Cell::Unknown).then_some(Location::Nowhere)
+    }
+
+    /// Why the job, or one task of it, is not running.
+    pub fn explain(&self, core: &Core, lattice: &Lattice, task: Option<TaskIndex>) -> Vec<String> {
+        let mut lines = vec![self.explain_job(core, lattice)];
+        if let Some(task) = task {
+            lines.push(self.explain_task(core, lattice, task));
+        }
+        if !self.head(core).phase.is_ended() {
+            lines.extend(self.explain_nodes(core));
+        }
+        lines
+    }
+
+    fn explain_job(&self, core: &Core, lattice: &Lattice) -> String {
+        let head = self.head(core);
+        let who = core.members.name(head.holder);
+        let progress = self.progress(core, lattice);
+        let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
+            (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
+            (Phase::Cancelled, None, _) => "cancelled".into(),
+            (Phase::Done, ..) => "done".into(),
+            (Phase::Failed, ..) => format!("ended with {} failed tasks", progress.failed),
+            (_, _, Some(what)) => format!("waiting for {what}"),
+            _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+        };
+        format!("job {} ({}) is {why}; {who} coordinates it (epoch {})", head.job.short(), head.name, head.epoch)
+    }
+
+    fn explain_task(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> String {
+        let line = self.line(core, lattice, task);
+        let node = line.node.map_or_else(|| "no node".into(), |node| core.members.name(node));
+        let limit = self.failure_limit(core);
+        match line.state {
+            TaskState::Done => format!("task {task} is done"),
+            TaskState::Failed => format!("task {task} failed {} times, the limit being {limit}", line.failures),
+            TaskState::Cancelled => format!("task {task} was cancelled with its job"),
+            TaskState::Running => format!("task {task} runs on {node}"),
+            TaskState::Queued => format!("task {task} waits on {node} for a free slot"),
+            TaskState::Pending if line.failures > 0 => {
+                format!("task {task} failed {} times (last on {node}) and waits to be tried again", line.failures)
+            }
+            TaskState::Pending => format!("task {task} waits for a free slot on any suitable node"),
+        }
+    }
+
+    fn explain_nodes(&self, core: &Core) -> Vec<String> {
+        let describe = |node: NodeId| {
+            let name = core.members.name(node);
+            let Some(info) = core.members.info(node) else { return format!("{name}: it has not described itself yet") };
+            if !core.members.is_reachable(node) {
+                return format!("{name}: not reachable now");
+            }
+            if let Some(objection) = self.objection(info) {
+                return format!("{name}: cannot take it: {objection}");
+            }
+            let slots = info.resources.slots(&self.spec.work.resources);
+            let (running, queued) = self.nodes.get(&node).map_or((0, 0), |work| (work.running, work.queued));
+            format!("{name}: {slots} slots for it; runs {running}, {queued} wait there")
+        };
+        core.members.alive().into_iter().map(describe).collect()
+    }
+}

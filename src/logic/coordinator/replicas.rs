@@ -1,0 +1,132 @@
+//! Who else holds the job's state. New records are pushed to every replica as they come; after a gap (a new replica, a
+//! lost connection, a takeover) both sides compare summaries and send each other what the other lacks.
+
+use super::{Coordinator, Hold};
+use crate::{
+    logic::{core::Core, io::Effect, lattice::Lattice, rank},
+    types::{
+        Message, NodeId, TaskIndex, TaskRecord, Time,
+        limits::{INLINE_SPEC_BYTES, JOB_REPLICAS, RECORD_BATCH},
+    },
+};
+use std::{sync::Arc, time::Duration};
+
+#[derive(Debug, Default)]
+pub struct Replica {
+    /// It has the specification on disk.
+    pub kept: bool,
+    /// It told what it holds, and was sent what it lacked.
+    compared: bool,
+    /// When it was last sent something to answer.
+    asked: Time,
+}
+
+/// A replica that does not answer is asked again after this long.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
+    /// state costs more than a better rank is worth.
+    pub(super) fn recruit(&mut self, core: &mut Core, lattice: &Lattice) {
+        let lost: Vec<_> = self.replicas.keys().copied().filter(|node| !core.members.is_alive(*node)).collect();
+        let any_lost = !lost.is_empty();
+        for node in lost {
+            self.replicas.remove(&node);
+        }
+        let missing = (JOB_REPLICAS - 1).saturating_sub(self.replicas.len());
+        let known = core.directory.get(self.job).map(|head| head.replicas.clone()).unwrap_or_default();
+        let is_new = |node: &NodeId| *node != core.me && !self.replicas.contains_key(node);
+        let usable = core
+            .members
+            .connected()
+            .into_iter()
+            .filter(is_new)
+            .filter(|node| core.members.info(*node).is_some_and(|info| !info.draining));
+        let mut ranked = rank::ranked(self.job, usable);
+        // Who held the state under the last coordinator has most of it already.
+        ranked.sort_by_key(|node| !known.contains(node));
+        for node in ranked.into_iter().take(missing) {
+            self.replicas.insert(node, Replica { asked: core.mono(), ..Replica::default() });
+            self.offer(core, node);
+        }
+        if any_lost {
+            let head = self.head(core).clone();
+            self.publish(core, lattice, head);
+        }
+    }
+
+    fn offer(&self, core: &mut Core, node: NodeId) {
+        let head = self.head(core).clone();
+        let bytes = postcard::to_stdvec(&*self.spec).expect("plain data always encodes");
+        let spec = (bytes.len() <= INLINE_SPEC_BYTES).then(|| self.spec.clone());
+        core.send(node, Message::Offer { head, spec });
+    }
+
+    /// A replica has the specification: now the records.
+    pub fn offer_kept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
+        let Some(replica) = self.replicas.get_mut(&from) else { return };
+        if !std::mem::replace(&mut replica.kept, true) {
+            let head = self.head(core).clone();
+            self.publish(core, lattice, head);
+        }
+        self.resync_replica(core, lattice, from);
+    }
+
+    /// Compares with a replica and sends again what it may have missed.
+    pub(super) fn resync_replica(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
+        let Some(replica) = self.replicas.get_mut(&node) else { return };
+        replica.asked = core.mono();
+        if !replica.kept {
+            return self.offer(core, node);
+        }
+        replica.compared = false;
+        let (job, epoch) = (self.job, self.epoch);
+        core.send(node, Message::Summary { job, epoch, reply: true, summary: lattice.summary() });
+        let batches: Vec<_> = self.results.unconfirmed().map(|(ticket, records)| (ticket, records.clone())).collect();
+        for (ticket, records) in batches {
+            core.send(node, Message::Replicate { job, epoch, ticket, records });
+        }
+    }
+
+    /// A replica told what it holds.
+    pub fn compared(&mut self, from: NodeId) {
+        if let Some(replica) = self.replicas.get_mut(&from) {
+            replica.compared = true;
+        }
+        if let Some(Hold::Recovering { uncompared, .. }) = &mut self.hold {
+            uncompared.remove(&from);
+        }
+        self.end_recovery_if_heard();
+    }
+
+    /// Asks again those that owe an answer.
+    pub(super) fn remind_replicas(&mut self, core: &mut Core, lattice: &Lattice) {
+        let now = core.mono();
+        let unconfirmed = self.results.has_unconfirmed(now, ANSWER_WAIT);
+        let owes = |replica: &Replica| !replica.kept || !replica.compared || unconfirmed;
+        let is_late = |replica: &Replica| owes(replica) && now - replica.asked >= ANSWER_WAIT;
+        let late: Vec<_> = self.replicas.iter().filter(|(_, r)| is_late(r)).map(|(node, _)| *node).collect();
+        for node in late {
+            self.resync_replica(core, lattice, node);
+        }
+    }
+
+    /// Whether some replica still owes an answer.
+    pub(super) fn awaits_replicas(&self) -> bool {
+        self.replicas.values().any(|replica| !replica.kept || !replica.compared)
+    }
+
+    pub(super) fn replicate(&self, core: &mut Core, ticket: u64, records: &[Arc<TaskRecord>]) {
+        let (job, epoch) = (self.job, self.epoch);
+        for (node, _) in self.replicas.iter().filter(|(_, replica)| replica.kept) {
+            core.send(*node, Message::Replicate { job, epoch, ticket, records: records.to_vec() });
+        }
+    }
+}
+
+/// Has records read from the journal and sent, in pieces that fit into messages.
+pub fn send_records(core: &mut Core, to: NodeId, job: crate::types::JobId, epoch: u32, tasks: &[TaskIndex]) {
+    for tasks in tasks.chunks(RECORD_BATCH) {
+        core.effects.push(Effect::SendRecords { to, job, epoch, tasks: tasks.to_vec() });
+    }
+}

@@ -1,0 +1,287 @@
+//! From a reported end of an attempt to a result that counts: bring its blobs here, write it down, have another node
+//! write it down, and only then tell the worker, the lattice and the watchers.
+
+use super::{Coordinator, Hold};
+use crate::{
+    logic::{
+        core::Core,
+        executor::batches,
+        io::{Effect, Keep},
+        lattice::Lattice,
+        timers::Timer,
+    },
+    types::{Attempt, Message, NodeId, TaskIndex, Time, limits, record::TaskRecord},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+type Try = (TaskIndex, Attempt);
+
+/// Records on their way to being durable.
+#[derive(Debug)]
+struct Batch {
+    records: Vec<Arc<TaskRecord>>,
+    since: Time,
+    written: bool,
+    kept_by: BTreeSet<NodeId>,
+}
+
+#[derive(Debug, Default)]
+pub struct Pipeline {
+    /// Accepted in this turn.
+    accepted: Vec<Arc<TaskRecord>>,
+    /// Waiting for their blobs.
+    fetching: BTreeMap<u64, (NodeId, Arc<TaskRecord>)>,
+    /// Being written here and elsewhere.
+    batches: BTreeMap<u64, Batch>,
+    /// Other writes, which nobody waits for but which must not be lost either.
+    writes: BTreeMap<u64, Vec<Keep>>,
+    /// Tasks of all of the above.
+    settling: BTreeSet<TaskIndex>,
+}
+
+impl Pipeline {
+    pub fn is_empty(&self) -> bool {
+        self.settling.is_empty() && self.writes.is_empty()
+    }
+
+    /// Something other than results is still being written.
+    pub fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    pub fn is_settling(&self, task: TaskIndex) -> bool {
+        self.settling.contains(&task)
+    }
+
+    /// Some results have been written here for so long, and nowhere else.
+    pub fn has_unconfirmed(&self, now: Time, age: Duration) -> bool {
+        let is_late = |batch: &Batch| batch.written && batch.kept_by.is_empty() && now - batch.since >= age;
+        self.batches.values().any(is_late)
+    }
+
+    /// Batches that the other nodes have not confirmed, for a replica that may have missed them.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (u64, &Vec<Arc<TaskRecord>>)> {
+        self.batches.iter().map(|(ticket, batch)| (*ticket, &batch.records))
+    }
+}
+
+impl Coordinator {
+    /// News from a node.
+    pub fn report(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        finished: Vec<Arc<TaskRecord>>,
+        free: u32,
+    ) {
+        self.heard(core, from);
+        let now = core.mono();
+        if let Some(work) = self.nodes.get_mut(&from) {
+            work.free = Some((free, now));
+        }
+        let mut known: Vec<Try> = Vec::new();
+        for record in finished {
+            let key = (record.task, record.attempt);
+            if record.task >= lattice.tasks() || lattice.is_done(record.task) {
+                self.drop_active(key.0, key.1);
+                known.push(key);
+            } else if !self.results.is_settling(record.task) {
+                self.accept(core, lattice, from, record);
+            }
+        }
+        if !known.is_empty() {
+            let job = self.job;
+            core.send(from, Message::ReportKept { job, tasks: known });
+        }
+    }
+
+    fn accept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, mut record: Arc<TaskRecord>) {
+        let (task, attempt) = (record.task, record.attempt);
+        let known = self.find_active(task, attempt).is_some();
+        if !record.is_done() && !known {
+            // A failure that nobody waits for any more (stopped, or counted already).
+            let job = self.job;
+            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+        }
+        self.mark_started(core, task, attempt);
+        self.drop_active(task, attempt);
+        self.results.settling.insert(task);
+        if let Some(work) = self.nodes.get_mut(&from) {
+            work.done += u32::from(record.is_done());
+        }
+        let failures = if record.is_done() { 0 } else { lattice.failures(task) + 1 };
+        if record.failures != failures {
+            Arc::make_mut(&mut record).failures = failures;
+        }
+        if from == core.me || record.blobs().next().is_none() {
+            self.results.accepted.push(record);
+        } else {
+            self.fetch(core, from, record);
+        }
+    }
+
+    fn fetch(&mut self, core: &mut Core, from: NodeId, record: Arc<TaskRecord>) {
+        let ticket = core.ticket();
+        let hashes = record.blobs().collect();
+        self.results.fetching.insert(ticket, (from, record));
+        core.effects.push(Effect::FetchBlobs { ticket, hashes, holder: from });
+    }
+
+    /// The blobs of a record are here, or cannot be had: then the attempt came to nothing.
+    pub fn fetched(&mut self, core: &mut Core, ticket: u64, result: &Result<(), String>) -> bool {
+        let Some((from, record)) = self.results.fetching.remove(&ticket) else { return false };
+        match result {
+            Ok(()) => self.results.accepted.push(record),
+            Err(error) => {
+                core.notice(format!("outputs of task {} on {}: {error}", record.task, core.members.name(from)));
+                self.results.settling.remove(&record.task);
+                // Whoever made them is rid of them, and the task is done again.
+                core.send(from, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
+                self.reopen(record.task);
+            }
+        }
+        true
+    }
+
+    /// Writes what this turn accepted, here and on the replicas.
+    pub(super) fn flush_results(&mut self, core: &mut Core) {
+        for records in batches(std::mem::take(&mut self.results.accepted)) {
+            let ticket = core.ticket();
+            let keep = records.iter().cloned().map(Keep::Task).collect();
+            core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
+            self.replicate(core, ticket, &records);
+            let batch = Batch { records, since: core.mono(), written: false, kept_by: BTreeSet::new() };
+            self.results.batches.insert(ticket, batch);
+            self.wake(core);
+        }
+    }
+
+    /// Writes something that nobody waits for.
+    pub(super) fn persist(&mut self, core: &mut Core, records: Vec<Keep>) {
+        let ticket = core.ticket();
+        self.results.writes.insert(ticket, records.clone());
+        core.effects.push(Effect::Persist { job: self.job, records, ticket });
+    }
+
+    /// A write ended; false if it was not ours. A failed one holds the job back and is tried again.
+    pub fn persisted(
+        &mut self,
+        core: &mut Core,
+        lattice: &mut Lattice,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        let ours = self.results.batches.contains_key(&ticket) || self.results.writes.contains_key(&ticket);
+        if !ours {
+            return false;
+        }
+        if let Err(error) = result {
+            if !matches!(self.hold, Some(Hold::Storage(_))) {
+                core.notice(format!("job {} stands still: its journal cannot be written: {error}", self.job));
+            }
+            self.hold = Some(Hold::Storage(error.clone()));
+            core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
+            return true;
+        }
+        if matches!(self.hold, Some(Hold::Storage(_))) {
+            self.hold = None;
+            core.notice(format!("job {} goes on: its journal can be written again", self.job));
+        }
+        if self.results.writes.remove(&ticket).is_none()
+            && let Some(batch) = self.results.batches.get_mut(&ticket)
+        {
+            batch.written = true;
+            self.settle(core, lattice, ticket);
+        }
+        true
+    }
+
+    /// Tries a failed write again; false if it was not ours.
+    pub fn rewrite(&mut self, core: &mut Core, ticket: u64) -> bool {
+        let records = match (self.results.batches.get(&ticket), self.results.writes.get(&ticket)) {
+            (Some(batch), _) => batch.records.iter().cloned().map(Keep::Task).collect(),
+            (None, Some(records)) => records.clone(),
+            (None, None) => return false,
+        };
+        core.effects.push(Effect::Persist { job: self.job, records, ticket });
+        true
+    }
+
+    /// A replica has a batch on its disk.
+    pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
+        if let Some(batch) = self.results.batches.get_mut(&ticket) {
+            batch.kept_by.insert(from);
+            self.settle(core, lattice, ticket);
+        }
+    }
+
+    /// Fewer replicas may be needed than before.
+    pub(super) fn settle_all(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        let tickets: Vec<_> = self.results.batches.keys().copied().collect();
+        for ticket in tickets {
+            self.settle(core, lattice, ticket);
+        }
+    }
+
+    /// If a batch is durable, it counts.
+    fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
+        let alone = !core.members.has_company();
+        let Some(batch) = self.results.batches.get(&ticket) else { return };
+        if !batch.written || (batch.kept_by.is_empty() && !alone) {
+            return;
+        }
+        let batch = self.results.batches.remove(&ticket).expect("found above");
+        let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
+        for record in batch.records {
+            acknowledged.entry(record.node).or_default().push((record.task, record.attempt));
+            self.results.settling.remove(&record.task);
+            self.count(core, lattice, &record);
+        }
+        for (node, tasks) in acknowledged {
+            core.send(node, Message::ReportKept { job: self.job, tasks });
+        }
+    }
+
+    /// A record is durable: it enters the lattice, and whoever watches may see it.
+    fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
+        let limit = self.failure_limit(core);
+        lattice.merge(record);
+        self.progress.record(core.mono(), record);
+        if lattice.is_done(record.task) {
+            self.orders.remove(&record.task);
+            self.failed_on.remove(&record.task);
+            self.stop_task(core, record.task);
+            self.progress.ended(record.task);
+        } else if lattice.failures(record.task) >= limit {
+            self.stop_task(core, record.task);
+            self.progress.ended(record.task);
+        } else {
+            self.failed(record);
+        }
+    }
+
+    /// Records that a replica had and we had not: they count once they are on our disk too.
+    pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
+        let is_news = |record: &&Arc<TaskRecord>| {
+            let (task, failures) = (record.task, record.failures);
+            let known = if record.is_done() { lattice.is_done(task) } else { lattice.failures(task) >= failures };
+            task < lattice.tasks() && !known && !lattice.is_done(task) && !self.results.is_settling(task)
+        };
+        let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
+        if news.is_empty() {
+            return;
+        }
+        self.results.settling.extend(news.iter().map(|record| record.task));
+        let ticket = core.ticket();
+        let keep = news.iter().cloned().map(Keep::Task).collect();
+        core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
+        let batch = Batch { records: news, since: core.mono(), written: false, kept_by: BTreeSet::from([from]) };
+        self.results.batches.insert(ticket, batch);
+        self.wake(core);
+    }
+}

@@ -1,0 +1,507 @@
+//! What this node runs for others: the queue of ordered tasks, the resources that running ones hold, and the results
+//! that no coordinator has acknowledged yet.
+//!
+//! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
+//! the coordinator in one report.
+
+use super::{core::Core, io::Effect, timers::Timer};
+use crate::types::{
+    Attempt, JobHead, JobId, Message, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
+    limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
+    message::{Assignment, Inventory},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+/// A task that waits longer than this for resources stops smaller ones from slipping past it.
+const STARVATION: Duration = Duration::from_secs(5);
+/// Unacknowledged results are reported again after this long.
+const REREPORT: Duration = Duration::from_secs(2);
+
+type Try = (TaskIndex, Attempt);
+
+/// A task that holds resources.
+#[derive(Debug)]
+struct Running {
+    gpus: Vec<(usize, u32)>,
+    /// Ordered to stop: nothing is reported of it but that it is given back, if `give_back`.
+    stopping: bool,
+    give_back: bool,
+}
+
+/// What this node has of one job.
+#[derive(Debug)]
+struct Ordered {
+    coordinator: NodeId,
+    epoch: u32,
+    work: Arc<WorkSpec>,
+    queue: VecDeque<Assignment>,
+    running: BTreeMap<Try, Running>,
+    unacknowledged: BTreeMap<Try, Arc<TaskRecord>>,
+    /// Since when the first of the queue waits for resources that are taken.
+    blocked_since: Option<Time>,
+    news: News,
+}
+
+/// What the coordinator has not been told yet.
+#[derive(Debug, Default)]
+struct News {
+    started: Vec<Try>,
+    finished: Vec<Arc<TaskRecord>>,
+    returned: Vec<Try>,
+}
+
+/// One graphics card's free share.
+#[derive(Debug)]
+struct Card {
+    uuid: [u8; 16],
+    free_milli: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Executor {
+    free: Resources,
+    capacity: Resources,
+    cards: Vec<Card>,
+    jobs: BTreeMap<JobId, Ordered>,
+    /// Jobs with news for their coordinators.
+    dirty: BTreeSet<JobId>,
+    rereport_set: bool,
+    leaving: bool,
+}
+
+impl Executor {
+    /// What the node offers. Running tasks keep what they hold.
+    pub fn set_capacity(&mut self, capacity: Resources, gpu_uuids: &[[u8; 16]]) {
+        let mut free = capacity.clone();
+        let held: Vec<Resources> = self.running_works().map(|work| work.resources.clone()).collect();
+        for need in &held {
+            if free.fits(need) {
+                free.take(need);
+            }
+        }
+        self.free = free;
+        self.capacity = capacity;
+        if self.cards.len() != gpu_uuids.len() {
+            self.cards = gpu_uuids.iter().map(|uuid| Card { uuid: *uuid, free_milli: 1000 }).collect();
+        }
+    }
+
+    fn running_works(&self) -> impl Iterator<Item = &Arc<WorkSpec>> {
+        self.jobs.values().flat_map(|job| job.running.keys().map(|_| &job.work))
+    }
+
+    /// Orders from a coordinator.
+    pub fn assign(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        (job, epoch): (JobId, u32),
+        work: Option<Arc<WorkSpec>>,
+        tasks: Vec<Assignment>,
+    ) {
+        if !obeys(core, job, epoch, from) {
+            return;
+        }
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            let Some(work) = work else {
+                return core.send(from, Message::NeedWork { job, epoch });
+            };
+            self.jobs.insert(job, Ordered::new(from, epoch, work));
+            return self.assign(core, from, (job, epoch), None, tasks);
+        };
+        let refused = self.leaving || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
+        for assignment in tasks {
+            let key = (assignment.task, assignment.attempt);
+            if refused {
+                ordered.news.returned.push(key);
+                self.dirty.insert(job);
+            } else if !ordered.holds(key) {
+                ordered.queue.push_back(assignment);
+            }
+        }
+        self.start_what_fits(core);
+        if !self.jobs[&job].queue.is_empty() {
+            // The coordinator may know an idler node for what waits here.
+            self.dirty.insert(job);
+        }
+    }
+
+    /// Gives back up to `count` tasks from the end of the queue.
+    pub fn recall(&mut self, core: &Core, from: NodeId, job: JobId, epoch: u32, count: u32) {
+        if !obeys(core, job, epoch, from) {
+            return;
+        }
+        let Some(ordered) = self.jobs.get_mut(&job) else { return };
+        for _ in 0..count {
+            let Some(assignment) = ordered.queue.pop_back() else { break };
+            ordered.news.returned.push((assignment.task, assignment.attempt));
+        }
+        // Even "nothing to give back" is an answer that the coordinator waits for.
+        self.dirty.insert(job);
+    }
+
+    pub fn stop(&mut self, core: &mut Core, from: NodeId, job: JobId, epoch: u32, tasks: &[Try]) {
+        if !obeys(core, job, epoch, from) {
+            return;
+        }
+        let Some(ordered) = self.jobs.get_mut(&job) else { return };
+        for key in tasks {
+            ordered.queue.retain(|assignment| (assignment.task, assignment.attempt) != *key);
+            ordered.unacknowledged.remove(key);
+            ordered.stop_running(core, job, *key, false);
+        }
+        self.start_what_fits(core);
+    }
+
+    /// Answers what this node holds of a job; results on their way are told again.
+    pub fn holding(&mut self, core: &mut Core, to: NodeId, job: JobId, epoch: u32, sequence: u64) {
+        if !obeys(core, job, epoch, to) {
+            return;
+        }
+        let inventory = self.jobs.get(&job).map(Ordered::inventory).unwrap_or_default();
+        if let Some(ordered) = self.jobs.get_mut(&job) {
+            ordered.coordinator = to;
+            ordered.epoch = epoch;
+            ordered.news.finished = ordered.unacknowledged.values().cloned().collect();
+            self.dirty.insert(job);
+            // The report goes first: what is finished must not look lost.
+            self.report_job(core, job);
+        }
+        core.send(to, Message::Holding { job, epoch, sequence, inventory });
+    }
+
+    /// The coordinator has these results safe.
+    pub fn kept(&mut self, job: JobId, tasks: &[Try]) {
+        if let Some(ordered) = self.jobs.get_mut(&job) {
+            for key in tasks {
+                ordered.unacknowledged.remove(key);
+            }
+        }
+    }
+
+    /// A job's head changed: another coordinator, or the end.
+    pub fn head_changed(&mut self, core: &mut Core, head: &JobHead) {
+        let Some(ordered) = self.jobs.get_mut(&head.job) else { return };
+        if head.phase.is_ended() || head.cancelled {
+            ordered.queue.clear();
+            let running: Vec<_> = ordered.running.keys().copied().collect();
+            for key in running {
+                ordered.stop_running(core, head.job, key, false);
+            }
+            if head.phase.is_ended() {
+                ordered.unacknowledged.clear();
+            }
+        } else if ordered.epoch < head.epoch || ordered.coordinator != head.holder {
+            ordered.epoch = head.epoch;
+            ordered.coordinator = head.holder;
+        }
+        self.forget_if_idle(core, head.job);
+        self.start_what_fits(core);
+    }
+
+    pub fn started(&mut self, job: JobId, key: Try) {
+        if let Some(ordered) = self.jobs.get_mut(&job) {
+            ordered.news.started.push(key);
+            self.dirty.insert(job);
+        }
+    }
+
+    /// An attempt ended by itself.
+    pub fn ended(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
+        let key = (record.task, record.attempt);
+        let Some(released) = self.release(job, key) else { return };
+        if released.stopping {
+            return self.after_stop(core, job, key, released.give_back);
+        }
+        let record = Arc::new(record);
+        let ordered = self.jobs.get_mut(&job).expect("release() found the job");
+        ordered.unacknowledged.insert(key, record.clone());
+        ordered.news.finished.push(record);
+        self.dirty.insert(job);
+        self.start_what_fits(core);
+        if !self.rereport_set {
+            self.rereport_set = true;
+            core.after(REREPORT, Timer::Rereport);
+        }
+    }
+
+    /// An attempt that was ordered to stop is gone.
+    pub fn stopped(&mut self, core: &mut Core, job: JobId, key: Try) {
+        let Some(released) = self.release(job, key) else { return };
+        self.after_stop(core, job, key, released.give_back);
+    }
+
+    fn after_stop(&mut self, core: &mut Core, job: JobId, key: Try, give_back: bool) {
+        if give_back && let Some(ordered) = self.jobs.get_mut(&job) {
+            ordered.news.returned.push(key);
+            self.dirty.insert(job);
+        }
+        self.start_what_fits(core);
+        if core.directory.get(job).is_none_or(|head| head.phase.is_ended()) {
+            self.forget_if_idle(core, job);
+        }
+    }
+
+    /// Gives back what waits and stops what runs.
+    pub fn leave(&mut self, core: &mut Core) {
+        self.leaving = true;
+        let jobs: Vec<_> = self.jobs.keys().copied().collect();
+        for job in jobs {
+            let ordered = self.jobs.get_mut(&job).expect("a key of the map");
+            let waiting = ordered.queue.drain(..).map(|assignment| (assignment.task, assignment.attempt));
+            ordered.news.returned.extend(waiting);
+            let running: Vec<_> = ordered.running.keys().copied().collect();
+            for key in running {
+                ordered.stop_running(core, job, key, true);
+            }
+            self.dirty.insert(job);
+        }
+    }
+
+    /// Nothing runs and nothing is unacknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.values().all(|job| job.running.is_empty() && job.unacknowledged.is_empty())
+    }
+
+    pub fn has_news(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Big tasks may have waited long enough by now.
+    pub fn retry_start(&mut self, core: &mut Core) {
+        self.start_what_fits(core);
+    }
+
+    /// Results that nobody acknowledged are told again: the report, or its receiver, may have been lost.
+    pub fn rereport(&mut self, core: &mut Core) {
+        self.rereport_set = false;
+        for (job, ordered) in &mut self.jobs {
+            if !ordered.unacknowledged.is_empty() {
+                ordered.news.finished = ordered.unacknowledged.values().cloned().collect();
+                self.dirty.insert(*job);
+            }
+        }
+        if !self.dirty.is_empty() {
+            self.rereport_set = true;
+            core.after(REREPORT, Timer::Rereport);
+        }
+    }
+
+    /// Sends the turn's news. Called at the end of every turn.
+    pub fn flush(&mut self, core: &mut Core) {
+        for job in std::mem::take(&mut self.dirty) {
+            self.report_job(core, job);
+        }
+    }
+
+    pub fn load(&self) -> NodeLoad {
+        let jobs = self.jobs.iter().filter(|(_, job)| !job.running.is_empty());
+        NodeLoad {
+            running: self.jobs.values().map(|job| job.running.len() as u32).sum(),
+            queued: self.jobs.values().map(|job| job.queue.len() as u32).sum(),
+            jobs: jobs.map(|(id, job)| (*id, job.work.name.clone(), job.running.len() as u32)).collect(),
+            ..NodeLoad::default()
+        }
+    }
+
+    fn report_job(&mut self, core: &mut Core, job: JobId) {
+        self.dirty.remove(&job);
+        let Some(ordered) = self.jobs.get_mut(&job) else { return };
+        let News { started, finished, returned } = std::mem::take(&mut ordered.news);
+        let waiting = ordered.queue.len() as u32;
+        let free = self.free.slots(&ordered.work.resources).saturating_sub(waiting);
+        let (to, epoch) = (ordered.coordinator, ordered.epoch);
+        let mut batches = batches(finished).into_iter();
+        let finished = batches.next().unwrap_or_default();
+        core.send(to, Message::Report { job, epoch, started, finished, returned, free });
+        for finished in batches {
+            let (started, returned) = (Vec::new(), Vec::new());
+            core.send(to, Message::Report { job, epoch, started, finished, returned, free });
+        }
+    }
+
+    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
+    fn start_what_fits(&mut self, core: &mut Core) {
+        if self.leaving {
+            return;
+        }
+        let mut order: Vec<_> = self.jobs.iter().filter(|(_, job)| !job.queue.is_empty()).collect();
+        order.sort_by_key(|(id, job)| (std::cmp::Reverse(job.work.priority), job.running.len(), **id));
+        let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
+        while let Some(job) = candidates.pop_front() {
+            let ordered = self.jobs.get_mut(&job).expect("only keys of the map are candidates");
+            let need = &ordered.work.resources;
+            let cards = if self.free.fits(need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
+            let Some(cards) = cards else {
+                if self.starves(core, job) {
+                    return;
+                }
+                continue;
+            };
+            ordered.blocked_since = None;
+            self.start_first(core, job, cards);
+            let ordered = &self.jobs[&job];
+            if ordered.queue.is_empty() {
+                continue;
+            }
+            // Of equal priority, the job that now runs least is next.
+            let (priority, running) = (ordered.work.priority, ordered.running.len());
+            let goes_before = |other: &JobId| {
+                let other = &self.jobs[other];
+                other.work.priority < priority || (other.work.priority == priority && other.running.len() > running)
+            };
+            let position = candidates.iter().position(goes_before).unwrap_or(candidates.len());
+            candidates.insert(position, job);
+        }
+    }
+
+    /// Notes that a job's first task waits; true once it has waited so long that nothing may slip past it.
+    fn starves(&mut self, core: &mut Core, job: JobId) -> bool {
+        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
+        let now = core.mono();
+        let Some(since) = ordered.blocked_since else {
+            ordered.blocked_since = Some(now);
+            core.after(STARVATION, Timer::Execute);
+            return false;
+        };
+        now - since >= STARVATION
+    }
+
+    fn start_first(&mut self, core: &mut Core, job: JobId, gpus: Vec<(usize, u32)>) {
+        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
+        let assignment = ordered.queue.pop_front().expect("a job with a queue");
+        self.free.take(&ordered.work.resources);
+        for (card, share) in &gpus {
+            self.cards[*card].free_milli -= share;
+        }
+        let uuids = gpus.iter().map(|(card, _)| self.cards[*card].uuid).collect();
+        let holders = holders(core, job, ordered.coordinator);
+        let Assignment { task, attempt, params } = assignment;
+        ordered.running.insert((task, attempt), Running { gpus, stopping: false, give_back: false });
+        let work = ordered.work.clone();
+        core.effects.push(Effect::StartTask { job, task, attempt, work, params, gpus: uuids, holders });
+    }
+
+    fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
+        let ordered = self.jobs.get_mut(&job)?;
+        let running = ordered.running.remove(&key)?;
+        self.free.give(&ordered.work.resources);
+        for (card, share) in &running.gpus {
+            if let Some(card) = self.cards.get_mut(*card) {
+                card.free_milli += share;
+            }
+        }
+        Some(running)
+    }
+
+    fn forget_if_idle(&mut self, core: &mut Core, job: JobId) {
+        let idle = self.jobs.get(&job).is_some_and(|ordered| ordered.running.is_empty() && ordered.queue.is_empty());
+        let ended = core.directory.get(job).is_none_or(|head| head.phase.is_ended());
+        if idle && ended {
+            self.jobs.remove(&job);
+            core.effects.push(Effect::ForgetWork { job });
+        }
+    }
+}
+
+impl Ordered {
+    fn new(coordinator: NodeId, epoch: u32, work: Arc<WorkSpec>) -> Self {
+        Self {
+            coordinator,
+            epoch,
+            work,
+            queue: VecDeque::new(),
+            running: BTreeMap::new(),
+            unacknowledged: BTreeMap::new(),
+            blocked_since: None,
+            news: News::default(),
+        }
+    }
+
+    fn holds(&self, key: Try) -> bool {
+        let queued = || self.queue.iter().any(|assignment| (assignment.task, assignment.attempt) == key);
+        self.running.contains_key(&key) || self.unacknowledged.contains_key(&key) || queued()
+    }
+
+    fn inventory(&self) -> Inventory {
+        let queued = self.queue.iter().map(|assignment| (assignment.task, assignment.attempt)).collect();
+        let running = self.running.iter().filter(|(_, running)| !running.stopping).map(|(key, _)| *key).collect();
+        Inventory { queued, running }
+    }
+
+    fn stop_running(&mut self, core: &mut Core, job: JobId, key: Try, give_back: bool) {
+        if let Some(running) = self.running.get_mut(&key)
+            && !running.stopping
+        {
+            running.stopping = true;
+            running.give_back = give_back;
+            core.effects.push(Effect::StopTask { job, task: key.0, attempt: key.1 });
+        }
+    }
+}
+
+/// Whether an order may be obeyed: nobody with a better claim to the job is known.
+fn obeys(core: &Core, job: JobId, epoch: u32, from: NodeId) -> bool {
+    core.directory.get(job).is_none_or(|head| epoch > head.epoch || (epoch == head.epoch && from == head.holder))
+}
+
+/// Who has the job's inputs, the most likely first.
+fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
+    let mut holders = vec![coordinator];
+    if let Some(head) = core.directory.get(job) {
+        holders.extend(head.replicas.iter().copied());
+        holders.push(head.submitter);
+    }
+    holders.retain(|node| *node != core.me);
+    let mut seen = BTreeSet::new();
+    holders.retain(|node| seen.insert(*node));
+    holders
+}
+
+/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole numbers, else a share
+/// of the fullest card that still has room, so that fractions pack on the fewest cards.
+fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
+    if milli == 0 {
+        return Some(Vec::new());
+    }
+    if milli < 1000 {
+        let roomy = cards.iter().enumerate().filter(|(_, card)| card.free_milli >= milli);
+        let (index, _) = roomy.min_by_key(|(_, card)| card.free_milli)?;
+        return Some(vec![(index, milli)]);
+    }
+    let whole = cards.iter().enumerate().filter(|(_, card)| card.free_milli == 1000);
+    let picked: Vec<_> = whole.take(milli.div_ceil(1000) as usize).map(|(index, _)| (index, 1000)).collect();
+    (picked.len() == milli.div_ceil(1000) as usize).then_some(picked)
+}
+
+/// Records in batches that fit into messages.
+pub fn batches(records: Vec<Arc<TaskRecord>>) -> Vec<Vec<Arc<TaskRecord>>> {
+    let mut batches = Vec::new();
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    for record in records {
+        let size = record_bytes(&record);
+        if !batch.is_empty() && (bytes + size > RECORD_BATCH_BYTES || batch.len() == crate::types::limits::RECORD_BATCH)
+        {
+            batches.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+        bytes += size;
+        batch.push(record);
+    }
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    batches
+}
+
+/// About how many bytes a record's encoding takes.
+fn record_bytes(record: &TaskRecord) -> usize {
+    let files: usize = record.outputs.iter().map(|file| file.path.len() + 48).sum();
+    let value = record.value.as_ref().map_or(0, String::len);
+    128 + record.stdout.tail.len() + record.stderr.tail.len() + value + files
+}

@@ -1,0 +1,178 @@
+//! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
+
+use crate::types::{
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, NodeLoad, Params, Query, QueryError,
+    TaskIndex, TaskRecord, Time, WorkSpec,
+    query::{Cursor, Progress, Stream},
+};
+use std::{net::SocketAddr, sync::Arc};
+
+/// The two clocks of a turn. Logic decides by `mono` alone; `wall_ms` only ends up in records for people.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Now {
+    pub mono: Time,
+    /// Milliseconds since 1970.
+    pub wall_ms: u64,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// Time passed: whatever `State::next_deadline` named may be due.
+    Tick,
+    PeerUp(NodeId),
+    PeerDown(NodeId),
+    /// The peer's process is gone for certain.
+    PeerRefused(NodeId),
+    Message {
+        from: NodeId,
+        message: Message,
+    },
+    /// A local user's question; `id` is unique while the question is open.
+    Ask {
+        id: u64,
+        query: Query,
+    },
+    Persisted {
+        ticket: u64,
+        result: Result<(), String>,
+    },
+    Fetched {
+        ticket: u64,
+        result: Result<(), String>,
+    },
+    /// Answer to `Effect::LoadSpec`.
+    SpecLoaded {
+        job: JobId,
+        spec: Result<Arc<JobSpec>, String>,
+    },
+    TaskStarted {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+    },
+    TaskEnded {
+        job: JobId,
+        record: Box<TaskRecord>,
+    },
+    TaskStopped {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+    },
+    /// This node's description changed.
+    Info(NodeInfo),
+    /// Give everything back and go.
+    Leave,
+}
+
+/// Who asked a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asker {
+    Local(u64),
+    Remote(NodeId, u64),
+}
+
+/// What the core keeps of a job on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Keep {
+    Spec(Arc<JobSpec>),
+    Head(JobHead),
+    Task(Arc<TaskRecord>),
+}
+
+/// Something to be done. The order matters: earlier first.
+#[derive(Debug)]
+pub enum Effect {
+    Send {
+        to: NodeId,
+        message: Message,
+    },
+    Connect {
+        peer: NodeId,
+        addrs: Vec<SocketAddr>,
+    },
+    Answer {
+        id: u64,
+        answer: Result<Answer, QueryError>,
+    },
+    /// An `Answer::Watch` with the records of these tasks, from the journal. `cursor` is behind the last of them.
+    AnswerWatch {
+        to: Asker,
+        job: JobId,
+        cursor: Cursor,
+        progress: Progress,
+        tasks: Vec<TaskIndex>,
+    },
+    /// An `Answer::Where(Ended)` with the record of the task, from the journal.
+    AnswerRecord {
+        to: Asker,
+        job: JobId,
+        task: TaskIndex,
+    },
+    /// An `Answer::Log` from a task that runs here.
+    AnswerLog {
+        to: Asker,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        stream: Stream,
+        offset: u64,
+    },
+    /// An `Answer::Load`, completed with what the operating system says.
+    AnswerLoad {
+        to: Asker,
+        load: NodeLoad,
+    },
+    /// `Message::Replicate`s (ticket 0) with the records of these tasks, from the journal.
+    SendRecords {
+        to: NodeId,
+        job: JobId,
+        epoch: u32,
+        tasks: Vec<TaskIndex>,
+    },
+    /// Append to the job's journal; `Input::Persisted` follows.
+    Persist {
+        job: JobId,
+        records: Vec<Keep>,
+        ticket: u64,
+    },
+    /// Bring these blobs here; `Input::Fetched` follows.
+    FetchBlobs {
+        ticket: u64,
+        hashes: Vec<BlobHash>,
+        holder: NodeId,
+    },
+    /// Bring and decode a specification; `Input::SpecLoaded` follows.
+    LoadSpec {
+        job: JobId,
+        hash: BlobHash,
+        holders: Vec<NodeId>,
+    },
+    StartTask {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        work: Arc<WorkSpec>,
+        params: Params,
+        gpus: Vec<[u8; 16]>,
+        holders: Vec<NodeId>,
+    },
+    StopTask {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+    },
+    /// Nothing of this job runs here any more: its files may go.
+    ForgetWork {
+        job: JobId,
+    },
+    /// The job is too old to be kept.
+    ForgetJob {
+        job: JobId,
+    },
+    /// Something that the operator should read in the log.
+    Notice(String),
+    /// All work is given back; the node may end.
+    Left,
+}

@@ -1,0 +1,165 @@
+//! What is known of a job's tasks: a join-semilattice.
+//!
+//! Per task: `Unknown < Failed(1) < Failed(2) < … < Done(key)`, and of two `Done`s the one with the smaller key
+//! `(attempt, stamp)` is the join. Per job it is the product of its tasks. So replicas that merged the same records, in
+//! any order and any number of times, agree; no quorum is needed.
+
+use crate::types::{Attempt, TaskIndex, TaskRecord, message::Summary};
+use std::collections::BTreeMap;
+
+/// The state of one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cell {
+    #[default]
+    Unknown,
+    Failed(u32),
+    Done {
+        attempt: Attempt,
+        stamp: u64,
+    },
+}
+
+impl Cell {
+    /// What a record says.
+    pub fn of(record: &TaskRecord) -> Cell {
+        if record.is_done() {
+            Cell::Done { attempt: record.attempt, stamp: record.stamp() }
+        } else {
+            Cell::Failed(record.failures.max(1))
+        }
+    }
+
+    /// The least upper bound.
+    pub fn join(self, other: Cell) -> Cell {
+        use Cell::{Done, Failed, Unknown};
+        match (self, other) {
+            (Unknown, any) | (any, Unknown) => any,
+            (Failed(a), Failed(b)) => Failed(a.max(b)),
+            (Failed(_), done @ Done { .. }) | (done @ Done { .. }, Failed(_)) => done,
+            (Done { attempt: a, stamp: s }, Done { attempt: b, stamp: t }) => {
+                if (a, s) <= (b, t) {
+                    self
+                } else {
+                    other
+                }
+            }
+        }
+    }
+}
+
+/// The state of a job. Memory: one bit a task, 16 bytes more for those that are done, some more for failed ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lattice {
+    tasks: u32,
+    /// Cells of all tasks below `cells.len()`; above they are unknown.
+    cells: Vec<Cell>,
+    done: u32,
+    /// How often the tasks that are not done failed.
+    failures: BTreeMap<TaskIndex, u32>,
+    /// How many tasks failed how often: `failed_for_good` is asked every turn.
+    tally: BTreeMap<u32, u32>,
+}
+
+impl Lattice {
+    pub fn new(tasks: u32) -> Self {
+        Self { tasks, cells: Vec::new(), done: 0, failures: BTreeMap::new(), tally: BTreeMap::new() }
+    }
+
+    pub fn tasks(&self) -> u32 {
+        self.tasks
+    }
+
+    pub fn done(&self) -> u32 {
+        self.done
+    }
+
+    pub fn cell(&self, task: TaskIndex) -> Cell {
+        self.cells.get(task as usize).copied().unwrap_or_default()
+    }
+
+    pub fn is_done(&self, task: TaskIndex) -> bool {
+        matches!(self.cell(task), Cell::Done { .. })
+    }
+
+    /// How often a task that is not done failed.
+    pub fn failures(&self, task: TaskIndex) -> u32 {
+        self.failures.get(&task).copied().unwrap_or(0)
+    }
+
+    /// Tasks that are not done and failed, with how often.
+    pub fn failed(&self) -> impl Iterator<Item = (TaskIndex, u32)> + '_ {
+        self.failures.iter().map(|(task, count)| (*task, *count))
+    }
+
+    /// How many tasks failed at least `limit` times.
+    pub fn failed_for_good(&self, limit: u32) -> u32 {
+        self.tally.range(limit..).map(|(_, tasks)| tasks).sum()
+    }
+
+    /// Joins what a record says; true if that is news. A task beyond the job's is never news.
+    pub fn merge(&mut self, record: &TaskRecord) -> bool {
+        self.join_cell(record.task, Cell::of(record))
+    }
+
+    fn join_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {
+        if task >= self.tasks {
+            return false;
+        }
+        let before = self.cell(task);
+        let after = before.join(cell);
+        if after == before {
+            return false;
+        }
+        if self.cells.len() <= task as usize {
+            self.cells.resize(task as usize + 1, Cell::Unknown);
+        }
+        self.cells[task as usize] = after;
+        match after {
+            Cell::Done { .. } => {
+                self.set_failures(task, None);
+                self.done += u32::from(!matches!(before, Cell::Done { .. }));
+            }
+            Cell::Failed(count) => self.set_failures(task, Some(count)),
+            Cell::Unknown => {}
+        }
+        true
+    }
+
+    fn set_failures(&mut self, task: TaskIndex, count: Option<u32>) {
+        let before = match count {
+            Some(count) => self.failures.insert(task, count),
+            None => self.failures.remove(&task),
+        };
+        if let Some(tasks) = before.and_then(|before| self.tally.get_mut(&before)) {
+            *tasks -= 1;
+        }
+        if let Some(count) = count {
+            *self.tally.entry(count).or_default() += 1;
+        }
+    }
+
+    /// What this replica holds, small enough to send.
+    pub fn summary(&self) -> Summary {
+        let mut done = vec![0u8; (self.cells.len()).div_ceil(8)];
+        for (task, cell) in self.cells.iter().enumerate() {
+            if matches!(cell, Cell::Done { .. }) {
+                done[task / 8] |= 1 << (task % 8);
+            }
+        }
+        Summary { done, failed: self.failed().collect() }
+    }
+
+    /// The tasks of which this replica knows more than the other.
+    pub fn ahead_of(&self, other: &Summary) -> Vec<TaskIndex> {
+        let their_done = |task: usize| other.done.get(task / 8).is_some_and(|byte| byte & (1 << (task % 8)) != 0);
+        let their_failures: BTreeMap<_, _> = other.failed.iter().copied().collect();
+        let is_ahead = |(task, cell): (usize, &Cell)| match cell {
+            Cell::Unknown => false,
+            _ if their_done(task) => false,
+            Cell::Done { .. } => true,
+            Cell::Failed(count) => their_failures.get(&(task as u32)).copied().unwrap_or(0) < *count,
+        };
+        let indexed = self.cells.iter().enumerate();
+        indexed.filter(|entry| is_ahead(*entry)).map(|(task, _)| task as TaskIndex).collect()
+    }
+}

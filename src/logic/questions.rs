@@ -1,0 +1,216 @@
+//! Users' questions: answered here where possible, else passed to whoever can, again and again until the answer comes
+//! or time is up. A takeover in between goes unnoticed by the user.
+
+use super::{
+    State,
+    coordinator::Watcher,
+    io::{Asker, Effect},
+    timers::Timer,
+};
+use crate::types::{
+    Answer, JobId, Message, NodeId, Query, QueryError, Time, limits,
+    query::{Location, MemberLine},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Open questions are looked at this often.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Questions that were passed on, or wait for someone to pass them to.
+#[derive(Debug, Default)]
+pub struct Questions {
+    open: BTreeMap<u64, Open>,
+    timer_set: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    query: Query,
+    sent_to: Option<NodeId>,
+    deadline: Time,
+}
+
+impl State {
+    pub(super) fn ask(&mut self, asker: Asker, query: Query) {
+        match query {
+            Query::Submit { spec } => self.submit(asker, spec),
+            Query::Nodes => {
+                let answer = Answer::Nodes(self.member_lines());
+                self.core.answer(asker, Ok(answer));
+            }
+            Query::Jobs => {
+                let heads = self.core.directory.iter().cloned().collect();
+                self.core.answer(asker, Ok(Answer::Jobs(heads)));
+            }
+            query => self.ask_whoever_knows(asker, query),
+        }
+    }
+
+    fn ask_whoever_knows(&mut self, asker: Asker, query: Query) {
+        match (self.who_knows(&query), asker) {
+            (Ok(Some(node)), _) if node == self.core.me => self.answer_here(asker, query),
+            (Err(error), _) => self.core.answer(asker, Err(error)),
+            // Questions travel one step: the asker finds another way.
+            (Ok(_), Asker::Remote(..)) => {
+                let job = query.coordinator_of().unwrap_or(JobId(0));
+                self.core.answer(asker, Err(self.no_coordinator(job)));
+            }
+            (Ok(to), Asker::Local(id)) => {
+                let patience = match &query {
+                    Query::Watch { wait_ms, .. } => Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT),
+                    _ => Duration::ZERO,
+                };
+                let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
+                if let Some(node) = to {
+                    self.core.send(node, Message::Ask { id, query: query.clone() });
+                }
+                self.questions.open.insert(id, Open { query, sent_to: to, deadline });
+                self.set_question_timer();
+            }
+        }
+    }
+
+    /// The node that can answer; `None` if there is none just now.
+    fn who_knows(&self, query: &Query) -> Result<Option<NodeId>, QueryError> {
+        if let Some(node) = query.node() {
+            let known = self.core.members.is_alive(node);
+            return if known { Ok(Some(node)) } else { Err(QueryError::NoNode(node)) };
+        }
+        let job = query.coordinator_of().ok_or_else(|| QueryError::Invalid("nobody can answer that".into()))?;
+        if self.coordinators.contains_key(&job) {
+            return Ok(Some(self.core.me));
+        }
+        let head = self.core.directory.get(job).ok_or(QueryError::NoJob(job))?;
+        let usable = head.holder != self.core.me && self.core.members.is_reachable(head.holder);
+        Ok(usable.then_some(head.holder))
+    }
+
+    fn no_coordinator(&self, job: JobId) -> QueryError {
+        let nodes = self.core.directory.get(job).map(|head| head.replicas.iter().chain([&head.holder]));
+        let names: Vec<_> = nodes.into_iter().flatten().map(|node| self.core.members.name(*node)).collect();
+        QueryError::NoCoordinator { job, holders: names.join(", ") }
+    }
+
+    /// An answer from another node.
+    pub(super) fn answered(&mut self, id: u64, answer: Result<Answer, QueryError>) {
+        let Some(open) = self.questions.open.get_mut(&id) else { return };
+        if matches!(answer, Err(QueryError::NoCoordinator { .. } | QueryError::Leaving)) {
+            open.sent_to = None;
+            return;
+        }
+        self.questions.open.remove(&id);
+        self.core.effects.push(Effect::Answer { id, answer });
+    }
+
+    /// Looks again for someone who can answer what is still open.
+    pub(super) fn ask_again(&mut self) {
+        let ids: Vec<_> = self.questions.open.keys().copied().collect();
+        for id in ids {
+            let open = &self.questions.open[&id];
+            let (query, sent_to, deadline) = (open.query.clone(), open.sent_to, open.deadline);
+            if deadline <= self.core.mono() {
+                self.questions.open.remove(&id);
+                let error = self.unanswered(&query, sent_to);
+                self.core.effects.push(Effect::Answer { id, answer: Err(error) });
+                continue;
+            }
+            match self.who_knows(&query) {
+                Ok(Some(node)) if node == self.core.me => {
+                    self.questions.open.remove(&id);
+                    self.answer_here(Asker::Local(id), query);
+                }
+                Ok(Some(node)) if sent_to != Some(node) => {
+                    self.core.send(node, Message::Ask { id, query });
+                    self.questions.open.get_mut(&id).expect("a key of the map").sent_to = Some(node);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.questions.open.remove(&id);
+                    self.core.effects.push(Effect::Answer { id, answer: Err(error) });
+                }
+            }
+        }
+        self.set_question_timer();
+    }
+
+    /// The timer fired: set it again if there is still something open.
+    pub(super) fn question_timer(&mut self) {
+        self.questions.timer_set = false;
+        self.ask_again();
+    }
+
+    fn set_question_timer(&mut self) {
+        if !self.questions.open.is_empty() && !std::mem::replace(&mut self.questions.timer_set, true) {
+            self.core.after(PERIOD, Timer::Questions);
+        }
+    }
+
+    fn unanswered(&self, query: &Query, sent_to: Option<NodeId>) -> QueryError {
+        match (sent_to, query.coordinator_of()) {
+            (None, Some(job)) => self.no_coordinator(job),
+            (Some(node), _) => QueryError::Timeout(self.core.members.name(node)),
+            (None, None) => QueryError::Timeout("the node".into()),
+        }
+    }
+
+    fn answer_here(&mut self, asker: Asker, query: Query) {
+        match query {
+            Query::Load { .. } => {
+                let load = self.executor.load();
+                self.core.effects.push(Effect::AnswerLoad { to: asker, load });
+            }
+            Query::Log { job, task, attempt, stream, offset, .. } => {
+                self.core.effects.push(Effect::AnswerLog { to: asker, job, task, attempt, stream, offset });
+            }
+            Query::Drain { on, .. } => {
+                let mut info = self.core.members.my_info().clone();
+                info.draining = on;
+                info.version += 1;
+                self.info_changed(info);
+                self.core.answer(asker, Ok(Answer::Ok));
+            }
+            query => self.answer_as_coordinator(asker, query),
+        }
+    }
+
+    fn answer_as_coordinator(&mut self, asker: Asker, query: Query) {
+        let Some(job) = query.coordinator_of() else { return };
+        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
+        let (core, lattice) = (&mut self.core, &mut copy.lattice);
+        let tasks = lattice.tasks();
+        if let Query::Locate { task, .. } | Query::Explain { task: Some(task), .. } = query
+            && task >= tasks
+        {
+            return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
+        }
+        self.touched.insert(job);
+        let answer = match query {
+            Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice))),
+            Query::Tasks { filter, offset, limit, .. } => coordinator.list(core, lattice, filter, offset, limit),
+            Query::Explain { task, .. } => Answer::Explanation(coordinator.explain(core, lattice, task)),
+            Query::Retry { .. } => Answer::Retried { tasks: coordinator.retry(core, lattice) },
+            Query::Cancel { .. } => {
+                coordinator.cancel(core, lattice);
+                Answer::Ok
+            }
+            Query::Locate { task, .. } => match coordinator.locate(lattice, task) {
+                Some(location @ (Location::Running { .. } | Location::Nowhere)) => Answer::Where(location),
+                _ => return core.effects.push(Effect::AnswerRecord { to: asker, job, task }),
+            },
+            Query::Watch { cursor, wait_ms, limit, .. } => {
+                let until = core.mono() + Duration::from_millis(u64::from(wait_ms));
+                return coordinator.watch(core, lattice, Watcher { asker, cursor, until, limit });
+            }
+            _ => return,
+        };
+        core.answer(asker, Ok(answer));
+    }
+
+    fn member_lines(&self) -> Vec<MemberLine> {
+        let me = MemberLine { info: self.core.members.my_info().clone(), alive: true, this_node: true };
+        let line = |info: &crate::types::NodeInfo, alive| MemberLine { info: info.clone(), alive, this_node: false };
+        let visible = self.core.members.peers().filter(|(_, peer)| peer.alive || !peer.left);
+        let others = visible.filter_map(|(_, peer)| Some(line(peer.info.as_ref()?, peer.alive)));
+        std::iter::once(me).chain(others).collect()
+    }
+}

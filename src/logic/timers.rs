@@ -1,0 +1,65 @@
+//! What is due when. Timers are never cancelled: whoever sets one checks, when it fires, whether it still matters.
+
+use super::members::Member;
+use crate::types::{JobId, Time};
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+pub enum Timer {
+    /// The membership protocol's own.
+    Swim(foca::Timer<Member>),
+    /// Compare job heads with a random member.
+    CompareHeads,
+    /// Try to reach members that went silent.
+    Reconnect,
+    /// A coordinator looks after its job.
+    Coordinate(JobId),
+    /// Nobody seems to coordinate this job.
+    Orphan(JobId),
+    /// The chosen coordinator of a submission has not answered.
+    Resubmit(JobId),
+    /// Open questions may have to be asked again, or given up.
+    Questions,
+    /// A write to the journal is to be tried again.
+    Rewrite(u64),
+    /// A big task may have waited long enough.
+    Execute,
+    /// Unacknowledged results are to be reported again.
+    Rereport,
+    /// Old jobs are to be forgotten.
+    Retention,
+    /// Leaving has taken long enough.
+    LeaveNow,
+}
+
+/// Ordered by time, then by the order in which they were set.
+#[derive(Debug, Default)]
+pub struct Timers {
+    due: BTreeMap<(Time, u64), Timer>,
+    count: u64,
+}
+
+impl Timers {
+    pub fn set(&mut self, at: Time, timer: Timer) {
+        self.count += 1;
+        self.due.insert((at, self.count), timer);
+    }
+
+    pub fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    pub fn next(&self) -> Option<Time> {
+        self.due.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the earliest timer that is due at `now`.
+    pub fn pop(&mut self, now: Time) -> Option<Timer> {
+        let entry = self.due.first_entry()?;
+        (entry.key().0 <= now).then(|| entry.remove())
+    }
+}

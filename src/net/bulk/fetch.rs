@@ -1,0 +1,266 @@
+//! The requester's side: asks holders in turn, goes on where a broken transfer ended, and makes one transfer of several
+//! requests for the same blob.
+
+use super::{
+    blocking::{Blocking, STALL},
+    offer::{Answer, OVER_THE_SWARM, Offer, Want},
+    seal,
+    serve::transfer_key,
+};
+use crate::{
+    net::swarm::shared::{Input, Shared},
+    ports::{BlobWriter, Blobs},
+    types::{BlobHash, NodeId},
+};
+use futures::AsyncWriteExt;
+use libp2p::Stream;
+use std::{
+    collections::HashMap,
+    io::{self, Read},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    runtime::Handle,
+    sync::{Semaphore, oneshot, watch},
+    task::spawn_blocking,
+};
+use zeroize::Zeroizing;
+
+const MAX_TRANSFERS: usize = 16;
+const TALK_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Attempts at one holder; each goes on where the last ended.
+const ATTEMPTS: u32 = 4;
+
+type Outcome = Result<(), String>;
+
+#[derive(Clone)]
+pub struct Fetcher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    blobs: Arc<dyn Blobs>,
+    key: Zeroizing<[u8; 32]>,
+    transfers: Semaphore,
+    /// Transfers under way; bounded by the callers, each of which waits for one.
+    flights: Mutex<HashMap<BlobHash, watch::Receiver<Option<Outcome>>>>,
+}
+
+/// A blob of which the first bytes are here.
+struct Partial {
+    writer: Box<dyn BlobWriter>,
+    written: u64,
+}
+
+impl Fetcher {
+    pub fn new(shared: Arc<Shared>, blobs: Arc<dyn Blobs>, key: Zeroizing<[u8; 32]>) -> Self {
+        let (transfers, flights) = (Semaphore::new(MAX_TRANSFERS), Mutex::default());
+        Self { inner: Arc::new(Inner { shared, blobs, key, transfers, flights }) }
+    }
+
+    /// Makes sure that the blob is here.
+    pub async fn fetch(self, hash: BlobHash, holders: Vec<NodeId>) -> Outcome {
+        let (mut flight, joined) = self.board(hash, &holders);
+        let outcome = land(&mut flight).await;
+        if outcome.is_ok() || !joined {
+            return outcome;
+        }
+        // The flight that failed may have asked others than ours.
+        let (mut flight, _) = self.board(hash, &holders);
+        land(&mut flight).await
+    }
+
+    /// The transfer under way, or a new one; it goes on even if nobody waits any more.
+    fn board(&self, hash: BlobHash, holders: &[NodeId]) -> (watch::Receiver<Option<Outcome>>, bool) {
+        let mut flights = self.inner.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(flight) = flights.get(&hash) {
+            return (flight.clone(), true);
+        }
+        let (landed, flight) = watch::channel(None);
+        flights.insert(hash, flight.clone());
+        let (fetcher, holders) = (self.clone(), holders.to_vec());
+        tokio::spawn(async move {
+            let outcome = fetcher.fly(hash, holders).await;
+            fetcher.inner.flights.lock().unwrap_or_else(PoisonError::into_inner).remove(&hash);
+            landed.send_replace(Some(outcome));
+        });
+        (flight, false)
+    }
+
+    async fn fly(&self, hash: BlobHash, holders: Vec<NodeId>) -> Outcome {
+        let inner = &self.inner;
+        let Ok(_permit) = inner.transfers.acquire().await else { return Err("the node has ended".into()) };
+        let blobs = inner.blobs.clone();
+        if spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false) {
+            return Ok(());
+        }
+        let mut partial = None;
+        let mut answers = Vec::new();
+        for holder in self.everybody(holders) {
+            match self.fetch_from(holder, hash, &mut partial).await {
+                Ok(()) => return Ok(()),
+                Err(answer) => answers.push(format!("{}: {answer}", holder.short())),
+            }
+        }
+        let answers = if answers.is_empty() { "nobody is connected".to_string() } else { answers.join("; ") };
+        Err(format!("blob {hash} could not be fetched ({answers})"))
+    }
+
+    /// The holders first, then every other connected peer.
+    fn everybody(&self, mut holders: Vec<NodeId>) -> Vec<NodeId> {
+        let mut others: Vec<_> = self.inner.shared.sessions().into_iter().map(|(peer, _)| peer).collect();
+        others.sort_unstable();
+        holders.extend(others);
+        let mut seen = std::collections::BTreeSet::new();
+        holders.retain(|peer| *peer != self.inner.shared.local && seen.insert(*peer));
+        holders
+    }
+
+    async fn fetch_from(&self, holder: NodeId, hash: BlobHash, partial: &mut Option<Partial>) -> Outcome {
+        let mut direct = true;
+        let mut problem = String::new();
+        for _ in 0..ATTEMPTS {
+            let (mut stream, remote) = self.open(holder).await?;
+            let offset = partial.as_ref().map_or(0, |partial| partial.written);
+            let offer = ask(&mut stream, Want { hash, offset }).await?;
+            let source = match direct {
+                true => connect(&mut stream, remote, &offer).await?,
+                false => over_the_swarm(&mut stream).await?,
+            };
+            match self.receive(hash, source, stream, &offer, partial).await {
+                Ok(()) => return Ok(()),
+                Err(error) => problem = error,
+            }
+            let progress = partial.as_ref().map_or(0, |partial| partial.written) > offset;
+            // Somebody answered at the port who is not the holder, perhaps: an address translator on the way.
+            direct = direct && progress;
+        }
+        Err(problem)
+    }
+
+    async fn open(&self, holder: NodeId) -> Result<(Stream, IpAddr), String> {
+        let session = self.inner.shared.session(holder).ok_or("not connected")?;
+        let (reply, opened) = oneshot::channel();
+        let request = self.inner.shared.driver.send(Input::OpenBulk { peer: holder, reply });
+        request.await.map_err(|_| "the node has ended")?;
+        match tokio::time::timeout(TALK_TIMEOUT, opened).await {
+            Ok(Ok(Ok(stream))) => Ok((stream, session.remote)),
+            Ok(Ok(Err(error))) => Err(error),
+            Ok(Err(_)) => Err("disconnected".into()),
+            Err(_) => Err("no answer".into()),
+        }
+    }
+
+    /// Takes the frames in on a blocking thread. What came before an error stays in `partial`.
+    async fn receive(
+        &self,
+        hash: BlobHash,
+        source: Source,
+        stream: Stream,
+        offer: &Offer,
+        partial: &mut Option<Partial>,
+    ) -> Outcome {
+        let key = Zeroizing::new(transfer_key(&self.inner.key, &offer.key, &offer.ticket));
+        let (size, runtime, blobs) = (offer.size, Handle::current(), self.inner.blobs.clone());
+        let before = partial.take();
+        let received = spawn_blocking(move || {
+            let mut partial = match before {
+                Some(partial) => partial,
+                None => Partial { writer: blobs.writer()?, written: 0 },
+            };
+            let result = match source {
+                // The stream is held until here: the holder takes its closing as the end.
+                Source::Direct(mut tcp) => take_in(&mut tcp, size, &key, &mut partial),
+                Source::Swarm => take_in(&mut Blocking::new(stream, runtime), size, &key, &mut partial),
+            };
+            match result {
+                Ok(()) => partial.writer.finish(Some(hash)).map(|_| None),
+                Err(error) => Ok(Some((partial, error))),
+            }
+        });
+        match received.await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some((rest, error)))) => {
+                *partial = Some(rest);
+                Err(format!("broke off: {error}"))
+            }
+            Ok(Err(error)) => Err(format!("cannot be kept: {error}")),
+            Err(error) => Err(format!("cannot be received: {error}")),
+        }
+    }
+}
+
+async fn land(flight: &mut watch::Receiver<Option<Outcome>>) -> Outcome {
+    match flight.wait_for(Option::is_some).await {
+        Ok(outcome) => outcome.clone().unwrap_or_else(|| Err("the transfer ended without an outcome".into())),
+        Err(_) => Err("the transfer was given up".into()),
+    }
+}
+
+/// Where the frames come from.
+enum Source {
+    Direct(std::net::TcpStream),
+    Swarm,
+}
+
+async fn ask(stream: &mut Stream, want: Want) -> Result<Offer, String> {
+    let conversation = async {
+        stream.write_all(&want.encode()).await?;
+        stream.flush().await?;
+        Answer::read(stream).await
+    };
+    match tokio::time::timeout(TALK_TIMEOUT, conversation).await {
+        Ok(Ok(Answer::Offer(offer))) if offer.size >= want.offset => Ok(offer),
+        Ok(Ok(Answer::Offer(_))) => Err("has a shorter one".into()),
+        Ok(Ok(Answer::Missing)) => Err("does not have it".into()),
+        Ok(Ok(Answer::Busy)) => Err("is busy".into()),
+        Ok(Err(error)) => Err(format!("no answer: {error}")),
+        Err(_) => Err("no answer".into()),
+    }
+}
+
+/// Directly, to the address at which the peer is connected; over the swarm if nothing listens there for us.
+async fn connect(stream: &mut Stream, remote: IpAddr, offer: &Offer) -> Result<Source, String> {
+    let address = SocketAddr::new(remote, offer.port);
+    let connecting = async {
+        let mut tcp = TcpStream::connect(address).await?;
+        tcp.write_all(&offer.ticket).await?;
+        let tcp = tcp.into_std()?;
+        tcp.set_nonblocking(false)?;
+        tcp.set_read_timeout(Some(STALL))?;
+        io::Result::Ok(tcp)
+    };
+    match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(tcp)) => Ok(Source::Direct(tcp)),
+        Ok(Err(error)) => {
+            tracing::debug!("no direct connection to {address} ({error}): over the swarm, slowly");
+            over_the_swarm(stream).await
+        }
+        Err(_) => {
+            tracing::debug!("no direct connection to {address} (no answer): over the swarm, slowly");
+            over_the_swarm(stream).await
+        }
+    }
+}
+
+async fn over_the_swarm(stream: &mut Stream) -> Result<Source, String> {
+    let asking = async {
+        stream.write_all(&[OVER_THE_SWARM]).await?;
+        stream.flush().await
+    };
+    asking.await.map(|()| Source::Swarm).map_err(|error| format!("broke off: {error}"))
+}
+
+fn take_in(source: &mut impl Read, size: u64, key: &[u8; 32], partial: &mut Partial) -> io::Result<()> {
+    seal::receive(source, size - partial.written, key, |plain| {
+        partial.writer.write(plain)?;
+        partial.written += plain.len() as u64;
+        Ok(())
+    })
+}

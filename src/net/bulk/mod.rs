@@ -1,0 +1,23 @@
+//! Blobs between nodes. The private swarm's ciphers move 0.3 GB/s, so bulk bytes do not ride it: over it the requester asks,
+//! and the holder answers with a one-time ticket, a fresh key and a TCP port. The requester connects there directly, shows
+//! the ticket, and gets the blob as AES-256-GCM frames. Where a firewall forbids that, the same frames come over the swarm.
+//! Nothing is sent in clear, no ticket works twice.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `offer` | question and answer over the swarm: bytes only |
+//! | `seal` | the sealed frames: bytes only |
+//! | `tickets` | what was promised to whom, for how long |
+//! | `serve` | the holder's side |
+//! | `fetch` | the requester's side: holders in turn, resuming, one transfer a blob |
+//! | `blocking` | a swarm's stream as a blocking reader and writer |
+
+mod blocking;
+mod fetch;
+pub(super) mod offer;
+pub(super) mod seal;
+pub(super) mod serve;
+mod tickets;
+
+pub use fetch::Fetcher;
+pub use serve::Server;

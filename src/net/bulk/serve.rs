@@ -1,0 +1,201 @@
+//! The holder's side: answers what it has, and sends it to whoever shows the ticket.
+
+use super::{
+    blocking::{Blocking, STALL},
+    offer::{Answer, OVER_THE_SWARM, Offer, TICKET_BYTES, Want},
+    seal,
+    tickets::{Tickets, Transfer},
+};
+use crate::{
+    net::{config::NetError, discovery::beacon::fill_random, secret::expand},
+    ports::Blobs,
+};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::Stream;
+use std::{
+    fs::File,
+    io::{self, Seek, SeekFrom, Write},
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::Semaphore,
+    task::spawn_blocking,
+};
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+/// Transfers at once, and conversations about them.
+const MAX_TRANSFERS: usize = 32;
+const MAX_CONVERSATIONS: usize = 256;
+/// Direct connections that have not shown their ticket.
+const MAX_STRANGERS: usize = 64;
+const TALK_TIMEOUT: Duration = Duration::from_secs(5);
+const TICKET_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    blobs: Arc<dyn Blobs>,
+    /// The cluster's key, mixed into every transfer's.
+    key: Zeroizing<[u8; 32]>,
+    port: u16,
+    tickets: Tickets,
+    transfers: Semaphore,
+    conversations: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Opens the port for direct transfers (0: a free one) and serves it until `stopped`.
+    pub async fn start(
+        blobs: Arc<dyn Blobs>,
+        key: Zeroizing<[u8; 32]>,
+        port: u16,
+        stopped: CancellationToken,
+    ) -> Result<Self, NetError> {
+        let listener = listen(port).await.map_err(|source| NetError::Listen { port, source })?;
+        let port = listener.local_addr().map_err(|source| NetError::Listen { port, source })?.port();
+        let inner = Inner {
+            blobs,
+            key,
+            port,
+            tickets: Tickets::default(),
+            transfers: Semaphore::new(MAX_TRANSFERS),
+            conversations: Arc::new(Semaphore::new(MAX_CONVERSATIONS)),
+        };
+        let server = Self { inner: Arc::new(inner) };
+        tokio::spawn(server.clone().accept(listener, stopped));
+        Ok(server)
+    }
+
+    /// Answers a peer that opened a stream for a blob. Too many at once are dropped.
+    pub fn serve(&self, stream: Stream) {
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
+        let server = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = server.talk(stream).await {
+                tracing::debug!("a blob was not sent: {error}");
+            }
+            drop(permit);
+        });
+    }
+
+    async fn accept(self, listener: TcpListener, stopped: CancellationToken) {
+        let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = stopped.cancelled() => return,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Out of descriptors, most likely: waiting is all that helps.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let Ok(permit) = strangers.clone().try_acquire_owned() else { continue };
+            let server = self.clone();
+            tokio::spawn(async move {
+                let redeemed = server.redeem(stream).await;
+                drop(permit);
+                if let Some((stream, transfer)) = redeemed {
+                    server.send_directly(stream, transfer).await;
+                }
+            });
+        }
+    }
+
+    /// Without a good ticket the connection is closed without a word.
+    async fn redeem(&self, mut stream: TcpStream) -> Option<(TcpStream, Transfer)> {
+        let mut ticket = [0; TICKET_BYTES];
+        tokio::time::timeout(TICKET_TIMEOUT, stream.read_exact(&mut ticket)).await.ok()?.ok()?;
+        let transfer = self.inner.tickets.redeem(&ticket, Instant::now())?;
+        Some((stream, transfer))
+    }
+
+    async fn send_directly(&self, stream: TcpStream, transfer: Transfer) {
+        let Ok(_permit) = self.inner.transfers.acquire().await else { return };
+        let sent = spawn_blocking(move || {
+            let mut stream = stream.into_std()?;
+            stream.set_nonblocking(false)?;
+            stream.set_write_timeout(Some(STALL))?;
+            send(&transfer, &mut stream)
+        });
+        log(sent.await.unwrap_or_else(|error| Err(io::Error::other(error))));
+    }
+
+    async fn talk(&self, mut stream: Stream) -> io::Result<()> {
+        let want = timed(Want::read(&mut stream)).await?;
+        let answer = self.answer(want).await?;
+        timed(async {
+            stream.write_all(&answer.encode()).await?;
+            stream.flush().await
+        })
+        .await?;
+        let Answer::Offer(offer) = answer else { return stream.close().await };
+        // The requester holds the stream while it is served directly, or asks for the frames here.
+        let mut choice = [0; 1];
+        let asked = stream.read(&mut choice).await;
+        let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
+        let (Ok(1), [OVER_THE_SWARM], Some(transfer)) = (asked, choice, unused) else { return Ok(()) };
+        let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
+        let runtime = Handle::current();
+        spawn_blocking(move || send(&transfer, &mut Blocking::new(stream, runtime))).await.map_err(io::Error::other)?
+    }
+
+    async fn answer(&self, want: Want) -> io::Result<Answer> {
+        let blobs = self.inner.blobs.clone();
+        let found = spawn_blocking(move || {
+            let path = blobs.path(want.hash)?;
+            let size = std::fs::metadata(&path).ok()?.len();
+            (want.offset <= size).then_some((path, size))
+        });
+        let Some((path, size)) = found.await.map_err(io::Error::other)? else { return Ok(Answer::Missing) };
+        let mut fresh = [0; 32];
+        fill_random(&mut fresh);
+        let ticket = Tickets::draw();
+        let key = Zeroizing::new(transfer_key(&self.inner.key, &fresh, &ticket));
+        let transfer = Transfer { path, offset: want.offset, size, key };
+        if !self.inner.tickets.issue(ticket, transfer, Instant::now()) {
+            return Ok(Answer::Busy);
+        }
+        Ok(Answer::Offer(Offer { size, ticket, key: fresh, port: self.inner.port }))
+    }
+}
+
+/// The key of the only direction in which a transfer carries anything: from the holder to the requester.
+pub fn transfer_key(cluster: &[u8; 32], fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
+    expand(cluster, fresh, &[b"blob, holder to requester", ticket])
+}
+
+fn send(transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
+    let mut file = File::open(&transfer.path)?;
+    file.seek(SeekFrom::Start(transfer.offset))?;
+    seal::send(&mut file, transfer.size - transfer.offset, &transfer.key, out)
+}
+
+/// Both families on one port where there is IPv6.
+async fn listen(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).await
+        }
+        bound => bound,
+    }
+}
+
+async fn timed<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(TALK_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn log(sent: io::Result<()>) {
+    if let Err(error) = sent {
+        tracing::debug!("a blob was not sent whole: {error}");
+    }
+}

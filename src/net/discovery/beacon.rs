@@ -1,0 +1,167 @@
+//! The beacon's bytes. In clear only that a nodectl is here: a magic and a random number for this run of the node. The
+//! rest is sealed with a key derived from the secret. Old packets may be replayed by anybody: they are address hints, and
+//! the connection that follows is authenticated. Pure, and never panics on what it is given.
+
+use crate::types::NodeId;
+use rand::TryRng;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+const MAGIC: &[u8; 8] = b"nodectl1";
+const CLEAR_BYTES: usize = 16;
+/// Fits into one Ethernet frame.
+pub const MAX_BYTES: usize = 1200;
+const MAX_ADDRS: usize = 16;
+const MAX_NAME_BYTES: usize = 64;
+
+/// What a node says about itself. Later versions may only append: what follows is ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beacon {
+    pub protocol_version: u32,
+    pub node: NodeId,
+    pub listen_port: u16,
+    /// It answers somebody else's beacon, and is not to be answered.
+    pub answer: bool,
+    pub addrs: Vec<SocketAddr>,
+    pub name: String,
+    pub software: String,
+}
+
+/// A packet on the beacon's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Of our cluster.
+    Ours(Beacon),
+    /// A nodectl with another secret, or somebody who pretends to be one.
+    Foreign,
+    /// Our own packet, come back.
+    Own,
+    Noise,
+}
+
+/// Seals and opens beacons.
+pub struct Cipher {
+    key: LessSafeKey,
+    boot: [u8; 8],
+}
+
+impl Cipher {
+    pub fn new(key: &[u8; 32]) -> Self {
+        let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 keys have 32 bytes");
+        let mut boot = [0; 8];
+        fill_random(&mut boot);
+        Self { key: LessSafeKey::new(key), boot }
+    }
+
+    pub fn seal(&self, beacon: &Beacon) -> Vec<u8> {
+        let mut beacon = beacon.clone();
+        beacon.addrs.truncate(MAX_ADDRS);
+        beacon.name = cut(&beacon.name);
+        beacon.software = cut(&beacon.software);
+        let mut body = postcard::to_stdvec(&beacon).expect("plain data always encodes");
+        // Random nonces: 2^32 packets of one key, centuries at this rate, before 96 bits are at risk of repeating.
+        let mut nonce = [0; NONCE_LEN];
+        fill_random(&mut nonce);
+        let clear = self.clear();
+        self.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(clear), &mut body)
+            .expect("a packet is far below AES-GCM's limit");
+        [&clear[..], &nonce, &body].concat()
+    }
+
+    /// The packet's meaning, and the sender's random number if it is any nodectl's.
+    pub fn open(&self, packet: &[u8]) -> (Heard, u64) {
+        let shortest = CLEAR_BYTES + NONCE_LEN + AES_256_GCM.tag_len();
+        if packet.len() < shortest || packet.len() > MAX_BYTES || packet[..8] != *MAGIC {
+            return (Heard::Noise, 0);
+        }
+        let boot: [u8; 8] = packet[8..16].try_into().expect("eight bytes");
+        let number = u64::from_le_bytes(boot);
+        if boot == self.boot {
+            return (Heard::Own, number);
+        }
+        let (clear, rest) = packet.split_at(CLEAR_BYTES);
+        let (nonce, body) = rest.split_at(NONCE_LEN);
+        let nonce = Nonce::assume_unique_for_key(nonce.try_into().expect("split there"));
+        let mut body = body.to_vec();
+        let Ok(plain) = self.key.open_in_place(nonce, Aad::from(clear), &mut body) else {
+            return (Heard::Foreign, number);
+        };
+        match postcard::take_from_bytes::<Beacon>(plain) {
+            Ok((beacon, _)) if beacon.addrs.len() <= MAX_ADDRS => (Heard::Ours(beacon), number),
+            _ => (Heard::Noise, number),
+        }
+    }
+
+    fn clear(&self) -> [u8; CLEAR_BYTES] {
+        let mut clear = [0; CLEAR_BYTES];
+        clear[..8].copy_from_slice(MAGIC);
+        clear[8..].copy_from_slice(&self.boot);
+        clear
+    }
+}
+
+fn cut(text: &str) -> String {
+    let end = (0..=text.len().min(MAX_NAME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_string()
+}
+
+pub fn fill_random(bytes: &mut [u8]) {
+    rand::rngs::SysRng.try_fill_bytes(bytes).expect("the kernel gives random bytes once booted");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn beacon() -> Beacon {
+        Beacon {
+            protocol_version: 1,
+            node: NodeId([7; 32]),
+            listen_port: 4000,
+            answer: false,
+            addrs: vec!["[2001:db8::1]:4000".parse().unwrap(); MAX_ADDRS],
+            name: "n".repeat(MAX_NAME_BYTES),
+            software: "1.2.3".into(),
+        }
+    }
+
+    #[test]
+    fn only_those_with_the_key_read_it() {
+        let (one, two, other) = (Cipher::new(&[1; 32]), Cipher::new(&[1; 32]), Cipher::new(&[2; 32]));
+        let packet = one.seal(&beacon());
+        assert!(packet.len() <= MAX_BYTES);
+        assert_eq!(two.open(&packet).0, Heard::Ours(beacon()));
+        assert_eq!(other.open(&packet).0, Heard::Foreign);
+        assert_eq!(one.open(&packet).0, Heard::Own);
+        assert!(!packet.windows(8).any(|window| window == [7; 8]), "the id is in clear");
+    }
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        let long = Beacon { name: "ä".repeat(100), ..beacon() };
+        let packet = Cipher::new(&[1; 32]).seal(&long);
+        let (Heard::Ours(heard), _) = Cipher::new(&[1; 32]).open(&packet) else { panic!("not opened") };
+        assert_eq!(heard.name, "ä".repeat(32));
+    }
+
+    proptest! {
+        #[test]
+        fn any_packet_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..1500), magic: bool) {
+            let mut bytes = bytes;
+            if magic && bytes.len() >= 8 {
+                bytes[..8].copy_from_slice(MAGIC);
+            }
+            prop_assert!(!matches!(Cipher::new(&[1; 32]).open(&bytes).0, Heard::Ours(_)));
+        }
+
+        #[test]
+        fn a_changed_packet_is_foreign(at in 16usize..100, bit in 0u8..8) {
+            let mut packet = Cipher::new(&[1; 32]).seal(&beacon());
+            packet[at] ^= 1 << bit;
+            prop_assert_eq!(Cipher::new(&[1; 32]).open(&packet).0, Heard::Foreign);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The node's identity: an ed25519 key in `<data_dir>/identity`, readable by its owner only and bound to the machine, so
+//! that a copied data directory does not make twins. The public key is the `NodeId`.
+
+use crate::types::NodeId;
+use libp2p::{
+    PeerId,
+    identity::{Keypair, PublicKey, ed25519},
+};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+const MAGIC: &[u8; 8] = b"nodeid01";
+/// Magic, hash of the machine id, ed25519 key pair.
+const FILE_BYTES: usize = 8 + 32 + 64;
+
+/// Why there is no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error(
+        "cannot {doing} the identity file {path}: {source}\nhint: check that the data directory is yours and writable"
+    )]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("the identity file {path} is damaged ({why})\nhint: remove it; the node then gets a new identity")]
+    Damaged { path: PathBuf, why: &'static str },
+}
+
+/// A node's key pair. Its secret half never leaves the process except into the identity file.
+#[derive(Clone)]
+pub struct Identity {
+    pair: ed25519::Keypair,
+}
+
+impl Identity {
+    /// The identity kept in the data directory. A new one is made if there is none, or if the directory was copied here
+    /// from another machine.
+    pub fn load_or_create(data_dir: &Path) -> Result<Self, IdentityError> {
+        Self::load_for_machine(data_dir, machine_hash())
+    }
+
+    /// An identity that is kept nowhere.
+    pub fn ephemeral() -> Self {
+        Self { pair: ed25519::Keypair::generate() }
+    }
+
+    pub fn node_id(&self) -> NodeId {
+        NodeId(self.pair.public().to_bytes())
+    }
+
+    pub(super) fn keypair(&self) -> Keypair {
+        self.pair.clone().into()
+    }
+
+    fn load_for_machine(data_dir: &Path, machine: [u8; 32]) -> Result<Self, IdentityError> {
+        let path = data_dir.join("identity");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => Zeroizing::new(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(&path, machine),
+            Err(source) => return Err(IdentityError::Io { doing: "read", path, source }),
+        };
+        let damaged = |why| IdentityError::Damaged { path: path.clone(), why };
+        if bytes.len() != FILE_BYTES || bytes[..8] != *MAGIC {
+            return Err(damaged("not 104 bytes that begin with `nodeid01`"));
+        }
+        if bytes[8..40] != machine {
+            tracing::warn!("{} was made on another machine: this node gets an identity of its own", path.display());
+            return Self::create(&path, machine);
+        }
+        let mut pair = Zeroizing::new(bytes[40..].to_vec());
+        let pair = ed25519::Keypair::try_from_bytes(&mut pair).map_err(|_| damaged("not an ed25519 key pair"))?;
+        restrict(&path)?;
+        Ok(Self { pair })
+    }
+
+    fn create(path: &Path, machine: [u8; 32]) -> Result<Self, IdentityError> {
+        let identity = Self::ephemeral();
+        let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES));
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&machine);
+        bytes.extend_from_slice(Zeroizing::new(identity.pair.to_bytes()).as_slice());
+        write_private(path, &bytes).map_err(|source| IdentityError::Io {
+            doing: "write",
+            path: path.to_path_buf(),
+            source,
+        })?;
+        Ok(identity)
+    }
+}
+
+/// Libp2p's name for a node. `None` if the 32 bytes are no point on the curve.
+pub(super) fn peer_id(node: NodeId) -> Option<PeerId> {
+    let key = ed25519::PublicKey::try_from_bytes(&node.0).ok()?;
+    Some(PublicKey::from(key).to_peer_id())
+}
+
+/// The node behind a libp2p peer. `None` if its key is not ed25519.
+pub(super) fn node_id(peer: &PeerId) -> Option<NodeId> {
+    // Keys this short are inside the id: multihash code 0 (identity), then the protobuf of the key.
+    let hash = peer.as_ref();
+    let key = PublicKey::try_decode_protobuf(hash.digest()).ok()?;
+    Some(NodeId(key.try_into_ed25519().ok()?.to_bytes()))
+}
+
+/// The bytes appear under the final name whole or not at all, and are never readable by others.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    let _ = fs::remove_file(&temporary);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+        return written;
+    }
+    File::open(directory)?.sync_all()
+}
+
+fn restrict(path: &Path) -> Result<(), IdentityError> {
+    let io = |source| IdentityError::Io { doing: "check", path: path.to_path_buf(), source };
+    let mode = fs::metadata(path).map_err(io)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!("{} was readable by other users; it no longer is", path.display());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(io)?;
+    }
+    Ok(())
+}
+
+/// Tells machines apart. Where there is no machine id (minimal containers) all count as one machine.
+fn machine_hash() -> [u8; 32] {
+    let id = fs::read("/etc/machine-id").unwrap_or_default();
+    blake3::derive_key("nodectl identity: machine id", id.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives_a_restart_but_not_a_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Identity::load_for_machine(directory.path(), [1; 32]).unwrap();
+        let again = Identity::load_for_machine(directory.path(), [1; 32]).unwrap();
+        assert_eq!(first.node_id(), again.node_id());
+        let copied = Identity::load_for_machine(directory.path(), [2; 32]).unwrap();
+        assert_ne!(first.node_id(), copied.node_id());
+    }
+
+    #[test]
+    fn is_private_even_if_it_was_not() {
+        let directory = tempfile::tempdir().unwrap();
+        Identity::load_or_create(directory.path()).unwrap();
+        let path = directory.path().join("identity");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        Identity::load_or_create(directory.path()).unwrap();
+        assert_eq!(mode(), 0o600);
+    }
+
+    #[test]
+    fn damage_is_told_with_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("identity"), b"short").unwrap();
+        let error = Identity::load_or_create(directory.path()).err().unwrap().to_string();
+        assert!(error.contains("identity") && error.contains("hint:"), "{error}");
+    }
+
+    #[test]
+    fn names_convert_both_ways() {
+        let identity = Identity::ephemeral();
+        let peer = peer_id(identity.node_id()).unwrap();
+        assert_eq!(peer, identity.keypair().public().to_peer_id());
+        assert_eq!(node_id(&peer), Some(identity.node_id()));
+    }
+}

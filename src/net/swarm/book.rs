@@ -1,0 +1,228 @@
+//! The address book: where each peer may be reached, and when to dial it next. Pure: time and chance are passed in.
+//! Every bound is here, since hints come from anybody who can send a packet.
+
+use crate::types::NodeId;
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+const MAX_PEERS: usize = 8192;
+const MAX_ADDRS: usize = 16;
+/// Attempts before a peer is given up until somebody mentions it again; with the back-off below, about 20 s.
+const MAX_ATTEMPTS: u32 = 9;
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub struct Book {
+    peers: HashMap<NodeId, Entry>,
+    queue: BTreeSet<(Instant, NodeId)>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// The most recently told last.
+    addrs: Vec<SocketAddr>,
+    /// Where it was reached, or listened while connected.
+    confirmed: Option<SocketAddr>,
+    ways: BTreeSet<&'static str>,
+    attempts: u32,
+    dialing: bool,
+    due: Option<Instant>,
+    banned_until: Option<Instant>,
+}
+
+/// What became of a failed dial.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failed {
+    Retry,
+    GivenUp,
+}
+
+impl Book {
+    /// Adds addresses. When there are too many, those told longest ago go.
+    pub fn learn(&mut self, peer: NodeId, addrs: &[SocketAddr]) {
+        let Some(entry) = self.entry(peer) else { return };
+        for addr in addrs.iter().filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()) {
+            entry.addrs.retain(|known| known != addr);
+            entry.addrs.push(*addr);
+        }
+        let excess = entry.addrs.len().saturating_sub(MAX_ADDRS);
+        entry.addrs.drain(..excess);
+    }
+
+    /// Notes how a peer was found.
+    pub fn found_by(&mut self, peer: NodeId, way: &'static str) {
+        if let Some(entry) = self.entry(peer) {
+            entry.ways.insert(way);
+        }
+    }
+
+    pub fn ways(&self, peer: NodeId) -> Vec<&'static str> {
+        self.peers.get(&peer).map(|entry| entry.ways.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The peer is to be dialed. One that is being dialed already, or waits for it, keeps its back-off: hints cannot
+    /// make us dial faster.
+    pub fn want(&mut self, peer: NodeId, delay: Duration, now: Instant) {
+        let Some(entry) = self.entry(peer) else { return };
+        if entry.dialing || entry.due.is_some() || entry.banned_until.is_some_and(|until| now < until) {
+            return;
+        }
+        entry.attempts = 0;
+        entry.due = Some(now + delay);
+        self.queue.insert((now + delay, peer));
+    }
+
+    pub fn next_due(&self) -> Option<Instant> {
+        self.queue.first().map(|(due, _)| *due)
+    }
+
+    /// Takes a peer whose time has come, with its addresses; it counts as being dialed until told otherwise.
+    pub fn take_due(&mut self, now: Instant) -> Option<(NodeId, Vec<SocketAddr>)> {
+        let (due, peer) = *self.queue.first()?;
+        if due > now {
+            return None;
+        }
+        self.queue.pop_first();
+        let entry = self.peers.get_mut(&peer)?;
+        entry.due = None;
+        entry.dialing = true;
+        Some((peer, self.addrs(peer)))
+    }
+
+    /// The addresses to dial, the confirmed one first.
+    pub fn addrs(&self, peer: NodeId) -> Vec<SocketAddr> {
+        let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
+        let others = entry.addrs.iter().rev().filter(|addr| Some(**addr) != entry.confirmed);
+        entry.confirmed.iter().chain(others).copied().collect()
+    }
+
+    /// The addresses whose refusal proves that the peer's process is gone. Where it was reached; else what was told of
+    /// it, without addresses of this machine (every machine has the same loopback and often the same bridge, and would
+    /// refuse in the peer's stead), unless there are no others.
+    pub fn proof_addrs(&self, peer: NodeId, is_own: impl Fn(IpAddr) -> bool) -> Vec<SocketAddr> {
+        let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
+        if let Some(confirmed) = entry.confirmed {
+            return vec![confirmed];
+        }
+        let foreign: Vec<_> = entry.addrs.iter().filter(|addr| !is_own(addr.ip())).copied().collect();
+        if foreign.is_empty() { entry.addrs.clone() } else { foreign }
+    }
+
+    pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
+        let Some(entry) = self.entry(peer) else { return };
+        entry.dialing = false;
+        entry.attempts = 0;
+        entry.confirmed = confirmed.or(entry.confirmed);
+        if let Some(due) = entry.due.take() {
+            self.queue.remove(&(due, peer));
+        }
+    }
+
+    /// `chance` in 0..1 spreads the retries of nodes that failed together.
+    pub fn failed(&mut self, peer: NodeId, now: Instant, chance: f64) -> Failed {
+        let Some(entry) = self.peers.get_mut(&peer) else { return Failed::GivenUp };
+        entry.dialing = false;
+        entry.attempts += 1;
+        if entry.attempts >= MAX_ATTEMPTS {
+            return Failed::GivenUp;
+        }
+        let backoff = (BACKOFF_MIN * 2u32.pow(entry.attempts)).min(BACKOFF_MAX);
+        let due = now + backoff.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        if entry.due.is_none() {
+            entry.due = Some(due);
+            self.queue.insert((due, peer));
+        }
+        Failed::Retry
+    }
+
+    /// The peer cannot be talked to (another version): not dialed for a while.
+    pub fn ban(&mut self, peer: NodeId, until: Instant) {
+        let Some(entry) = self.entry(peer) else { return };
+        entry.banned_until = Some(until);
+        if let Some(due) = entry.due.take() {
+            self.queue.remove(&(due, peer));
+        }
+    }
+
+    /// A full book takes nobody new before an idle stranger is forgotten.
+    fn entry(&mut self, peer: NodeId) -> Option<&mut Entry> {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
+            let idle = |entry: &Entry| entry.confirmed.is_none() && !entry.dialing && entry.due.is_none();
+            let stranger = self.peers.iter().find(|(_, entry)| idle(entry)).map(|(peer, _)| *peer)?;
+            self.peers.remove(&stranger);
+        }
+        Some(self.peers.entry(peer).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId([1; 32]);
+
+    fn addr(last: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], port))
+    }
+
+    #[test]
+    fn hints_cannot_make_it_dial_faster_or_remember_more() {
+        let (mut book, now) = (Book::default(), Instant::now());
+        for last in 0..100 {
+            book.learn(PEER, &[addr(last, 7)]);
+            book.want(PEER, Duration::ZERO, now);
+        }
+        assert_eq!(book.addrs(PEER).len(), MAX_ADDRS);
+        assert_eq!(book.addrs(PEER)[0], addr(99, 7));
+        assert!(book.take_due(now).is_some());
+        book.want(PEER, Duration::ZERO, now);
+        assert_eq!(book.take_due(now), None);
+    }
+
+    #[test]
+    fn backs_off_then_gives_up_then_listens_again() {
+        let (mut book, mut now) = (Book::default(), Instant::now());
+        book.learn(PEER, &[addr(1, 7)]);
+        book.want(PEER, Duration::ZERO, now);
+        let mut waits = Vec::new();
+        loop {
+            let due = book.next_due().unwrap();
+            waits.push(due - now);
+            now = due;
+            assert!(book.take_due(now).is_some());
+            if book.failed(PEER, now, 0.5) == Failed::GivenUp {
+                break;
+            }
+        }
+        assert!(waits.windows(2).all(|pair| pair[0] <= pair[1]), "{waits:?}");
+        assert_eq!(book.next_due(), None);
+        book.want(PEER, Duration::ZERO, now);
+        assert!(book.take_due(now).is_some());
+    }
+
+    #[test]
+    fn a_refusal_by_our_own_machine_proves_nothing() {
+        let mut book = Book::default();
+        let own = |ip: IpAddr| ip.is_loopback();
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 9));
+        book.learn(PEER, &[loopback, addr(1, 9)]);
+        assert_eq!(book.proof_addrs(PEER, own), [addr(1, 9)]);
+        book.connected(PEER, Some(loopback));
+        assert_eq!(book.proof_addrs(PEER, own), [loopback]);
+    }
+
+    #[test]
+    fn strangers_make_room_for_strangers() {
+        let mut book = Book::default();
+        for index in 0..MAX_PEERS as u32 + 10 {
+            let mut id = [0; 32];
+            id[..4].copy_from_slice(&index.to_le_bytes());
+            book.learn(NodeId(id), &[addr(1, 1)]);
+        }
+        assert_eq!(book.peers.len(), MAX_PEERS);
+    }
+}

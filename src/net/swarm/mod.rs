@@ -1,0 +1,30 @@
+//! libp2p: private, authenticated connections to every member, one control channel each, and the discovery that libp2p
+//! brings (mDNS, Kademlia). `Net` is the handle that the node holds; `driver` owns the swarm.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `start` | opening the swarm; `Net`, which implements the ports |
+//! | `driver` | the one task that owns the swarm |
+//! | `links` | connections, duplicates, which of them carries the session |
+//! | `session` | the control channel with one peer |
+//! | `hello` | its bytes |
+//! | `streams` | opening and accepting streams on a given connection |
+//! | `transport` | the layers under a connection, the behaviours over it |
+//! | `book` | addresses, back-off |
+//! | `probe` | is the process gone? |
+//! | `shared` | what the tasks share |
+//! | `convert` | libp2p's addresses and errors, for people |
+
+mod book;
+mod convert;
+mod driver;
+pub(super) mod hello;
+mod links;
+mod probe;
+mod session;
+pub(super) mod shared;
+mod start;
+pub(super) mod streams;
+pub(super) mod transport;
+
+pub use start::{Net, start};

@@ -1,0 +1,240 @@
+//! The control channel with one peer: one full-duplex stream on one connection, both halves pumped at once (a peer that
+//! writes before it reads would deadlock us otherwise). It says hello, then carries messages until either side ends it. It
+//! alone sends `PeerUp`, `Message` and `PeerDown` of the peer, so these come in order. It must not decide which connection
+//! to use or whether to dial again.
+
+use super::{
+    hello::{Frame, Hello},
+    shared::{Input, Shared},
+};
+use crate::{
+    ports::{Event, NetEvent},
+    types::{NodeId, limits},
+    wire,
+};
+use futures::{AsyncReadExt, AsyncWriteExt, io::BufReader};
+use libp2p::{Stream, swarm::ConnectionId};
+use std::{
+    io,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
+/// Small messages that wait are written together, up to about this many bytes.
+const WRITE_BYTES: usize = 256 << 10;
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes waiting for one peer. Bounds memory where `PEER_QUEUE` large messages would not.
+const QUEUE_BYTES: usize = 8 * limits::MAX_MESSAGE_BYTES;
+/// How long the last messages may take when the node leaves.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// The other tasks' hold on a session.
+#[derive(Debug)]
+pub struct Handle {
+    queue: mpsc::Sender<Frame>,
+    queued_bytes: AtomicUsize,
+    pub connection: ConnectionId,
+    /// Where the peer's end of the connection is.
+    pub remote: IpAddr,
+    /// Ends the session at once.
+    pub kill: CancellationToken,
+    /// Ends the session when what waits is written.
+    pub closing: CancellationToken,
+}
+
+impl Handle {
+    /// Queues a message. False, and the session ends, if the peer does not keep up.
+    pub fn send(&self, body: Vec<u8>) -> bool {
+        let bytes = body.len();
+        let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = waiting + bytes <= QUEUE_BYTES && self.queue.try_send(Frame::Message(body)).is_ok();
+        if !fits {
+            self.kill.cancel();
+        }
+        fits
+    }
+
+    /// Asks for a sign of life. `Input::Pong` follows, if the peer lives.
+    pub fn ping(&self) {
+        // A full queue ends the session by itself soon enough.
+        let _ = self.queue.try_send(Frame::Ping);
+    }
+}
+
+/// How a session came to be.
+pub struct Opening {
+    pub peer: NodeId,
+    pub connection: ConnectionId,
+    pub remote: IpAddr,
+    /// The side with the lower id opens the stream and speaks first.
+    pub initiator: bool,
+    pub kill: CancellationToken,
+}
+
+/// How a session went.
+#[derive(Debug)]
+pub struct Ended {
+    pub peer: NodeId,
+    pub connection: ConnectionId,
+    pub was_up: bool,
+    /// The peer's hello, if it speaks another version.
+    pub other_version: Option<Hello>,
+}
+
+/// Runs the session to its end and tells the driver of it.
+pub async fn run(shared: Arc<Shared>, stream: Stream, opening: Opening) {
+    let mut ended = Ended { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
+    let mut stream = stream;
+    let greeting = tokio::time::timeout(HELLO_TIMEOUT, greet(&mut stream, &shared.hello, opening.initiator));
+    let greeting = tokio::select! {
+        greeting = greeting => greeting,
+        () = opening.kill.cancelled() => Ok(Err(io::ErrorKind::ConnectionAborted.into())),
+    };
+    match greeting {
+        Ok(Ok(hello)) if hello.protocol_version == shared.hello.protocol_version => {
+            ended.was_up = true;
+            carry(&shared, stream, opening, hello).await;
+        }
+        Ok(Ok(hello)) => ended.other_version = Some(hello),
+        Ok(Err(error)) => tracing::debug!(peer = ?ended.peer, "no hello: {error}"),
+        Err(_) => tracing::debug!(peer = ?ended.peer, "no hello within {HELLO_TIMEOUT:?}"),
+    }
+    let _ = shared.driver.send(Input::SessionEnded(ended)).await;
+}
+
+/// Both sides say hello; the initiator first, so that the other knows who asks before it answers.
+async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<Hello> {
+    if !initiator {
+        let hello = Hello::read(stream).await?;
+        stream.write_all(&own.encode()).await?;
+        stream.flush().await?;
+        return Ok(hello);
+    }
+    stream.write_all(&own.encode()).await?;
+    stream.flush().await?;
+    Hello::read(stream).await
+}
+
+/// From `PeerUp` to `PeerDown`.
+async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: Hello) {
+    let peer = opening.peer;
+    let (queue, waiting) = mpsc::channel(limits::PEER_QUEUE);
+    let handle = Arc::new(Handle {
+        queue,
+        queued_bytes: AtomicUsize::new(0),
+        connection: opening.connection,
+        remote: opening.remote,
+        kill: opening.kill,
+        closing: CancellationToken::new(),
+    });
+    // Registered before `PeerUp`: whoever hears of the peer can send to it.
+    shared.register(peer, handle.clone());
+    let up =
+        Input::SessionUp { peer, connection: handle.connection, remote: handle.remote, listen_port: hello.listen_port };
+    let _ = shared.driver.send(up).await;
+    shared.tell(NetEvent::PeerUp { peer }).await;
+    let (reader, writer) = stream.split();
+    let reason = tokio::select! {
+        reason = read(shared, peer, &handle, BufReader::with_capacity(READ_BUFFER_BYTES, reader)) => reason,
+        reason = write(&handle, waiting, writer) => reason,
+        () = handle.kill.cancelled() => "it was ended on this side".to_string(),
+    };
+    tracing::debug!(?peer, "control channel ended: {reason}");
+    shared.unregister(peer, &handle);
+    shared.tell(NetEvent::PeerDown { peer }).await;
+}
+
+async fn read(shared: &Shared, peer: NodeId, handle: &Handle, mut stream: impl futures::AsyncRead + Unpin) -> String {
+    loop {
+        let body = match Frame::read(&mut stream).await {
+            Ok(Some(Frame::Message(body))) => body,
+            Ok(Some(Frame::Ping)) => match handle.queue.try_send(Frame::Pong) {
+                Ok(()) => continue,
+                Err(_) => return "it pings but does not read".into(),
+            },
+            Ok(Some(Frame::Pong)) => {
+                let _ = shared.driver.send(Input::Pong { peer }).await;
+                continue;
+            }
+            Ok(None) => return "the peer closed it".into(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return refuse(peer, &error.to_string()),
+            Err(error) => return error.to_string(),
+        };
+        match wire::control::decode(&body) {
+            Ok(message) => {
+                if shared.events.send(Event::Net(NetEvent::Message { from: peer, message })).await.is_err() {
+                    return "the node has ended".into();
+                }
+            }
+            Err(error) => return refuse(peer, &error.to_string()),
+        }
+    }
+}
+
+fn refuse(peer: NodeId, problem: &str) -> String {
+    tracing::warn!("node {} sent {problem}: connection closed", peer.short());
+    problem.to_string()
+}
+
+async fn write(
+    handle: &Handle,
+    mut waiting: mpsc::Receiver<Frame>,
+    mut stream: impl futures::AsyncWrite + Unpin,
+) -> String {
+    let mut buffer = Vec::with_capacity(4096);
+    loop {
+        let first = tokio::select! {
+            biased;
+            frame = waiting.recv() => frame,
+            () = handle.closing.cancelled() => return drain(waiting, stream).await,
+        };
+        let Some(first) = first else { return "the queue is gone".into() };
+        buffer.clear();
+        append(handle, &first, &mut buffer);
+        while buffer.len() < WRITE_BYTES {
+            let Ok(frame) = waiting.try_recv() else { break };
+            append(handle, &frame, &mut buffer);
+        }
+        let written = async {
+            stream.write_all(&buffer).await?;
+            stream.flush().await
+        };
+        if let Err(error) = written.await {
+            return error.to_string();
+        }
+        if buffer.capacity() > 4 * WRITE_BYTES {
+            buffer = Vec::with_capacity(WRITE_BYTES);
+        }
+    }
+}
+
+fn append(handle: &Handle, frame: &Frame, buffer: &mut Vec<u8>) {
+    if let Frame::Message(body) = frame {
+        handle.queued_bytes.fetch_sub(body.len(), Ordering::Relaxed);
+    }
+    frame.encode_into(buffer);
+}
+
+/// The node leaves: the last messages (`Leaving` among them) still go out.
+async fn drain(mut waiting: mpsc::Receiver<Frame>, mut stream: impl futures::AsyncWrite + Unpin) -> String {
+    let last = async {
+        let mut buffer = Vec::new();
+        while let Ok(frame) = waiting.try_recv() {
+            frame.encode_into(&mut buffer);
+        }
+        stream.write_all(&buffer).await?;
+        stream.close().await
+    };
+    match tokio::time::timeout(DRAIN_TIMEOUT, last).await {
+        Ok(Ok(())) => "this node leaves".into(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "this node leaves, and the peer does not read".into(),
+    }
+}

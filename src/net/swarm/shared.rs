@@ -1,0 +1,188 @@
+//! What the swarm's tasks share: the way to the node, the way to the driver, the live sessions, the report's state. Locks
+//! are held for a lookup or an insert, never across an await.
+
+use super::{
+    hello::Hello,
+    session::{Ended, Handle},
+};
+use crate::{
+    net::interfaces::Interfaces,
+    ports::{DiscoveryWay, Event, NetEvent, NetReport},
+    types::NodeId,
+};
+use libp2p::{Stream, swarm::ConnectionId};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Refused peers that the report lists.
+const MAX_OTHER_VERSIONS: usize = 64;
+/// Found peers that the report lists for each way.
+const MAX_FOUND: usize = 1024;
+
+/// What the driver is told. Bounded queue: tasks wait, the node's own calls never do.
+pub enum Input {
+    Connect {
+        peer: NodeId,
+        addrs: Vec<SocketAddr>,
+    },
+    Probe {
+        peer: NodeId,
+    },
+    /// Discovery saw a peer. Nothing but a hint, whoever sent it.
+    Found {
+        peer: NodeId,
+        addrs: Vec<SocketAddr>,
+        way: &'static str,
+    },
+    /// One of `--peer`, resolved.
+    DialTarget {
+        target: usize,
+        name: String,
+        addrs: Vec<SocketAddr>,
+    },
+    SessionUp {
+        peer: NodeId,
+        connection: ConnectionId,
+        remote: IpAddr,
+        listen_port: u16,
+    },
+    SessionEnded(Ended),
+    Pong {
+        peer: NodeId,
+    },
+    /// A stream for a blob on the connection that the control channel uses.
+    OpenBulk {
+        peer: NodeId,
+        reply: oneshot::Sender<Result<Stream, String>>,
+    },
+    Close {
+        done: oneshot::Sender<()>,
+    },
+}
+
+pub struct Shared {
+    pub local: NodeId,
+    pub hello: Hello,
+    pub events: mpsc::Sender<Event>,
+    pub driver: mpsc::Sender<Input>,
+    /// The swarm has ended, and with it every task of its own.
+    pub stopped: CancellationToken,
+    sessions: RwLock<HashMap<NodeId, Arc<Handle>>>,
+    report: Mutex<State>,
+    interfaces: RwLock<Arc<Interfaces>>,
+}
+
+/// What `report` says, as the tasks learn it.
+#[derive(Default)]
+pub struct State {
+    /// Where this node can be reached.
+    pub addrs: Vec<SocketAddr>,
+    pub interfaces: Vec<String>,
+    ways: BTreeMap<&'static str, Way>,
+    pub foreign_nodes: usize,
+    other_versions: BTreeMap<String, u32>,
+}
+
+#[derive(Default)]
+struct Way {
+    problem: Option<String>,
+    found: BTreeSet<NodeId>,
+}
+
+impl Shared {
+    pub fn new(local: NodeId, hello: Hello, events: mpsc::Sender<Event>, driver: mpsc::Sender<Input>) -> Self {
+        let (stopped, sessions, report, interfaces) = Default::default();
+        Self { local, hello, events, driver, stopped, sessions, report, interfaces }
+    }
+
+    /// The machine's interfaces as last read.
+    pub fn interfaces(&self) -> Arc<Interfaces> {
+        self.interfaces.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the interfaces. True if this node's addresses changed.
+    pub fn set_interfaces(&self, interfaces: Interfaces) -> bool {
+        let addrs = interfaces.addrs(self.hello.listen_port);
+        let mut state = self.state();
+        state.interfaces = interfaces.names();
+        *self.interfaces.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(interfaces);
+        std::mem::replace(&mut state.addrs, addrs.clone()) != addrs
+    }
+
+    /// Waits while the node is behind. A node that has ended hears nothing more.
+    pub async fn tell(&self, event: NetEvent) {
+        let _ = self.events.send(Event::Net(event)).await;
+    }
+
+    pub fn session(&self, peer: NodeId) -> Option<Arc<Handle>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned()
+    }
+
+    pub fn sessions(&self) -> Vec<(NodeId, Arc<Handle>)> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.iter().map(|(peer, handle)| (*peer, handle.clone())).collect()
+    }
+
+    pub fn register(&self, peer: NodeId, handle: Arc<Handle>) {
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(peer, handle);
+    }
+
+    /// Forgets the session, unless another has taken its place.
+    pub fn unregister(&self, peer: NodeId, handle: &Arc<Handle>) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        if sessions.get(&peer).is_some_and(|current| Arc::ptr_eq(current, handle)) {
+            sessions.remove(&peer);
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn report(&self) -> NetReport {
+        let mut connected: Vec<NodeId> = self.sessions().into_iter().map(|(peer, _)| peer).collect();
+        connected.sort_unstable();
+        let state = self.state();
+        let way = |(name, way): (&&'static str, &Way)| DiscoveryWay {
+            name,
+            problem: way.problem.clone(),
+            found: way.found.iter().copied().collect(),
+        };
+        NetReport {
+            suite: super::transport::SUITE.into(),
+            listening: state.addrs.clone(),
+            interfaces: state.interfaces.clone(),
+            connected,
+            ways: state.ways.iter().map(way).collect(),
+            foreign_nodes: state.foreign_nodes,
+            other_versions: state.other_versions.iter().map(|(addr, version)| (addr.clone(), *version)).collect(),
+        }
+    }
+}
+
+impl State {
+    /// A way of discovery exists; `problem` says why it does not work.
+    pub fn set_problem(&mut self, way: &'static str, problem: Option<String>) {
+        self.ways.entry(way).or_default().problem = problem;
+    }
+
+    pub fn add_found(&mut self, way: &'static str, peer: NodeId) {
+        let found = &mut self.ways.entry(way).or_default().found;
+        if found.len() < MAX_FOUND {
+            found.insert(peer);
+        }
+    }
+
+    /// True if this is news.
+    pub fn add_other_version(&mut self, address: String, version: u32) -> bool {
+        if self.other_versions.len() >= MAX_OTHER_VERSIONS && !self.other_versions.contains_key(&address) {
+            return false;
+        }
+        self.other_versions.insert(address, version) != Some(version)
+    }
+}

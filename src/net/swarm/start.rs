@@ -1,0 +1,166 @@
+//! Opens the swarm with everything around it, and the handle to it all.
+
+use super::{
+    convert,
+    driver::Driver,
+    hello::Hello,
+    shared::{Input, Shared},
+    transport::{self, Behaviour},
+};
+use crate::{
+    net::{
+        bulk::{Fetcher, Server},
+        config::{NetConfig, NetError},
+        discovery::{self, Remembered},
+        identity::Identity,
+        interfaces::Interfaces,
+        secret::Keys,
+    },
+    ports::{BlobFetcher, Blobs, Event, NetReport, Network},
+    types::{BlobHash, Message, NodeId},
+    wire,
+};
+use futures::{
+    StreamExt,
+    future::{BoxFuture, FutureExt},
+};
+use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Inputs waiting for the driver. Tasks wait when it is full; the node's own requests, which it repeats, are dropped.
+const DRIVER_QUEUE: usize = 4096;
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The swarm, for the node. Clones share it; it ends with `close` or with the last clone.
+#[derive(Clone)]
+pub struct Net {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    fetcher: Fetcher,
+}
+
+/// Opens the swarm and begins to look for peers by every way at once. On return it listens.
+pub async fn start(
+    config: NetConfig,
+    identity: Identity,
+    keys: Keys,
+    blobs: Arc<dyn Blobs>,
+    events: mpsc::Sender<Event>,
+) -> Result<Net, NetError> {
+    let interfaces = Interfaces::read(&config.interfaces)?;
+    let (mut swarm, mdns_problem) =
+        transport::build(&identity.keypair(), *keys.swarm_psk, config.mdns, config.kademlia)
+            .map_err(NetError::Swarm)?;
+    let listen_port = listen(&mut swarm, config.listen_port).await?;
+    let software = config.software.clone();
+    let hello = Hello { protocol_version: config.protocol_version, listen_port, software };
+    let (driver, inputs) = mpsc::channel(DRIVER_QUEUE);
+    let shared = Arc::new(Shared::new(identity.node_id(), hello, events, driver));
+    shared.set_interfaces(interfaces);
+    shared.state().set_problem("mdns", mdns_problem);
+    shared.state().set_problem("kademlia", (!config.kademlia).then(|| "switched off".into()));
+    let server = Server::start(blobs.clone(), keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
+    let remembered = Remembered::start(shared.clone(), &config.data_dir);
+    tokio::spawn(Driver::new(swarm, shared.clone(), server, remembered).run(inputs));
+    discovery::start(shared.clone(), &config, &keys.beacon);
+    discovery::start_targets(&shared, &config.peers);
+    let fetcher = Fetcher::new(shared.clone(), blobs, keys.bulk);
+    Ok(Net { inner: Arc::new(Inner { shared, fetcher }) })
+}
+
+/// Listens on every address of both families; returns the port. Only IPv4 is required.
+async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError> {
+    // libp2p binds with SO_REUSEPORT: a second program on the port would silently share it. This asks first.
+    drop(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|source| NetError::Listen { port, source })?);
+    let wildcard = Multiaddr::from(Ipv4Addr::UNSPECIFIED).with(Protocol::Tcp(port));
+    swarm.listen_on(wildcard).map_err(|error| NetError::Swarm(error.to_string()))?;
+    let first = async {
+        loop {
+            match swarm.select_next_some().await {
+                SwarmEvent::NewListenAddr { address, .. } => return Ok(address),
+                SwarmEvent::ListenerClosed { reason: Err(source), .. } => {
+                    return Err(NetError::Listen { port, source });
+                }
+                _ => {}
+            }
+        }
+    };
+    let address = tokio::time::timeout(LISTEN_TIMEOUT, first)
+        .await
+        .map_err(|_| NetError::Swarm(format!("no address to listen at within {LISTEN_TIMEOUT:?}")))??;
+    let address = convert::socket_addr(&address).ok_or_else(|| NetError::Swarm(format!("listens at {address}")))?;
+    let wildcard = Multiaddr::from(Ipv6Addr::UNSPECIFIED).with(Protocol::Tcp(address.port()));
+    if let Err(error) = swarm.listen_on(wildcard) {
+        tracing::debug!("no IPv6: {error}");
+    }
+    Ok(address.port())
+}
+
+impl Network for Net {
+    fn send(&self, to: NodeId, message: Message) {
+        let Some(session) = self.inner.shared.session(to) else { return };
+        match wire::control::encode(&message) {
+            Ok(body) => {
+                if !session.send(body) {
+                    tracing::warn!("node {} does not keep up with its messages: disconnected", to.short());
+                }
+            }
+            Err(error) => tracing::error!("a message to node {} is not sent: {error}", to.short()),
+        }
+    }
+
+    fn connect(&self, peer: NodeId, addrs: &[SocketAddr]) {
+        self.request(Input::Connect { peer, addrs: addrs.to_vec() });
+    }
+
+    fn probe(&self, peer: NodeId) {
+        self.request(Input::Probe { peer });
+    }
+
+    fn addrs(&self) -> Vec<SocketAddr> {
+        self.inner.shared.state().addrs.clone()
+    }
+
+    fn report(&self) -> NetReport {
+        self.inner.shared.report()
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        let shared = self.inner.shared.clone();
+        async move {
+            let (done, closed) = oneshot::channel();
+            if shared.driver.send(Input::Close { done }).await.is_ok() {
+                let _ = closed.await;
+            }
+        }
+        .boxed()
+    }
+}
+
+impl BlobFetcher for Net {
+    fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
+        self.inner.fetcher.clone().fetch(hash, holders).boxed()
+    }
+}
+
+impl Net {
+    fn request(&self, input: Input) {
+        if self.inner.shared.driver.try_send(input).is_err() {
+            tracing::debug!("the swarm is behind or has ended: a request to it is dropped");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.stopped.cancel();
+    }
+}

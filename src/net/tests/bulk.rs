@@ -1,0 +1,175 @@
+//! Blobs between real nodes, and a holder that breaks off.
+
+use super::{
+    cluster::{DEADLINE, keys, pair},
+    rogue::Rogue,
+};
+use crate::{
+    net::bulk::{
+        offer::{Answer, OVER_THE_SWARM, Offer, Want},
+        seal,
+        serve::transfer_key,
+    },
+    ports::{BlobFetcher, Blobs},
+    types::BlobHash,
+};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    time::Instant,
+};
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|i| ((i * 2654435761) >> 13) as u8).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_of_64_mib_arrives_whole() {
+    let (one, two) = pair().await;
+    let plain = bytes(64 << 20);
+    let hash = one.blobs.put_bytes(&plain).unwrap();
+    let start = Instant::now();
+    two.net.fetch(hash, vec![one.id]).await.unwrap();
+    eprintln!("64 MiB in {:?}", start.elapsed());
+    assert!(std::fs::read(two.blobs.path(hash).unwrap()).unwrap() == plain);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blobs_of_any_size_come_from_whoever_has_them() {
+    let (one, two) = pair().await;
+    for length in [0, 1, 1000, 300_000] {
+        let hash = one.blobs.put_bytes(&bytes(length)).unwrap();
+        // The named holder does not exist.
+        two.net.fetch(hash, vec![crate::types::NodeId([1; 32])]).await.unwrap();
+        assert_eq!(std::fs::read(two.blobs.path(hash).unwrap()).unwrap(), bytes(length));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_blob_is_an_error_that_names_everybody_asked() {
+    let (one, two) = pair().await;
+    let error = two.net.fetch(BlobHash::of(b"nowhere"), vec![crate::types::NodeId([1; 32])]).await.unwrap_err();
+    assert!(error.contains("01010101: not connected"), "{error}");
+    assert!(error.contains(&format!("{}: does not have it", one.id.short())), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_for_one_blob_share_one_transfer() {
+    let (mut one, mut two) = pair().await;
+    let hash = one.blobs.put_bytes(&bytes(5 << 20)).unwrap();
+    let mut rogue = Rogue::connect(&two).await;
+    two.until_up(rogue.id).await;
+    let all = (0..10).map(|_| two.net.fetch(hash, vec![rogue.id]));
+    let all = tokio::spawn(futures::future::join_all(all));
+    // The rogue is asked once, says no, and all go to the other.
+    let mut stream = rogue.bulk.recv().await.unwrap();
+    Want::read(&mut stream).await.unwrap();
+    stream.write_all(&Answer::Missing.encode()).await.unwrap();
+    stream.flush().await.unwrap();
+    for outcome in tokio::time::timeout(DEADLINE, all).await.unwrap().unwrap() {
+        outcome.unwrap();
+    }
+    assert!(rogue.bulk.try_recv().is_err(), "asked more than once");
+    drop(one.events.try_recv());
+}
+
+/// Answers one question as a holder would whose direct port is the listener's.
+async fn offer(rogue: &mut Rogue, listener: &TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
+    let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
+    let want = Want::read(&mut stream).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let offer = Offer { size: size as u64, ticket: [5; 16], key: [6; 32], port };
+    stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
+    stream.flush().await.unwrap();
+    (want, offer, stream)
+}
+
+fn sealed(plain: &[u8], offer: &Offer) -> Vec<u8> {
+    let mut out = Vec::new();
+    let key = transfer_key(&keys().bulk, &offer.key, &offer.ticket);
+    seal::send(&mut &plain[..], plain.len() as u64, &key, &mut out).unwrap();
+    out
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_transfer_goes_on_where_it_ended() {
+    let (mut one, _two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let plain = bytes(4 * seal::FRAME_BYTES);
+    let hash = BlobHash::of(&plain);
+    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+
+    let (want, first, _stream) = offer(&mut rogue, &listener, plain.len()).await;
+    assert_eq!((want.hash, want.offset), (hash, 0));
+    let frames = sealed(&plain, &first);
+    let mut tcp = listener.accept().unwrap().0;
+    let mut ticket = [0; 16];
+    tcp.read_exact(&mut ticket).unwrap();
+    assert_eq!(ticket, first.ticket);
+    tcp.write_all(&frames[..frames.len() * 5 / 8]).unwrap();
+    drop(tcp);
+
+    let (want, second, _stream) = offer(&mut rogue, &listener, plain.len()).await;
+    assert_eq!(want.offset, 2 * seal::FRAME_BYTES as u64);
+    let mut tcp = listener.accept().unwrap().0;
+    tcp.read_exact(&mut ticket).unwrap();
+    tcp.write_all(&sealed(&plain[want.offset as usize..], &second)).unwrap();
+    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    assert!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap() == plain);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
+    let (mut one, _two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let plain = bytes(3 * seal::FRAME_BYTES + 5);
+    let hash = BlobHash::of(&plain);
+    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
+    // Bound, then closed: nobody listens there.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, offer, mut stream) = {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        drop(listener);
+        let offered = offer_at_closed(&mut rogue, closed, plain.len()).await;
+        offered
+    };
+    let mut choice = [0; 1];
+    stream.read_exact(&mut choice).await.unwrap();
+    assert_eq!(choice, [OVER_THE_SWARM]);
+    stream.write_all(&sealed(&plain, &offer)).await.unwrap();
+    stream.flush().await.unwrap();
+    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    assert!(one.blobs.has(hash));
+}
+
+async fn offer_at_closed(rogue: &mut Rogue, closing: TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
+    let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
+    let want = Want::read(&mut stream).await.unwrap();
+    let port = closing.local_addr().unwrap().port();
+    drop(closing);
+    let offer = Offer { size: size as u64, ticket: [5; 16], key: [6; 32], port };
+    stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
+    stream.flush().await.unwrap();
+    (want, offer, stream)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_lies_is_an_error_and_leaves_nothing() {
+    let (mut one, two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let hash = BlobHash::of(b"the truth");
+    two.blobs.put_bytes(b"the truth").unwrap();
+    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, offer, _stream) = offer(&mut rogue, &listener, 9).await;
+    let mut tcp = listener.accept().unwrap().0;
+    tcp.write_all(&sealed(b"the lying", &offer)).unwrap();
+    // The next holder is asked from the beginning.
+    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    assert_eq!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap(), b"the truth");
+}

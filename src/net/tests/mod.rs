@@ -1,0 +1,8 @@
+//! Real swarms in one process, over loopback. Each test picks its own ports; mDNS is off, so that tests do not meet.
+
+mod blobs;
+mod bulk;
+mod cluster;
+mod discovery;
+mod rogue;
+mod sessions;

@@ -1,0 +1,150 @@
+//! What every implementation of `Blobs` and `Journals` must do, and the real ones doing it.
+
+use crate::{
+    ports::{Blobs, Event, Journals, NodeHandle, StoreEvent},
+    types::{
+        Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, ParamSpace, Resources, TaskIndex, TaskRecord, WorkSpec,
+        record::Captured,
+    },
+    wire::journal::Record,
+};
+use std::{fs, sync::Arc};
+use tokio::sync::mpsc;
+
+pub fn blobs(store: &dyn Blobs) {
+    let hash = store.put_bytes(b"some bytes").unwrap();
+    assert_eq!(hash, BlobHash::of(b"some bytes"));
+    assert!(store.has(hash));
+    assert_eq!(fs::read(store.path(hash).unwrap()).unwrap(), b"some bytes");
+    assert_eq!(store.put_bytes(b"some bytes").unwrap(), hash, "twice is no error");
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let large = vec![7; 600 << 10];
+    fs::write(&file, &large).unwrap();
+    assert_eq!(store.put_file(&file).unwrap(), (BlobHash::of(&large), large.len() as u64));
+    fs::write(&file, b"changed").unwrap();
+    assert_eq!(fs::read(store.path(BlobHash::of(&large)).unwrap()).unwrap(), large, "a blob never changes");
+
+    let parts = BlobHash::of(b"one two");
+    let mut writer = store.writer().unwrap();
+    writer.write(b"one ").unwrap();
+    assert!(!store.has(parts), "nothing is visible before the end");
+    writer.write(b"two").unwrap();
+    assert_eq!(writer.finish(Some(parts)).unwrap(), parts);
+    assert!(store.has(parts));
+
+    let mut writer = store.writer().unwrap();
+    writer.write(b"forged").unwrap();
+    let error = writer.finish(Some(parts)).unwrap_err();
+    assert!(error.to_string().contains(&parts.to_string()), "{error}");
+    assert!(!store.has(BlobHash::of(b"forged")));
+
+    assert!(store.path(BlobHash([0; 32])).is_none());
+    assert!(store.put_file(&dir.path().join("missing")).is_err());
+    assert!(store.put_file(dir.path()).is_err(), "a directory is no blob");
+}
+
+pub fn journals(store: &dyn Journals, events: &mut mpsc::Receiver<Event>) {
+    let job = JobId(0xfeed);
+    store.append(job, vec![spec(), task(0, 1), task(7, 1)], 1);
+    store.append(job, vec![task(7, 2)], 2);
+    let numbers = |tasks: &[TaskIndex]| -> Vec<(TaskIndex, u32)> {
+        store.read(job, tasks).unwrap().iter().map(|record| (record.task, record.attempt.number)).collect()
+    };
+    assert_eq!(numbers(&[7, 3, 0]), [(7, 2), (0, 1)], "what was appended is read, written or not");
+    assert_eq!(persisted(events), (1, Ok(())));
+    assert_eq!(persisted(events), (2, Ok(())));
+    let mut after = numbers(&[7, 3, 0]);
+    after.sort();
+    assert_eq!(after, [(0, 1), (7, 2)]);
+    assert_eq!(replayed(store), [(job, spec()), (job, task(0, 1)), (job, task(7, 1)), (job, task(7, 2))]);
+    assert!(store.read(JobId(1), &[0]).unwrap().is_empty());
+
+    store.forget(job);
+    assert!(store.read(job, &[0]).unwrap().is_empty());
+    store.append(JobId(2), vec![spec()], 3);
+    assert_eq!(persisted(events), (3, Ok(())));
+    assert_eq!(replayed(store), [(JobId(2), spec())]);
+}
+
+/// The next ticket's fate. Waits for it.
+pub fn persisted(events: &mut mpsc::Receiver<Event>) -> (u64, Result<(), String>) {
+    match events.blocking_recv() {
+        Some(Event::Store(StoreEvent::Persisted { ticket, result })) => (ticket, result),
+        other => panic!("expected Persisted, got {other:?}"),
+    }
+}
+
+pub fn replayed(store: &dyn Journals) -> Vec<(JobId, Record)> {
+    let mut all = Vec::new();
+    store.replay(&mut |job, record| all.push((job, record))).unwrap();
+    all
+}
+
+pub fn handle() -> (NodeHandle, mpsc::Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel(1024);
+    (NodeHandle::new(sender), receiver)
+}
+
+pub fn spec() -> Record {
+    let work = WorkSpec {
+        name: "job".into(),
+        command: vec!["true".into()],
+        env: Vec::new(),
+        resources: Resources::one_core(),
+        priority: 0,
+        timeout_ms: None,
+        grace_ms: 1000,
+        inputs: None,
+        after: Vec::new(),
+        outputs: Vec::new(),
+        output_limit_bytes: 1 << 20,
+        log_limit_bytes: 1 << 20,
+    };
+    Record::Spec(Arc::new(JobSpec {
+        work: Arc::new(work),
+        params: ParamSpace::Single,
+        repeat: 10,
+        retries: 0,
+        min_nodes: 1,
+        place: String::new(),
+        speculate: false,
+        wait_for_nodes: false,
+        submitter: NodeId([1; 32]),
+        submitted_ms: 1,
+    }))
+}
+
+pub fn task(task: TaskIndex, number: u32) -> Record {
+    Record::Task(Arc::new(TaskRecord {
+        task,
+        attempt: Attempt { epoch: 1, number },
+        node: NodeId([1; 32]),
+        outcome: Outcome::Done,
+        failures: 0,
+        started_ms: 1,
+        duration_us: 2,
+        cpu_us: 3,
+        max_rss_bytes: 4,
+        stdout: Captured { tail: vec![b'x'; 40], total_bytes: 40, blob: None },
+        stderr: Captured::default(),
+        value: Some("{}".into()),
+        outputs: Vec::new(),
+    }))
+}
+
+#[test]
+fn the_blob_store_conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = super::open(dir.path()).unwrap();
+    blobs(&*store.blobs());
+}
+
+#[test]
+fn the_journal_store_conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = super::open(dir.path()).unwrap();
+    let (node, mut events) = handle();
+    journals(&*store.journals(node).unwrap(), &mut events);
+}

@@ -1,0 +1,94 @@
+//! The few file operations that journals need. A trait, so that tests can make each of them fail.
+
+use super::atomic;
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    path::Path,
+    sync::Arc,
+};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Read,
+    /// For reading and writing; made if missing.
+    Write,
+}
+
+/// A file system, as far as journals need one.
+pub trait Disk: Send + Sync {
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Makes a directory whose parent exists; true if it is new.
+    fn make_dir(&self, path: &Path) -> io::Result<bool>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+}
+
+/// An open file. Positions are explicit, so that readers and the writer share it.
+pub trait DiskFile: Send + Sync {
+    fn len(&self) -> io::Result<u64>;
+    /// Reads up to `buffer.len()` bytes; fewer at the end of the file only.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// `fdatasync`: the bytes, and the length if it grew.
+    fn sync(&self) -> io::Result<()>;
+    fn truncate(&self, length: u64) -> io::Result<()>;
+}
+
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).mode(0o600);
+        if mode == Mode::Write {
+            options.write(true).create(true).truncate(false);
+        }
+        Ok(Arc::new(options.open(path)?))
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<bool> {
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        atomic::sync_dir(path)
+    }
+}
+
+impl DiskFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match FileExt::read_at(self, &mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+}

@@ -1,0 +1,44 @@
+//! One node a data directory: an advisory lock (`flock`) that the kernel drops with its holder, however that ends.
+
+use super::StoreError;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// Held while it lives. The file stays: removing it would let two holders lock two files of one name.
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of `dir`, or says who has it.
+    pub fn take(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(StoreError::io("open", &path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(StoreError::InUse { dir: dir.to_path_buf(), pid: holder(&mut file) });
+            }
+            Err(errno) => return Err(StoreError::io("lock", &path)(errno.into())),
+        }
+        // The pid is for people only; the lock does not depend on it, so a full disk does not matter here.
+        let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+        Ok(Self { _file: file })
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.take(32).read_to_string(&mut text));
+    match read {
+        Ok(length) if length > 0 => text.trim().to_string(),
+        _ => "(unknown)".to_string(),
+    }
+}

@@ -1,0 +1,92 @@
+//! The results of an earlier job, as files: `results.jsonl`, one object a task in the order in which they ended, and each
+//! task's output files below its index.
+
+use super::staging::{Stager, build_tree};
+use crate::types::{
+    Answer, FileEntry, JobId, Outcome, Query, TaskIndex, TaskRecord, limits,
+    manifest::safe_path,
+    query::{Cursor, Progress},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    sync::Arc,
+};
+
+/// The earlier job has ended before this one starts; if its coordinator is only just learning that, this many waits are
+/// granted.
+const PATIENCE_WAITS: u32 = 8;
+
+/// Writes the results of `job` into `dir`, which is empty. The error is a sentence for the user.
+pub async fn stage(stager: &Stager, job: JobId, dir: &Path) -> Result<(), String> {
+    let file = File::create(dir.join("results.jsonl")).map_err(|error| error.to_string())?;
+    let mut lines = BufWriter::new(file);
+    let (mut cursor, mut seen, mut waits) = (Cursor::default(), HashSet::new(), 0);
+    loop {
+        let (next, progress, records) = ask(stager, job, cursor).await?;
+        for record in records.iter().filter(|record| seen.insert(record.task)) {
+            writeln!(lines, "{}", line(record)).map_err(|error| format!("could not write results.jsonl: {error}"))?;
+            stage_outputs(stager, record, dir).await?;
+        }
+        if records.is_empty() && next == cursor {
+            if progress.phase.is_ended() {
+                break;
+            }
+            waits += 1;
+            if waits > PATIENCE_WAITS {
+                return Err(format!("it has not ended: {} of {} tasks are done", progress.done, progress.tasks));
+            }
+        }
+        cursor = next;
+    }
+    lines.flush().map_err(|error| format!("could not write results.jsonl: {error}"))
+}
+
+async fn ask(stager: &Stager, job: JobId, cursor: Cursor) -> Result<(Cursor, Progress, Vec<Arc<TaskRecord>>), String> {
+    let wait_ms = u32::try_from(limits::WATCH_WAIT.as_millis()).unwrap_or(u32::MAX);
+    let query = Query::Watch { job, cursor, wait_ms, limit: limits::RECORD_BATCH as u32 };
+    match stager.node.ask(query).await {
+        Ok(Answer::Watch { cursor, progress, records }) => Ok((cursor, progress, records)),
+        Ok(other) => Err(format!("an answer to another question: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// One line of `results.jsonl`.
+fn line(record: &TaskRecord) -> Value {
+    let value: Value = record.value.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+    let outputs: Vec<Value> =
+        record.outputs.iter().map(|output| json!({ "path": output.path, "bytes": output.bytes })).collect();
+    let mut line = json!({ "task": record.task, "status": "done", "value": value, "outputs": outputs });
+    if let Outcome::Failed(failure) = &record.outcome {
+        line["status"] = "failed".into();
+        line["failure"] = failure.to_string().into();
+    }
+    line
+}
+
+async fn stage_outputs(stager: &Stager, record: &TaskRecord, dir: &Path) -> Result<(), String> {
+    if record.outputs.is_empty() {
+        return Ok(());
+    }
+    let mut files = Vec::with_capacity(record.outputs.len());
+    for output in &record.outputs {
+        let told = |why: String| format!("output `{}` of task {}: {why}", output.path, record.task);
+        if !safe_path(&output.path) {
+            return Err(told("its path would leave the directory".into()));
+        }
+        stager.fetch(output.hash, &[record.node]).await.map_err(told)?;
+        let (path, bytes, hash, executable) = (output.path.clone(), output.bytes, output.hash, output.executable);
+        files.push(FileEntry { path, bytes, hash, executable });
+    }
+    let (blobs, place) = (stager.blobs.clone(), place(dir, record.task));
+    let build = move || build_tree(&*blobs, &files, &place);
+    tokio::task::spawn_blocking(build).await.map_err(|error| error.to_string())?
+}
+
+fn place(dir: &Path, task: TaskIndex) -> std::path::PathBuf {
+    dir.join(task.to_string())
+}

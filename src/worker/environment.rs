@@ -1,0 +1,149 @@
+//! What a task finds in its environment: a clean base, the job's own variables, ours.
+
+use super::protocol::TASK_DIR_VARIABLE;
+use crate::ports::StartTask;
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
+
+/// Variables that a task inherits from the node. A list of what may pass, not of what may not: the rest may hold secrets.
+const INHERITED: [&str; 22] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "XDG_RUNTIME_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_DIRS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+/// Families of such variables: locale, Python, numerical libraries, GPU stacks.
+const INHERITED_PREFIXES: [&str; 13] = [
+    "LC_",
+    "PYTHON",
+    "CONDA_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUDA_",
+    "NVIDIA_",
+    "ROCM_",
+    "HIP_",
+    "VK_",
+    "MESA_",
+    "OCL_",
+];
+
+/// The part of this process's environment that tasks inherit.
+pub fn base() -> BTreeMap<OsString, OsString> {
+    inherited(std::env::vars_os())
+}
+
+fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
+    let passes = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        INHERITED.contains(&&*name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    all.filter(|(name, _)| passes(name)).collect()
+}
+
+/// `NAME=value` for everything that a task gets. `own` are the job's variables, expanded.
+pub fn of_task(
+    base: &BTreeMap<OsString, OsString>,
+    own: &[(String, String)],
+    task: &StartTask,
+    dir: &Path,
+) -> Vec<Vec<u8>> {
+    let mut env = base.clone();
+    env.extend(own.iter().map(|(name, value)| (name.into(), value.into())));
+    // Whatever the job says: these are ours, and the secret is nobody's.
+    env.retain(|name, _| !name.as_bytes().starts_with(b"NODECTL_"));
+    let mut set = |name: &str, value: OsString| env.insert(name.into(), value);
+    set("NODECTL_JOB_ID", task.job.to_string().into());
+    set("NODECTL_TASK_ID", task.task.to_string().into());
+    set("NODECTL_ATTEMPT", task.attempt.number.to_string().into());
+    set(TASK_DIR_VARIABLE, dir.into());
+    for (name, value) in gpu_variables(&task.gpus, Path::new("/sys/bus/pci/devices")) {
+        set(name, value.into());
+    }
+    env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
+}
+
+/// Shows a task its GPUs and hides the others. An empty list hides all of them.
+fn gpu_variables(gpus: &[[u8; 16]], pci_devices: &Path) -> Vec<(&'static str, String)> {
+    let list = |names: Vec<String>| names.join(",");
+    let cuda = list(gpus.iter().map(|uuid| format!("GPU-{}", hyphenated(uuid))).collect());
+    let mut variables =
+        vec![("CUDA_VISIBLE_DEVICES", cuda), ("NODECTL_GPU_UUID", list(gpus.iter().map(hyphenated).collect()))];
+    // ROCm has ids of its own. One that it does not know would hide every card, so none is given where none is found.
+    let rocm: Option<Vec<String>> = gpus.iter().map(|uuid| rocm_name(uuid, pci_devices)).collect();
+    variables.extend(rocm.map(|names| ("ROCR_VISIBLE_DEVICES", list(names))));
+    variables
+}
+
+fn hyphenated(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Mesa's driver for AMD makes a device's UUID of its PCI address (`ac_compute_device_uuid`: domain, bus, device, function, a
+/// native `u32` each); the kernel has the id that ROCm goes by at that address.
+fn rocm_name(uuid: &[u8; 16], pci_devices: &Path) -> Option<String> {
+    let part = |at: usize| u32::from_ne_bytes(uuid[at..at + 4].try_into().expect("four bytes"));
+    let address = format!("{:04x}:{:02x}:{:02x}.{:x}", part(0), part(4), part(8), part(12));
+    let id = std::fs::read_to_string(pci_devices.join(address).join("unique_id")).ok()?;
+    Some(format!("GPU-{}", id.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_and_strangers_do_not_pass() {
+        let all = ["PATH", "LC_ALL", "NODECTL_SECRET", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"];
+        let passed = inherited(all.iter().map(|name| (OsString::from(name), OsString::from("x"))));
+        assert_eq!(passed.keys().collect::<Vec<_>>(), ["LC_ALL", "PATH", "PYTHONPATH"]);
+    }
+
+    #[test]
+    fn cuda_sees_the_cards_granted_and_none_without_any() {
+        let nowhere = Path::new("/nonexistent");
+        let uuid = [0xab, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let variables = gpu_variables(&[uuid], nowhere);
+        assert_eq!(variables[0].1, "GPU-ab010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(variables[1].1, "ab010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(variables.len(), 2, "an id unknown to ROCm would hide every card");
+        let none = gpu_variables(&[], nowhere);
+        assert!(none.len() == 3 && none.iter().all(|(_, value)| value.is_empty()));
+    }
+
+    #[test]
+    fn rocm_goes_by_the_kernels_id_of_the_card() {
+        let devices = tempfile::tempdir().unwrap();
+        let device = devices.path().join("0000:03:00.0");
+        std::fs::create_dir(&device).unwrap();
+        std::fs::write(device.join("unique_id"), "d7a1c0ffee123456\n").unwrap();
+        let mut uuid = [0; 16];
+        uuid[4..8].copy_from_slice(&3u32.to_ne_bytes());
+        let variables = gpu_variables(&[uuid], devices.path());
+        assert_eq!(variables[2], ("ROCR_VISIBLE_DEVICES", "GPU-d7a1c0ffee123456".into()));
+    }
+}

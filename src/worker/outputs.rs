@@ -1,0 +1,182 @@
+//! The files that a task was asked for: found by pattern, checked, taken into the blob store. Called when no process of the
+//! task is left, so that nothing changes under it.
+
+use crate::{
+    ports::Blobs,
+    types::{Failure, OutputFile, limits},
+};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Deeper than any sensible tree, shallower than the stack.
+const MAX_DEPTH: usize = 64;
+
+/// A file to take.
+struct Found {
+    path: String,
+    full: PathBuf,
+    bytes: u64,
+    executable: bool,
+}
+
+struct Search<'a> {
+    root: PathBuf,
+    patterns: GlobSet,
+    /// For each glob of the set, which of the caller's patterns it comes from.
+    origins: Vec<usize>,
+    matched: Vec<bool>,
+    /// Names at the top that are not the task's: uploads, our own files.
+    skip: &'a dyn Fn(&str) -> bool,
+    limit_bytes: u64,
+    total_bytes: u64,
+    found: Vec<Found>,
+}
+
+/// Takes the files of `dir` that match `patterns` into `blobs`. Every pattern must match something. A pattern without
+/// wildcards may name a directory: all that is in it counts.
+pub fn take(
+    dir: &Path,
+    patterns: &[String],
+    skip: &dyn Fn(&str) -> bool,
+    limit_bytes: u64,
+    blobs: &dyn Blobs,
+) -> Result<Vec<OutputFile>, Failure> {
+    if patterns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (set, origins) = compile(patterns)?;
+    let root = dir.canonicalize().map_err(|error| unreadable(dir, &error))?;
+    let matched = vec![false; patterns.len()];
+    let mut search =
+        Search { root, patterns: set, origins, matched, skip, limit_bytes, total_bytes: 0, found: Vec::new() };
+    let root = search.root.clone();
+    search.walk(&root, "", 0)?;
+    if let Some(missing) = search.matched.iter().position(|matched| !matched) {
+        return Err(Failure::OutputMissing(patterns[missing].clone()));
+    }
+    search.found.into_iter().map(|found| keep(found, blobs)).collect()
+}
+
+fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
+    let bad = |error: globset::Error| Failure::OutputUnreadable(error.to_string());
+    let (mut set, mut origins) = (GlobSetBuilder::new(), Vec::new());
+    for (index, pattern) in patterns.iter().enumerate() {
+        let pattern = pattern.trim_start_matches("./").trim_end_matches('/');
+        let mut add = |glob: &str| -> Result<(), Failure> {
+            set.add(GlobBuilder::new(glob).literal_separator(true).build().map_err(bad)?);
+            origins.push(index);
+            Ok(())
+        };
+        add(pattern)?;
+        if !pattern.contains(['*', '?', '[', '{']) {
+            add(&format!("{pattern}/**"))?;
+        }
+    }
+    Ok((set.build().map_err(bad)?, origins))
+}
+
+impl Search<'_> {
+    fn walk(&mut self, dir: &Path, prefix: &str, depth: usize) -> Result<(), Failure> {
+        if depth > MAX_DEPTH {
+            return Err(Failure::OutputUnreadable(format!("`{prefix}` is nested more than {MAX_DEPTH} deep")));
+        }
+        let entries = fs::read_dir(dir).map_err(|error| unreadable(dir, &error))?;
+        let mut entries: Vec<_> = entries.collect::<Result<_, _>>().map_err(|error| unreadable(dir, &error))?;
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if prefix.is_empty() && (self.skip)(&name) {
+                continue;
+            }
+            let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+            let kind = entry.file_type().map_err(|error| unreadable(&entry.path(), &error))?;
+            if kind.is_dir() {
+                self.walk(&entry.path(), &path, depth + 1)?;
+            } else {
+                self.consider(path, entry.path(), kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn consider(&mut self, path: String, full: PathBuf, kind: fs::FileType) -> Result<(), Failure> {
+        let matches = self.patterns.matches(&path);
+        if matches.is_empty() {
+            return Ok(());
+        }
+        if full.file_name().is_none_or(|name| name.to_str().is_none()) {
+            return Err(Failure::OutputUnreadable(format!("the name of `{path}` is not UTF-8")));
+        }
+        let full = if kind.is_symlink() { self.follow(&path, &full)? } else { full };
+        let metadata = fs::symlink_metadata(&full).map_err(|error| unreadable(&full, &error))?;
+        if !metadata.is_file() {
+            let what = describe(metadata.file_type());
+            return Err(Failure::OutputUnreadable(format!("`{path}` is {what}, not a file")));
+        }
+        for index in matches {
+            self.matched[self.origins[index]] = true;
+        }
+        self.total_bytes = self.total_bytes.saturating_add(metadata.len());
+        if self.total_bytes > self.limit_bytes {
+            return Err(Failure::OutputTooLarge { name: path, limit_bytes: self.limit_bytes });
+        }
+        if self.found.len() == limits::MAX_OUTPUT_FILES {
+            let why = format!("more than {} files match `outputs`", limits::MAX_OUTPUT_FILES);
+            return Err(Failure::OutputUnreadable(why));
+        }
+        let executable = metadata.permissions().mode() & 0o111 != 0;
+        self.found.push(Found { path, full, bytes: metadata.len(), executable });
+        Ok(())
+    }
+
+    /// Where a link leads, if that is inside the task's directory.
+    fn follow(&self, path: &str, link: &Path) -> Result<PathBuf, Failure> {
+        let target = link.canonicalize().map_err(|error| unreadable(link, &error))?;
+        if target.starts_with(&self.root) {
+            return Ok(target);
+        }
+        let why = format!("`{path}` is a link to {}, outside the task's directory", target.display());
+        Err(Failure::OutputUnreadable(why))
+    }
+}
+
+fn keep(found: Found, blobs: &dyn Blobs) -> Result<OutputFile, Failure> {
+    let (hash, bytes) = blobs.put_file(&found.full).map_err(|error| unreadable(&found.full, &error))?;
+    debug_assert_eq!(bytes, found.bytes, "no process is left that could change it");
+    Ok(OutputFile { path: found.path, bytes, hash, executable: found.executable })
+}
+
+fn describe(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::OutputUnreadable(format!("{}: {error}", path.display()))
+}
+
+/// The first file below `dir` that has grown to `limit_bytes`, by its relative path. For tasks that failed: a program may
+/// ignore SIGXFSZ and fail in its own way.
+pub fn grown_to(dir: &Path, limit_bytes: u64) -> Option<String> {
+    let mut waiting = vec![(dir.to_path_buf(), 0)];
+    while let Some((next, depth)) = waiting.pop() {
+        for entry in fs::read_dir(&next).ok()?.flatten() {
+            let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
+            if metadata.is_dir() && depth < MAX_DEPTH {
+                waiting.push((entry.path(), depth + 1));
+            } else if metadata.is_file() && metadata.len() >= limit_bytes.max(1) {
+                let path = entry.path();
+                return Some(path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned());
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,304 @@
+//! `Workers`, the port, and the life of one attempt: staged, prepared, launched, collected, told.
+
+use super::{
+    WorkerError,
+    collect::{self, Ended},
+    directory::{self, Layout, Remover},
+    environment,
+    link::{Launched, Link},
+    protocol::{End, Launch, STDERR_FILE, STDOUT_FILE},
+    staging::{Staged, Stager},
+};
+use crate::{
+    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent},
+    types::{Attempt, Failure, JobId, NodeId, TaskIndex, TaskRecord, query::Stream, template},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::OsString,
+    fs::File,
+    io,
+    os::unix::{ffi::OsStrExt, fs::FileExt},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tokio::{runtime::Handle, sync::watch};
+
+/// The most that `read_log` gives at once.
+const LOG_CHUNK_BYTES: usize = 64 << 10;
+
+/// What the runner needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Absolute.
+    pub data_dir: PathBuf,
+    /// This node: the records' author.
+    pub node: NodeId,
+    /// What to run as the supervisor; see `Config::new`.
+    pub supervisor: Vec<OsString>,
+}
+
+impl Config {
+    /// This very program is the supervisor, also when its file was replaced or removed since.
+    pub fn new(data_dir: PathBuf, node: NodeId) -> Self {
+        Self { data_dir, node, supervisor: vec!["/proc/self/exe".into(), "supervise".into()] }
+    }
+}
+
+/// Runs tasks. Dropping it kills them.
+pub struct Workers {
+    inner: Arc<Inner>,
+    runtime: Handle,
+}
+
+struct Inner {
+    node_id: NodeId,
+    node: NodeHandle,
+    blobs: Arc<dyn Blobs>,
+    stager: Stager,
+    link: Mutex<Option<Arc<Link>>>,
+    remover: Remover,
+    layout: Layout,
+    base_env: BTreeMap<OsString, OsString>,
+    running: Mutex<HashMap<Key, watch::Sender<bool>>>,
+}
+
+type Key = (JobId, TaskIndex, Attempt);
+
+/// An attempt that is ready to be launched.
+struct Prepared {
+    dir: PathBuf,
+    outputs: Vec<String>,
+    launched: Launched,
+    link: Arc<Link>,
+}
+
+impl Workers {
+    /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime that runs the node.
+    pub fn start(
+        config: Config,
+        blobs: Arc<dyn Blobs>,
+        fetcher: Arc<dyn BlobFetcher>,
+        node: NodeHandle,
+    ) -> Result<Arc<Self>, WorkerError> {
+        let layout = Layout::new(&config.data_dir);
+        let link = Link::start(config.supervisor, layout.jobs.clone())?;
+        let remover = Remover::start(layout.clone())?;
+        let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
+        let inner = Inner {
+            node_id: config.node,
+            node,
+            blobs,
+            stager,
+            link: Mutex::new(Some(Arc::new(link))),
+            remover,
+            layout,
+            base_env: environment::base(),
+            running: Mutex::default(),
+        };
+        Ok(Arc::new(Self { inner: Arc::new(inner), runtime: Handle::current() }))
+    }
+
+    /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can be started afterwards.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+impl Runner for Workers {
+    fn start(&self, task: StartTask) {
+        let key = (task.job, task.task, task.attempt);
+        let (stop, stopped) = watch::channel(false);
+        if self.inner.running().insert(key, stop).is_some() {
+            tracing::error!(job = %task.job, task = task.task, attempt = %task.attempt, "started twice: ignored");
+            return;
+        }
+        let inner = self.inner.clone();
+        self.runtime.spawn(async move {
+            let event = inner.live(task, stopped).await;
+            inner.running().remove(&key);
+            inner.node.tell(Event::Worker(event)).await;
+        });
+    }
+
+    fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt) {
+        if let Some(stop) = self.inner.running().get(&(job, task, attempt)) {
+            stop.send_replace(true);
+        }
+    }
+
+    fn read_log(
+        &self,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        stream: Stream,
+        offset: u64,
+    ) -> io::Result<(Vec<u8>, bool)> {
+        // Asked before the file is read: if it has ended only since, the next call says so.
+        let ended = !self.inner.running().contains_key(&(job, task, attempt));
+        let name = match stream {
+            Stream::Stdout => STDOUT_FILE,
+            Stream::Stderr => STDERR_FILE,
+        };
+        let mut bytes = vec![0; LOG_CHUNK_BYTES];
+        let file = match File::open(self.inner.layout.task(job, task, attempt).join(name)) {
+            // Not yet begun to write.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !ended => return Ok((Vec::new(), false)),
+            file => file?,
+        };
+        let count = file.read_at(&mut bytes, offset)?;
+        bytes.truncate(count);
+        Ok((bytes, ended))
+    }
+
+    fn forget(&self, job: JobId) {
+        self.inner.stager.forget(job);
+        self.inner.remover.remove_parts(&self.inner.layout.job(job));
+    }
+}
+
+impl Inner {
+    fn running(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<bool>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let link = self.link().take();
+        if let Some(link) = link {
+            link.close();
+        }
+    }
+
+    /// An attempt from its order to its last event. Cheap steps are done where they are, those that touch the disk on a
+    /// thread that may block.
+    async fn live(self: &Arc<Self>, task: StartTask, mut stop: watch::Receiver<bool>) -> WorkerEvent {
+        let started_ms = now_ms();
+        let task = Arc::new(task);
+        let staged = tokio::select! {
+            staged = self.stager.stage(&task) => staged,
+            () = asked_to_stop(&mut stop) => return stopped(&task),
+        };
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(why) => return self.never_ran(&task, started_ms, Failure::Inputs(why)),
+        };
+        let prepared = self.blocking({
+            let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
+            move || inner.prepare(&task, &staged)
+        });
+        let mut prepared = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(failure) => return self.never_ran(&task, started_ms, failure),
+        };
+        if (&mut prepared.launched.started).await.is_ok() {
+            let (job, index, attempt) = (task.job, task.task, task.attempt);
+            self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
+        }
+        let (end, usage) = tokio::select! {
+            ended = &mut prepared.launched.ended => ended,
+            () = asked_to_stop(&mut stop) => {
+                prepared.link.stop(prepared.launched.id);
+                (&mut prepared.launched.ended).await
+            }
+        }
+        .unwrap_or((End::Stopped, Default::default()));
+        drop(prepared.link);
+        let (inner, dir, outputs) = (self.clone(), prepared.dir, prepared.outputs);
+        self.blocking(move || {
+            let event = if end == End::Stopped {
+                stopped(&task)
+            } else {
+                let node = inner.node_id;
+                let ended = Ended { task: &task, node, staged: &staged, outputs: &outputs, started_ms, end, usage };
+                ended_event(task.job, collect::collect(&ended, &dir, &*inner.blobs))
+            };
+            inner.remover.remove(dir);
+            event
+        })
+        .await
+    }
+
+    /// Runs on a thread that may block; a panic there goes on here.
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match tokio::task::spawn_blocking(work).await {
+            Ok(value) => value,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    fn never_ran(&self, task: &StartTask, started_ms: u64, failure: Failure) -> WorkerEvent {
+        ended_event(task.job, collect::never_ran(task, self.node_id, started_ms, failure))
+    }
+
+    /// Makes the directory and hands the task to the supervisor.
+    fn prepare(&self, task: &StartTask, staged: &Staged) -> Result<Prepared, Failure> {
+        let dir = self.layout.task(task.job, task.task, task.attempt);
+        let work = &task.work;
+        let command = expand_all(&work.command, task)?;
+        let outputs = expand_all(&work.outputs, task)?;
+        let values: Vec<String> = work.env.iter().map(|(_, value)| value.clone()).collect();
+        let names = work.env.iter().map(|(name, _)| name.clone());
+        let own: Vec<(String, String)> = names.zip(expand_all(&values, task)?).collect();
+        directory::make(&dir, staged, &task.params)
+            .map_err(|error| Failure::Spawn(format!("could not make the directory {}: {error}", dir.display())))?;
+        let launch = Launch {
+            id: 0,
+            dir: dir.as_os_str().as_bytes().to_vec(),
+            command,
+            env: environment::of_task(&self.base_env, &own, task, &dir),
+            timeout_ms: work.timeout_ms,
+            grace_ms: work.grace_ms,
+            file_limit_bytes: collect::file_limit(work.output_limit_bytes, work.log_limit_bytes),
+            log_limit_bytes: work.log_limit_bytes,
+            memory_bytes: work.resources.memory_bytes,
+        };
+        let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
+        Ok(Prepared { dir, outputs, launched: link.launch(launch), link })
+    }
+}
+
+async fn asked_to_stop(stop: &mut watch::Receiver<bool>) {
+    // The sender goes away only with the attempt; then nobody can ask any more.
+    if stop.wait_for(|asked| *asked).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn stopped(task: &StartTask) -> WorkerEvent {
+    WorkerEvent::Stopped { job: task.job, task: task.task, attempt: task.attempt }
+}
+
+fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {
+    WorkerEvent::Ended { job, record: Box::new(record) }
+}
+
+/// Replaces `{name}` by parameters and by what every task has.
+fn expand_all(templates: &[String], task: &StartTask) -> Result<Vec<String>, Failure> {
+    let lookup = |name: &str| match name {
+        "task" => Some(task.task.to_string()),
+        "attempt" => Some(task.attempt.number.to_string()),
+        "job" => Some(task.job.to_string()),
+        _ => task.params.iter().find(|(param, _)| param == name).map(|(_, value)| value.to_string()),
+    };
+    let expand = |text: &String| {
+        template::expand(text, &lookup).map_err(|error| Failure::Spawn(format!("in `{text}`: {error}")))
+    };
+    templates.iter().map(expand).collect()
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

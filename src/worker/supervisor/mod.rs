@@ -1,0 +1,196 @@
+//! The supervisor: a small process beside the node that starts tasks, watches them and kills them. A process of its own,
+//! for three reasons: it outlives a killed node just long enough to kill what the node started; orphans of tasks become
+//! its children (it is their subreaper), so none escapes; and starting a process from it costs what a small process costs.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `spawn` | one process: directory, streams, limits, signals |
+//! | `proc` | what `/proc` says: children, descendants, memory |
+//! | `task` | one attempt, from start to the end of its last process |
+//! | `strays` | whose a process is, and killing all of one attempt |
+//!
+//! Single-threaded, one `poll` loop, no runtime, and it must stay so: `spawn` relies on it. It writes to its socket and
+//! waits if the node is slow; what it holds is bounded by what the node ordered.
+
+mod proc;
+mod spawn;
+mod strays;
+mod task;
+
+use super::protocol::{Inbox, LaunchId, Order, Report, encode};
+pub use proc::kill_marked;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fd::{AsFd, OwnedFd},
+};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{FromRawFd, RawFd},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+use strays::View;
+use task::{Task, Turn};
+
+/// How often running tasks' memory and streams are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// How often a killed attempt is looked at whose processes have not all gone.
+const DRAIN_PERIOD: Duration = Duration::from_millis(2);
+/// A process that is still there so long after SIGKILL hangs in the kernel; it is reported and left.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs the supervisor over the socket that is its standard input; returns when the node has gone and every task with it.
+pub fn main() -> ExitCode {
+    match Supervisor::new(0).and_then(Supervisor::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nodectl supervise: {error}\nhint: this command is started by nodectl itself, not by hand");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Supervisor {
+    socket: File,
+    inbox: Inbox,
+    /// Readable when a child has ended.
+    child_ended: OwnedFd,
+    tasks: BTreeMap<LaunchId, Task>,
+    next_look: Instant,
+}
+
+impl Supervisor {
+    fn new(socket: RawFd) -> io::Result<Self> {
+        // SAFETY: the descriptor is this process's standard input and nothing else here uses that.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        rustix::net::sockopt::socket_type(&socket).map_err(|_| io::Error::other("standard input is no socket"))?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        spawn::close_others()?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        let child_ended = spawn::child_signal_fd()?;
+        Ok(Self {
+            socket: socket.into(),
+            inbox: Inbox::default(),
+            child_ended,
+            tasks: BTreeMap::new(),
+            next_look: Instant::now(),
+        })
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let ended = self.serve();
+        // Whatever ended it, nothing that it started may stay.
+        strays::kill_all_descendants(KILL_PATIENCE);
+        match ended {
+            // The node is gone: that is how a supervisor ends.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let (orders, children) = self.wait()?;
+            if children {
+                self.reap()?;
+            }
+            if orders && !self.read_orders()? {
+                return Ok(());
+            }
+            self.turn()?;
+        }
+    }
+
+    /// Waits for the socket, a child's end or the next deadline.
+    fn wait(&self) -> io::Result<(bool, bool)> {
+        let timeout = self.deadline().map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            rustix::event::Timespec::try_from(left).expect("deadlines are at most a task's timeout away")
+        });
+        let mut fds = [
+            PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.child_ended.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty())),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let look = (!self.tasks.is_empty()).then_some(self.next_look);
+        self.tasks.values().filter_map(Task::deadline).chain(look).min()
+    }
+
+    /// False when the node has closed its end.
+    fn read_orders(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 64 << 10];
+        let count = self.socket.read(&mut buffer)?;
+        self.inbox.push(&buffer[..count]);
+        while let Some(order) = self.inbox.take()? {
+            match order {
+                Order::Start(launch) => self.start(*launch)?,
+                Order::Stop { id } => {
+                    if let Some(task) = self.tasks.get_mut(&id) {
+                        task.stop();
+                    }
+                }
+            }
+        }
+        Ok(count > 0)
+    }
+
+    fn start(&mut self, launch: super::protocol::Launch) -> io::Result<()> {
+        let id = launch.id;
+        if self.tasks.is_empty() {
+            self.next_look = Instant::now() + LOOK_PERIOD;
+        }
+        match Task::start(launch) {
+            Ok(task) => {
+                self.tasks.insert(id, task);
+                self.report(&Report::Started { id })
+            }
+            Err(end) => self.report(&Report::Ended { id, end, usage: Default::default() }),
+        }
+    }
+
+    /// Collects every child that has ended: tasks and their orphans.
+    fn reap(&mut self) -> io::Result<()> {
+        spawn::drain_signals(&self.child_ended)?;
+        while let Some(exit) = spawn::wait_any() {
+            if let Some(task) = self.tasks.values_mut().find(|task| task.pid() == exit.pid) {
+                task.main_ended(exit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every task its turn, and reports those that have ended.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let look = now >= self.next_look;
+        if look {
+            self.next_look = now + LOOK_PERIOD;
+        }
+        let view = View::new(self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect());
+        let mut ended = Vec::new();
+        for (id, task) in &mut self.tasks {
+            if let Turn::Ended(end, usage) = task.turn(now, look, &view) {
+                ended.push(Report::Ended { id: *id, end, usage });
+            }
+        }
+        for report in ended {
+            if let Report::Ended { id, .. } = &report {
+                self.tasks.remove(id);
+            }
+            self.report(&report)?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, report: &Report) -> io::Result<()> {
+        self.socket.write_all(&encode(report))
+    }
+}

@@ -1,0 +1,278 @@
+//! Starting one process, and learning how it ended. The only file with `unsafe`: what has to happen between `clone` and
+//! `execve` (session, parent-death signal, limits, streams) has no safe interface that costs as little as `vfork`.
+
+use super::super::protocol::{Launch, STDERR_FILE, STDOUT_FILE};
+use rustix::{fd::OwnedFd, process::Pid};
+use std::{
+    ffi::{CString, OsStr},
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Path, PathBuf},
+    ptr,
+    time::Instant,
+};
+
+const CHILD_STACK_BYTES: usize = 64 << 10;
+/// Before the node, tasks are what a machine out of memory gives up.
+const OOM_SCORE: &[u8] = b"500";
+
+/// How a child ended.
+#[derive(Clone, Debug)]
+pub struct Exit {
+    pub pid: Pid,
+    pub at: Instant,
+    /// The exit status, or the signal that ended it.
+    pub status: Result<i32, i32>,
+    pub cpu_us: u64,
+    pub max_rss_bytes: u64,
+}
+
+/// Everything the child needs, made before it exists: it shares this process's memory and must not allocate.
+struct Plan {
+    program: CString,
+    argv: Vec<*const libc::c_char>,
+    shell_argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    dir: CString,
+    stdout: CString,
+    stderr: CString,
+    file_limit: libc::rlimit,
+    parent: libc::pid_t,
+    /// What failed in the child, and the `errno`.
+    failed: Option<(Step, libc::c_int)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Session,
+    Directory,
+    Streams,
+    Limits,
+    Execute,
+}
+
+/// Starts a process as its task says. The error is a sentence for the user.
+pub fn spawn(launch: &Launch) -> Result<Pid, String> {
+    let program = find_program(launch)?;
+    let strings = |items: Vec<Vec<u8>>| -> Result<Vec<CString>, String> {
+        items.into_iter().map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}"))).collect()
+    };
+    let program = CString::new(program.into_os_string().into_vec()).map_err(|error| error.to_string())?;
+    let args = strings(launch.command.iter().map(|arg| arg.clone().into_bytes()).collect())?;
+    let env = strings(launch.env.clone())?;
+    let dir = CString::new(launch.dir.clone()).map_err(|error| error.to_string())?;
+    let shell = c"/bin/sh";
+    let mut shell_argv = vec![shell.as_ptr(), program.as_ptr()];
+    shell_argv.extend(pointers(&args).into_iter().skip(1));
+    let mut plan = Plan {
+        argv: pointers(&args),
+        shell_argv,
+        envp: pointers(&env),
+        dir,
+        stdout: CString::new(STDOUT_FILE).expect("no NUL"),
+        stderr: CString::new(STDERR_FILE).expect("no NUL"),
+        file_limit: libc::rlimit { rlim_cur: launch.file_limit_bytes, rlim_max: launch.file_limit_bytes },
+        parent: rustix::process::getpid().as_raw_nonzero().get(),
+        failed: None,
+        program,
+    };
+    let pid = clone_and_run(&mut plan).map_err(|error| format!("no new process: {error}"))?;
+    let Some((step, errno)) = plan.failed else { return Ok(pid) };
+    // SAFETY: waits for the child that just ended by itself; no pointers are passed but a null one.
+    unsafe { libc::waitpid(pid.as_raw_nonzero().get(), ptr::null_mut(), 0) };
+    Err(describe(step, &io::Error::from_raw_os_error(errno), launch, &plan.program.to_string_lossy()))
+}
+
+fn describe(step: Step, error: &io::Error, launch: &Launch, program: &str) -> String {
+    let dir = String::from_utf8_lossy(&launch.dir);
+    match step {
+        Step::Session => format!("no new session: {error}"),
+        Step::Directory => format!("could not enter {dir}: {error}"),
+        Step::Streams => format!("could not open the streams in {dir}: {error}"),
+        Step::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
+        Step::Execute => format!("could not execute {program}: {error}"),
+    }
+}
+
+/// The program's path: as given if it has a slash, else the first executable of that name in the task's own PATH.
+fn find_program(launch: &Launch) -> Result<PathBuf, String> {
+    let name = launch.command.first().ok_or("an empty command")?;
+    let dir = Path::new(OsStr::from_bytes(&launch.dir));
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = launch.env.iter().rev().find_map(|variable| variable.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
+    let candidates = std::env::split_paths(OsStr::from_bytes(path)).map(|entry| dir.join(entry).join(name));
+    let executable = |path: &PathBuf| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    candidates.into_iter().find(executable).ok_or_else(|| {
+        let path = String::from_utf8_lossy(path);
+        format!(
+            "no program `{name}` in PATH ({path})\nhint: install it on this node, or upload it and call it `./{name}`"
+        )
+    })
+}
+
+/// Null-terminated, as `execve` wants them. Valid while `strings` is.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has executed or failed.
+fn clone_and_run(plan: &mut Plan) -> io::Result<Pid> {
+    let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK suspends this thread until the child executes
+    // or exits; its end is aligned to 16. `plan` likewise outlives it, and this thread, the only one, touches neither
+    // meanwhile. `child` only makes system calls.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len());
+        libc::clone(child, top.cast(), flags, ptr::from_mut(plan).cast())
+    };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Pid::from_raw(pid).ok_or_else(|| io::Error::other("clone gave pid 0"))
+}
+
+/// Runs in the child, on its own stack, in the parent's memory. Async-signal-safe calls only.
+extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `clone_and_run` passes a `Plan` that lives until this process executes or exits, and nobody else uses it.
+    let plan = unsafe { &mut *plan.cast::<Plan>() };
+    // SAFETY: every pointer in the plan is a valid C string or a null-terminated array of them.
+    let step = unsafe { become_task(plan) };
+    // SAFETY: reads and ends this process only. `errno` is that of the call that failed.
+    unsafe {
+        plan.failed = Some((step, *libc::__errno_location()));
+        libc::_exit(127)
+    }
+}
+
+/// Returns only if something failed.
+unsafe fn become_task(plan: &Plan) -> Step {
+    // SAFETY: see `child`.
+    unsafe {
+        if libc::setsid() < 0
+            || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0
+            || libc::getppid() != plan.parent
+        {
+            return Step::Session;
+        }
+        if libc::chdir(plan.dir.as_ptr()) < 0 {
+            return Step::Directory;
+        }
+        if !open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0)
+            || !open_as(plan.stdout.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 1)
+            || !open_as(plan.stderr.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 2)
+        {
+            return Step::Streams;
+        }
+        if libc::setrlimit(libc::RLIMIT_FSIZE, &plan.file_limit) < 0 {
+            return Step::Limits;
+        }
+        let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if score >= 0 {
+            libc::write(score, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
+            libc::close(score);
+        }
+        default_signals();
+        libc::execve(plan.program.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
+        if *libc::__errno_location() == libc::ENOEXEC {
+            // A script without `#!`: the shell's, as execvp(3) has it.
+            libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.envp.as_ptr());
+        }
+        Step::Execute
+    }
+}
+
+unsafe fn open_as(path: *const libc::c_char, flags: libc::c_int, fd: libc::c_int) -> bool {
+    // SAFETY: `path` is a valid C string.
+    unsafe {
+        let opened = libc::open(path, flags | libc::O_CLOEXEC, 0o600);
+        opened >= 0 && libc::dup2(opened, fd) == fd && (opened == fd || libc::close(opened) == 0)
+    }
+}
+
+/// What this process ignores or blocks, the task does not. SIGPIPE is ignored by Rust's start-up code.
+unsafe fn default_signals() {
+    // SAFETY: changes dispositions and mask of the calling process; without CLONE_SIGHAND the parent's are its own.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+    }
+}
+
+/// The next child that has ended, if one has.
+pub fn wait_any() -> Option<Exit> {
+    let mut status = 0;
+    // SAFETY: `rusage` is plain numbers, for which zero is a value; both pointers are to locals that outlive the call.
+    let (pid, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage), usage)
+    };
+    let pid = Pid::from_raw(pid.max(0))?;
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    let status = if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(libc::WEXITSTATUS(status)) };
+    Some(Exit {
+        pid,
+        at: Instant::now(),
+        status,
+        cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
+        max_rss_bytes: usage.ru_maxrss as u64 * 1024,
+    })
+}
+
+/// The unit of `Process::rss_pages`.
+pub fn page_bytes() -> u64 {
+    // SAFETY: a question without pointers. Linux always answers it.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
+/// A descriptor that is readable when a child has ended. From here on the signals that end programs politely wait: this
+/// process ends when its socket closes.
+pub fn child_signal_fd() -> io::Result<OwnedFd> {
+    // SAFETY: the sets are locals; the descriptor that is returned is new and owned by nobody else.
+    unsafe {
+        let mut blocked = std::mem::zeroed();
+        libc::sigemptyset(&mut blocked);
+        libc::sigaddset(&mut blocked, libc::SIGCHLD);
+        let children = blocked;
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&mut blocked, signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &blocked, ptr::null_mut()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Empties the signal descriptor.
+pub fn drain_signals(fd: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0u8; 1024];
+    loop {
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(count) if count == buffer.len() => {}
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Closes whatever this process inherited besides its three streams.
+pub fn close_others() -> io::Result<()> {
+    let first = io::stderr().as_raw_fd() as libc::c_uint + 1;
+    // SAFETY: called before anything else is opened, so that nothing in this process owns what it closes.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        // Kernels before 5.9 lack the call; all that this program opens closes itself on execution anyway.
+        return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error) };
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! One attempt, from its start to the end of its last process.
+//!
+//! Running → (its main process ends) → Draining: strays are killed → ended. A reason to end it (timeout, stop, memory)
+//! sends SIGTERM first and SIGKILL after the grace; the reason, not the signal, is what is reported.
+
+use super::{
+    super::protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
+    DRAIN_PERIOD, KILL_PATIENCE,
+    spawn::{self, Exit},
+    strays::{self, View},
+};
+use rustix::{
+    fs::FallocateFlags,
+    process::{Pid, Signal},
+};
+use std::{
+    ffi::OsStr,
+    fs::OpenOptions,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Holes in streams begin and end on this.
+const BLOCK_BYTES: u64 = 4096;
+
+pub struct Task {
+    launch: Launch,
+    pid: Pid,
+    started: Instant,
+    /// Why it is being ended, if it is.
+    reason: Option<End>,
+    /// When SIGKILL follows SIGTERM.
+    kill_at: Option<Instant>,
+    exit: Option<Exit>,
+    /// When its main process ended, or was killed.
+    drain_since: Option<Instant>,
+    max_rss_bytes: u64,
+}
+
+/// What a turn came to.
+pub enum Turn {
+    Goes,
+    Ended(End, Usage),
+}
+
+impl Task {
+    pub fn start(launch: Launch) -> Result<Self, End> {
+        let started = Instant::now();
+        let pid = spawn::spawn(&launch).map_err(End::NotStarted)?;
+        Ok(Self { launch, pid, started, reason: None, kill_at: None, exit: None, drain_since: None, max_rss_bytes: 0 })
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.exit.is_none()
+    }
+
+    pub fn stop(&mut self) {
+        self.end_for(End::Stopped, Duration::from_millis(self.launch.grace_ms));
+    }
+
+    pub fn main_ended(&mut self, exit: Exit) {
+        self.exit = Some(exit);
+        self.drain_since.get_or_insert_with(Instant::now);
+    }
+
+    /// When it next needs a turn without anything happening.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.drain_since.is_some() {
+            return Some(Instant::now() + DRAIN_PERIOD);
+        }
+        let timeout = self.launch.timeout_ms.filter(|_| self.reason.is_none());
+        let timeout = timeout.and_then(|ms| self.started.checked_add(Duration::from_millis(ms)));
+        timeout.into_iter().chain(self.kill_at).min()
+    }
+
+    /// Does what is due. `look` asks for its memory and streams too.
+    pub fn turn(&mut self, now: Instant, look: bool, view: &View) -> Turn {
+        if self.is_running() {
+            self.check_time(now, view);
+            if look {
+                self.check_memory(view);
+                self.trim_streams();
+            }
+            return Turn::Goes;
+        }
+        self.drain(now, view)
+    }
+
+    fn check_time(&mut self, now: Instant, view: &View) {
+        let timeout = self.launch.timeout_ms.map(Duration::from_millis);
+        if self.reason.is_none() && timeout.is_some_and(|timeout| now.duration_since(self.started) >= timeout) {
+            self.end_for(End::TimedOut, Duration::from_millis(self.launch.grace_ms));
+        }
+        if self.kill_at.is_some_and(|at| now >= at) {
+            let left = view.left_of(self.pid, &self.launch.dir);
+            strays::signal(self.pid, &left, true, Signal::KILL);
+            self.kill_at = None;
+            self.drain_since.get_or_insert(now);
+        }
+    }
+
+    fn end_for(&mut self, reason: End, grace: Duration) {
+        if self.reason.is_some() || self.exit.is_some() {
+            return;
+        }
+        self.reason = Some(reason);
+        self.kill_at = Some(Instant::now() + grace.min(Duration::from_secs(3600)));
+        if !grace.is_zero() {
+            strays::signal(self.pid, &[], true, Signal::TERM);
+        }
+    }
+
+    /// The sum over all its processes; pages that they share count once for each, so a limit needs that much room.
+    fn check_memory(&mut self, view: &View) {
+        if self.launch.memory_bytes == 0 {
+            return;
+        }
+        let pages: u64 = view.left_of(self.pid, &self.launch.dir).iter().map(|process| process.rss_pages).sum();
+        self.max_rss_bytes = self.max_rss_bytes.max(pages * spawn::page_bytes());
+        if self.max_rss_bytes > self.launch.memory_bytes {
+            self.end_for(End::OutOfMemory, Duration::ZERO);
+        }
+    }
+
+    /// Gives back the blocks in the middle of a stream that has outgrown its limit; its two ends are what is kept.
+    fn trim_streams(&self) {
+        let dir = Path::new(OsStr::from_bytes(&self.launch.dir));
+        for name in [STDOUT_FILE, STDERR_FILE] {
+            let path = dir.join(name);
+            let length = std::fs::symlink_metadata(&path).map_or(0, |metadata| metadata.len());
+            if length <= self.launch.log_limit_bytes + 2 * BLOCK_BYTES {
+                continue;
+            }
+            let from = (self.launch.log_limit_bytes / 2).next_multiple_of(BLOCK_BYTES);
+            let to = (length - self.launch.log_limit_bytes / 2) / BLOCK_BYTES * BLOCK_BYTES;
+            if let Ok(file) = OpenOptions::new().write(true).open(&path)
+                && to > from
+            {
+                // A file system without holes keeps the blocks: the file's limit holds all the same.
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let _ = rustix::fs::fallocate(&file, punch, from, to - from);
+            }
+        }
+    }
+
+    fn drain(&mut self, now: Instant, view: &View) -> Turn {
+        let left = view.left_of(self.pid, &self.launch.dir);
+        let since = *self.drain_since.get_or_insert(now);
+        if !left.is_empty() {
+            if now.duration_since(since) < KILL_PATIENCE {
+                strays::signal(self.pid, &left, false, Signal::KILL);
+                return Turn::Goes;
+            }
+            eprintln!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
+        }
+        let exit = self.exit.take().expect("draining begins when the main process has ended");
+        Turn::Ended(self.end_of(&exit), self.usage(&exit))
+    }
+
+    fn end_of(&self, exit: &Exit) -> End {
+        let limit = self.launch.memory_bytes;
+        match (&self.reason, exit.status) {
+            (Some(reason), _) => reason.clone(),
+            // It failed after using more than it may: that is why, whatever it called it.
+            (None, status) if limit > 0 && exit.max_rss_bytes > limit && status != Ok(0) => End::OutOfMemory,
+            (None, Ok(code)) => End::Exited(code),
+            (None, Err(signal)) => End::Signalled(signal),
+        }
+    }
+
+    fn usage(&self, exit: &Exit) -> Usage {
+        let duration = exit.at.duration_since(self.started);
+        Usage {
+            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            cpu_us: exit.cpu_us,
+            max_rss_bytes: exit.max_rss_bytes.max(self.max_rss_bytes),
+        }
+    }
+}

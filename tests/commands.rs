@@ -1,0 +1,223 @@
+//! What the commands promise their users, on the real binary: exit codes, messages, what may be piped where.
+
+mod common;
+
+use common::{
+    SOON,
+    cluster::{Cluster, Discovery, both},
+    job::{CountedJob, assert_all_squares, read_results, run_to_end, write_job},
+    processes_with, unique, wait_for, wait_until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{fs, process::Stdio};
+
+#[test]
+fn a_second_join_on_the_same_directory_says_so_and_succeeds() {
+    let cluster = Cluster::of(1);
+    let secret = cluster.dir.path().join("secret");
+    let again = cluster.run(0, &["join", "--secret-file", secret.to_str().expect("UTF-8")]);
+    assert_eq!(again.status.code(), Some(0), "{}", both(&again));
+    assert!(both(&again).contains("running"), "{}", both(&again));
+    assert_eq!(cluster.members(0), ["n0"]);
+}
+
+#[test]
+fn a_mistake_in_the_job_file_is_shown_where_it_is() {
+    let cluster = Cluster::of(1);
+    let file = write_job(cluster.dir.path(), "bad", "name = \"bad\"\ncomand = [\"true\"]\n");
+    let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
+    let shown = both(&output);
+    assert_eq!(output.status.code(), Some(2), "{shown}");
+    for part in ["bad.toml:2:1", "comand", "did you mean `command`"] {
+        assert!(shown.contains(part), "`{part}` is missing in:\n{shown}");
+    }
+    assert_eq!(cluster.json(0, &["jobs", "--json"]).as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_single_machine_needs_no_join() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let job = CountedJob::new(&cluster, "squares", 5, "true", "");
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
+    assert_eq!(code, Some(0), "{output}");
+    assert_all_squares(&read_results(&into), 5);
+}
+
+#[test]
+fn without_a_node_questions_end_with_status_3() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    for question in [&["nodes"][..], &["jobs"], &["status"], &["cancel", "0123456789abcdef"]] {
+        let output = cluster.run(0, question);
+        assert_eq!(output.status.code(), Some(3), "{question:?}: {}", both(&output));
+        assert!(both(&output).contains("nodectl join"), "no hint: {}", both(&output));
+    }
+}
+
+#[test]
+fn the_secret_is_not_in_the_argument_list() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let secret = format!("hidden-{}", unique());
+    let data_dir = cluster.dir.path().join("n0");
+    let mut node = cluster.command(0);
+    node.arg("--data-dir").arg(&data_dir).args(["join", "--secret", &secret]).stdout(std::process::Stdio::null());
+    let mut node = node.stderr(std::process::Stdio::null()).spawn().expect("nodectl starts");
+    let arguments = || fs::read(format!("/proc/{}/cmdline", node.id())).unwrap_or_default();
+    let hidden = wait_for(SOON, "the node is up", || data_dir.join("api.sock").exists().then(arguments));
+    node.kill().expect("our child");
+    node.wait().expect("our child");
+    assert!(!String::from_utf8_lossy(&hidden).contains(&secret));
+}
+
+#[test]
+fn logs_of_a_running_task_can_be_followed() {
+    let cluster = Cluster::of(2);
+    let gate = cluster.dir.path().join("gate");
+    let script = format!("echo begun; while ! test -e {}; do sleep 0.05; done; echo ended", gate.display());
+    let text = format!("name = \"talk\"\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "talk", &text));
+    wait_until(SOON, "the first line is there", || both(&cluster.run(1, &["logs", &id])).contains("begun"));
+    let mut follower = cluster.command(1);
+    let follower = follower.args(["logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn().expect("starts");
+    fs::write(&gate, "").expect("writable");
+    let output = follower.wait_with_output().expect("it ends with the task");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>(), ["begun", "ended"]);
+}
+
+#[test]
+fn explain_says_what_a_job_waits_for() {
+    let mut cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 2, "true", "min_nodes = 2");
+    let id = cluster.submit(0, &job.file);
+    wait_until(SOON, "explain speaks of the missing node", || {
+        let output = cluster.run(0, &["explain", &id]);
+        output.status.success() && both(&output).contains("2") && both(&output).contains("node")
+    });
+    assert_eq!(cluster.phase(0, &id).as_deref(), Some("waiting"));
+    assert!(job.executions().is_empty());
+    cluster.add(&[]);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+}
+
+#[test]
+fn every_listing_speaks_json() {
+    let cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 2, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    for listing in
+        [&["status"][..], &["nodes"], &["jobs"], &["devices"], &["job", &id], &["doctor"], &["config", "show"]]
+    {
+        cluster.json(0, &[listing, &["--json"]].concat());
+    }
+    let suite = cluster.json(0, &["doctor", "--json"]).to_string();
+    assert!(suite.contains("XSalsa20") || suite.contains("AES"), "the wire's suite is missing: {suite}");
+}
+
+#[test]
+fn a_job_has_many_names() {
+    let cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 2, "true", "");
+    let id = cluster.submit(0, &job.file);
+    for name in [&id, &id[..6], "squares", "last"] {
+        assert_eq!(cluster.json(0, &["job", name, "--json"])["id"], id.as_str(), "{name}");
+    }
+    let unknown = cluster.run(0, &["job", "nonesuch"]);
+    assert!(!unknown.status.success() && both(&unknown).contains("nonesuch"), "{}", both(&unknown));
+}
+
+/// Nobody is there to ask: what was started is stopped.
+#[test]
+fn an_interrupted_run_cancels_its_job() {
+    let cluster = Cluster::of(1);
+    let nap = format!("1000.{}", unique());
+    let file = write_job(cluster.dir.path(), "nap", &format!("name = \"nap\"\ncommand = [\"sleep\", \"{nap}\"]\n"));
+    let mut run = cluster.command(0);
+    run.arg("run").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut run = run.spawn().expect("nodectl starts");
+    wait_until(SOON, "the task sleeps", || !processes_with(&nap).is_empty());
+    kill_process(Pid::from_child(&run), Signal::INT).expect("our child");
+    let status = wait_for(SOON, "run ends", || run.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(130));
+    wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
+    assert_eq!(cluster.wait_end(0, "last"), "cancelled");
+}
+
+#[test]
+fn a_detached_job_can_be_attached_to() {
+    let cluster = Cluster::of(2);
+    let job = CountedJob::new(&cluster, "squares", 10, "sleep 0.2", "");
+    let id = cluster.submit(0, &job.file);
+    let into = cluster.dir.path().join("out");
+    let attached = cluster.run(1, &["attach", &id, "--into", into.to_str().expect("UTF-8")]);
+    assert_eq!(attached.status.code(), Some(0), "{}", both(&attached));
+    assert_all_squares(&read_results(&into), 10);
+}
+
+#[test]
+fn a_node_in_the_background_is_stopped_by_leave() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let data_dir = cluster.dir.path().join("background");
+    let at = ["--data-dir", data_dir.to_str().expect("UTF-8")];
+    let secret = cluster.dir.path().join("secret");
+    let join = ["join", "--detach", "--secret-file", secret.to_str().expect("UTF-8"), "--name", "background"];
+    let node = Background { cluster: &cluster, at };
+    let started = cluster.run(0, &[&at[..], &join].concat());
+    assert_eq!(started.status.code(), Some(0), "{}", both(&started));
+    assert!(both(&started).contains("nodectl join"), "the line for the next machine is missing: {}", both(&started));
+    let nodes = cluster.json(0, &[&at[..], &["nodes", "--json"]].concat());
+    assert_eq!(nodes[0]["name"], "background");
+    drop(node);
+    let after = cluster.run(0, &[&at[..], &["nodes"]].concat());
+    assert_eq!(after.status.code(), Some(3), "{}", both(&after));
+}
+
+/// Leaves whatever happens: nothing else ends a node in the background.
+struct Background<'a> {
+    cluster: &'a Cluster,
+    at: [&'a str; 2],
+}
+
+impl Drop for Background<'_> {
+    fn drop(&mut self) {
+        self.cluster.run(0, &[&self.at[..], &["leave"]].concat());
+    }
+}
+
+#[test]
+fn a_drained_node_finishes_what_it_runs_and_gets_no_more() {
+    let cluster = Cluster::of(2);
+    cluster.ok(0, &["drain", "n1"]);
+    wait_until(SOON, "n1 is shown as draining", || {
+        let nodes = cluster.json(0, &["nodes", "--json"]);
+        nodes.as_array().expect("a list").iter().any(|node| node["name"] == "n1" && node["draining"] == true)
+    });
+    let job = CountedJob::new(&cluster, "squares", 8, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let results = cluster.results(0, &id);
+    assert_all_squares(&results, 8);
+    let nodes = cluster.json(0, &["nodes", "--json"]);
+    let drained = nodes.as_array().expect("a list").iter().find(|node| node["name"] == "n1").expect("a member");
+    assert!(results.values().all(|result| result["node"] != drained["id"] && result["node"] != "n1"), "{results:?}");
+}
+
+#[test]
+fn init_writes_a_job_that_runs_as_it_is() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    cluster.ok(0, &["init"]);
+    let file = cluster.dir.path().join("job.toml");
+    let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join("out"));
+    assert_eq!(code, Some(0), "{output}");
+    let again = cluster.run(0, &["init"]);
+    assert!(!again.status.success(), "a second init overwrote the first");
+}
+
+#[test]
+fn a_setting_that_does_not_exist_is_named() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let output = cluster.command(0).args(["config", "show"]).env("NODECTL_NETWORK__BEACON_PROT", "1").output();
+    let output = output.expect("nodectl starts");
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(both(&output).contains("beacon_port"), "{}", both(&output));
+}

@@ -1,0 +1,71 @@
+//! Clusters of real `nodectl` processes for the end-to-end tests. Everything a cluster starts dies with it, in a panic
+//! too; clusters of tests that run at the same time share no port, no secret and no directory.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `cluster` | nodes: start, kill, restart, ask |
+//! | `job` | job files, what became of them, how often their tasks really ran |
+//! | `netns` | network namespaces on a bridge: cut links, partitions |
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+pub mod cluster;
+pub mod job;
+pub mod netns;
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// Time for what takes a moment on an idle machine; generous, because test machines are not idle.
+pub const SOON: Duration = Duration::from_secs(30);
+/// Time for a whole job.
+pub const LATER: Duration = Duration::from_secs(120);
+
+/// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is over.
+pub fn wait_for<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        pause();
+    }
+}
+
+/// Waits until it holds.
+pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(limit, what, || holds().then_some(()));
+}
+
+// Between two looks at the same condition, never instead of looking.
+#[allow(clippy::disallowed_methods)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Processes (zombies left out) that have this word among their arguments.
+pub fn processes_with(argument: &str) -> Vec<u32> {
+    let numbers = fs::read_dir("/proc").expect("/proc is there").flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has = |pid: &u32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    };
+    pids.filter(has).collect()
+}
+
+/// A word that no other test, past or present, has used.
+pub fn unique() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}{:03}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether tests that mount or make network namespaces can run.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,140 @@
+//! What goes wrong, and how often: drawn anew for every seed, so that some runs know one kind of fault only.
+
+use crate::world::{Event, World};
+use rand::{RngExt, rngs::StdRng};
+use std::{collections::BTreeSet, time::Duration};
+
+#[derive(Debug, Default)]
+pub struct Faults {
+    pub loss: f64,
+    pub duplication: f64,
+    pub longest_delay_us: u64,
+    pub disk_error: f64,
+    pub task_failure: f64,
+    crashes: bool,
+    wipes: bool,
+    partitions: bool,
+    one_way: bool,
+    pauses: bool,
+    clock_jumps: bool,
+    link_resets: bool,
+    /// (from, to) that nothing passes.
+    cut: BTreeSet<(usize, usize)>,
+    wiped: bool,
+    nodes: usize,
+}
+
+impl Faults {
+    pub fn draw(rng: &mut StdRng, nodes: usize) -> Self {
+        let sometimes = |rng: &mut StdRng| rng.random_bool(0.4);
+        let rate = |rng: &mut StdRng, most: f64| if rng.random_bool(0.3) { rng.random_range(0.0..most) } else { 0.0 };
+        Self {
+            loss: rate(rng, 0.1),
+            duplication: rate(rng, 0.1),
+            longest_delay_us: if rng.random_bool(0.3) { 60_000 } else { 3_000 },
+            disk_error: rate(rng, 0.05),
+            task_failure: rate(rng, 0.2),
+            crashes: sometimes(rng),
+            wipes: nodes > 2 && rng.random_bool(0.15),
+            partitions: sometimes(rng),
+            one_way: rng.random_bool(0.2),
+            pauses: rng.random_bool(0.2),
+            clock_jumps: rng.random_bool(0.2),
+            link_resets: rng.random_bool(0.3),
+            cut: BTreeSet::new(),
+            wiped: false,
+            nodes,
+        }
+    }
+
+    /// Nothing but crashes (and what a disk keeps) went wrong: acknowledged results must not be computed again.
+    pub fn only_crashes(&self) -> bool {
+        !self.partitions
+            && !self.one_way
+            && !self.pauses
+            && !self.wipes
+            && self.loss == 0.0
+            && !self.link_resets
+            && !self.clock_jumps
+            && self.longest_delay_us < 10_000
+    }
+
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        !self.cut.contains(&(from, to))
+    }
+
+    pub fn heal(&mut self) {
+        let nodes = self.nodes;
+        *self = Self { longest_delay_us: 3_000, nodes, ..Self::default() };
+    }
+}
+
+impl World {
+    /// One fault, perhaps; and the next one planned.
+    pub fn fault(&mut self) {
+        let delay = Duration::from_millis(self.rng.random_range(50..3_000));
+        self.after(delay, Event::Fault);
+        let nodes = self.nodes.len();
+        let victim = self.rng.random_range(0..nodes);
+        match self.rng.random_range(0..7) {
+            0 | 1 if self.faults.crashes => self.crash_for_a_while(victim),
+            2 if self.faults.wipes && !self.faults.wiped => self.wipe(victim),
+            3 if self.faults.partitions => self.partition(),
+            4 if self.faults.one_way => {
+                let other = self.rng.random_range(0..nodes);
+                self.faults.cut.insert((victim, other));
+            }
+            5 if self.faults.pauses => self.pause(victim),
+            5 if self.faults.clock_jumps => {
+                let jump = Duration::from_millis(self.rng.random_range(0..20_000));
+                self.nodes[victim].clock_skew += jump;
+            }
+            6 if self.faults.link_resets => {
+                let other = self.rng.random_range(0..nodes);
+                self.drop_link(victim, other, true);
+            }
+            6 => self.faults.cut.clear(),
+            _ => {}
+        }
+    }
+
+    fn crash_for_a_while(&mut self, victim: usize) {
+        let everyone = self.rng.random_bool(0.1);
+        let victims = if everyone { (0..self.nodes.len()).collect() } else { vec![victim] };
+        for victim in victims {
+            if self.nodes[victim].state.is_some() {
+                self.crash(victim);
+                let away = Duration::from_millis(self.rng.random_range(10..8_000));
+                self.after(away, Event::Restart { node: victim });
+            }
+        }
+    }
+
+    /// A machine's disk is lost: a stranger takes its place. Once a run, since two copies of everything is the promise.
+    fn wipe(&mut self, victim: usize) {
+        self.faults.wiped = true;
+        if self.nodes[victim].state.is_some() {
+            self.crash(victim);
+        }
+        self.add_node(victim);
+        self.after(Duration::from_secs(1), Event::Restart { node: victim });
+    }
+
+    fn partition(&mut self) {
+        let sides: Vec<bool> = self.nodes.iter().map(|_| self.rng.random_bool(0.5)).collect();
+        self.faults.cut.clear();
+        for a in 0..sides.len() {
+            for b in 0..sides.len() {
+                if sides[a] != sides[b] {
+                    self.faults.cut.insert((a, b));
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, victim: usize) {
+        let pause = Duration::from_millis(self.rng.random_range(100..6_000));
+        self.nodes[victim].paused_until = Some(self.now + pause);
+        self.after(pause, Event::Resume { node: victim });
+    }
+}

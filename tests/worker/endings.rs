@@ -1,0 +1,121 @@
+//! Statuses, signals, limits, programs that cannot start.
+
+use crate::harness::*;
+use nodectl::types::{Failure, Outcome, Value};
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn statuses_and_signals_are_told_apart() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.sh("exit 0").outcome, Outcome::Done);
+    assert_eq!(*failure(&lab.sh("exit 3")), Failure::Exit(3));
+    assert_eq!(*failure(&lab.sh("kill -SEGV $$")), Failure::Signal(11));
+}
+
+#[test]
+fn an_attempt_is_announced_then_told_and_its_directory_goes() {
+    let mut lab = Lab::new();
+    let record = lab.sh("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo hi");
+    assert_eq!(record.stdout.tail, b"hi\n");
+    assert!(record.cpu_us > 0 && record.max_rss_bytes > 0 && record.duration_us > 0 && record.started_ms > 0);
+    until("the directory goes", || !lab.task_dir(0).exists());
+}
+
+#[test]
+fn a_missing_program_is_named_with_the_path_searched() {
+    let mut lab = Lab::new();
+    let record = lab.run(work(&["no-such-program-here"]));
+    match failure(&record) {
+        Failure::Spawn(why) => {
+            assert!(why.contains("no-such-program-here") && why.contains("/usr/bin"), "{why}");
+            assert!(why.contains("hint:"), "{why}");
+        }
+        other => panic!("expected Spawn, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_program_that_may_not_run_is_named() {
+    let mut lab = Lab::new();
+    let file = lab.dir.path().join("not-executable");
+    std::fs::write(&file, "").unwrap();
+    let record = lab.run(work(&[file.to_str().unwrap()]));
+    assert!(failure(&record).to_string().contains("not-executable: Permission denied"), "{:?}", failure(&record));
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_is_the_shells() {
+    let mut lab = Lab::new();
+    let file = lab.dir.path().join("script");
+    std::fs::write(&file, "echo $1 $0\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let record = lab.run(work(&[file.to_str().unwrap(), "argument"]));
+    assert_eq!(record.stdout.tail, format!("argument {}\n", file.display()).into_bytes());
+}
+
+#[test]
+fn a_placeholder_without_a_value_is_told() {
+    let mut lab = Lab::new();
+    let mut wrong = work(&["/bin/echo"]);
+    wrong.command.push("{nothing}".into());
+    assert!(failure(&lab.run(wrong)).to_string().contains("nothing"));
+}
+
+#[test]
+fn placeholders_parameters_and_builtins() {
+    let mut lab = Lab::new();
+    let mut spec = sh("echo \"$0 $1\"; cat params.json");
+    spec.command.extend(["{x}-{task}".into(), "{attempt}{{}}".into()]);
+    lab.start_with(0, spec, vec![("x".into(), Value::Float(0.5)), ("s".into(), Value::Text("a\"b".into()))]);
+    assert_eq!(lab.ended().stdout.tail, b"0.5-0 1{}\n{\"x\":0.5,\"s\":\"a\\\"b\"}");
+}
+
+#[test]
+fn a_file_past_the_limit_is_named_whether_the_signal_is_heeded_or_not() {
+    let mut lab = Lab::new();
+    for script in ["head -c 3000000 /dev/zero > big", "trap '' XFSZ; head -c 3000000 /dev/zero > big || exit 1"] {
+        match failure(&lab.sh(script)) {
+            Failure::OutputTooLarge { name, limit_bytes } => {
+                assert_eq!((name.as_str(), *limit_bytes), ("big", 1 << 20))
+            }
+            other => panic!("expected OutputTooLarge, got {other:?}"),
+        }
+    }
+    match failure(&lab.sh("head -c 3000000 /dev/zero")) {
+        Failure::OutputTooLarge { name, .. } => assert_eq!(name, "stdout"),
+        other => panic!("expected OutputTooLarge, got {other:?}"),
+    }
+}
+
+#[test]
+fn more_memory_than_asked_for_is_the_reason_told() {
+    let mut lab = Lab::new();
+    // A shell variable of 64 MiB, then time for the supervisor to look.
+    let mut hungry = sh("x=$(head -c 67108864 /dev/zero | tr '\\0' x); sleep 30; echo ${#x}");
+    hungry.resources.memory_bytes = 20 << 20;
+    assert_eq!(*failure(&lab.run(hungry)), Failure::OutOfMemory { limit_bytes: 20 << 20 });
+    let mut quick = sh("x=$(head -c 67108864 /dev/zero | tr '\\0' x); exit 1");
+    quick.resources.memory_bytes = 20 << 20;
+    assert_eq!(*failure(&lab.run(quick)), Failure::OutOfMemory { limit_bytes: 20 << 20 });
+}
+
+#[test]
+fn a_supervisor_that_cannot_be_started_is_told_at_once() {
+    let lab = Lab::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut config = config(elsewhere.path());
+    config.supervisor = vec!["/nonexistent/nodectl".into(), "supervise".into()];
+    let _inside = lab.runtime.enter();
+    let node = nodectl::ports::NodeHandle::new(tokio::sync::mpsc::channel(1).0);
+    let started = nodectl::worker::Workers::start(config, lab.store.blobs(), lab.fetcher.clone(), node);
+    let told = started.err().expect("there is no such program").to_string();
+    assert!(told.contains("/nonexistent/nodectl") && told.contains("No such file"), "{told}");
+}
+
+#[test]
+fn a_supervisor_started_by_hand_says_what_it_is() {
+    let output =
+        std::process::Command::new(program()).arg("supervise").stdin(std::process::Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("no socket") && told.contains("hint:"), "{told}");
+}

@@ -1,0 +1,193 @@
+//! A runner in a temporary directory, with a fake rest of the node.
+
+use futures::future::BoxFuture;
+use nodectl::{
+    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, UserRequest, WorkerEvent},
+    types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, Resources, TaskRecord, WorkSpec},
+    worker::{Config, Workers},
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Runtime, sync::mpsc};
+
+pub const JOB: JobId = JobId(0xabc);
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Lab {
+    pub workers: Option<Arc<Workers>>,
+    pub store: nodectl::store::Store,
+    pub fetcher: Arc<Fetcher>,
+    pub events: mpsc::Receiver<Event>,
+    pub runtime: Runtime,
+    pub dir: tempfile::TempDir,
+}
+
+/// Fetches nothing: blobs are in the store or cannot be had. Counts who asks.
+#[derive(Default)]
+pub struct Fetcher {
+    pub asked: AtomicU32,
+    pub later: Mutex<Vec<(BlobHash, Vec<u8>)>>,
+    store: Mutex<Option<Arc<dyn Blobs>>>,
+}
+
+impl BlobFetcher for Fetcher {
+    fn fetch(&self, hash: BlobHash, _holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let bytes = self.later.lock().unwrap().iter().find(|(known, _)| *known == hash).map(|(_, bytes)| bytes.clone());
+        let store = self.store.lock().unwrap().clone().unwrap();
+        Box::pin(async move {
+            match bytes {
+                Some(bytes) => store.put_bytes(&bytes).map(drop).map_err(|error| error.to_string()),
+                None => Err(format!("nobody has blob {hash}")),
+            }
+        })
+    }
+}
+
+pub fn program() -> PathBuf {
+    env!("CARGO_BIN_EXE_nodectl").into()
+}
+
+pub fn config(dir: &Path) -> Config {
+    let supervisor = vec![program().into(), "supervise".into()];
+    Config { supervisor, ..Config::new(dir.to_path_buf(), NodeId([7; 32])) }
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = nodectl::store::open(dir.path()).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (sender, events) = mpsc::channel(1024);
+        let fetcher = Arc::new(Fetcher::default());
+        *fetcher.store.lock().unwrap() = Some(store.blobs());
+        let workers = {
+            let _inside = runtime.enter();
+            let node = NodeHandle::new(sender);
+            Workers::start(config(store.dir()), store.blobs(), fetcher.clone(), node).unwrap()
+        };
+        Self { workers: Some(workers), store, fetcher, events, runtime, dir }
+    }
+
+    pub fn workers(&self) -> &Workers {
+        self.workers.as_deref().unwrap()
+    }
+
+    pub fn start(&self, task: u32, work: WorkSpec) {
+        self.start_with(task, work, Params::new());
+    }
+
+    pub fn start_with(&self, task: u32, work: WorkSpec, params: Params) {
+        let (work, attempt) = (Arc::new(work), attempt());
+        self.workers().start(StartTask { job: JOB, task, attempt, work, params, gpus: vec![], holders: vec![] });
+    }
+
+    /// Runs a task to its end.
+    pub fn run(&mut self, work: WorkSpec) -> TaskRecord {
+        self.start(0, work);
+        self.ended()
+    }
+
+    pub fn sh(&mut self, script: &str) -> TaskRecord {
+        self.run(sh(script))
+    }
+
+    pub fn event(&mut self) -> Event {
+        let next = async { tokio::time::timeout(PATIENCE, self.events.recv()).await };
+        self.runtime.block_on(next).expect("an event in time").expect("the runner lives")
+    }
+
+    /// The next end. Passes over starts.
+    pub fn ended(&mut self) -> TaskRecord {
+        match self.worker_event() {
+            WorkerEvent::Started { .. } => self.ended(),
+            WorkerEvent::Ended { record, .. } => *record,
+            other => panic!("expected Ended, got {other:?}"),
+        }
+    }
+
+    pub fn worker_event(&mut self) -> WorkerEvent {
+        match self.event() {
+            Event::Worker(event) => event,
+            other => panic!("expected a worker's event, got {other:?}"),
+        }
+    }
+
+    pub fn question(&mut self) -> UserRequest {
+        match self.event() {
+            Event::User(request) => request,
+            other => panic!("expected a question, got {other:?}"),
+        }
+    }
+
+    pub fn task_dir(&self, task: u32) -> PathBuf {
+        self.store.dir().join(format!("jobs/{JOB}/tasks/{task}-1.1"))
+    }
+
+    pub fn blob(&self, hash: BlobHash) -> Vec<u8> {
+        std::fs::read(self.store.blobs().path(hash).expect("the blob is there")).unwrap()
+    }
+}
+
+pub fn attempt() -> Attempt {
+    Attempt { epoch: 1, number: 1 }
+}
+
+pub fn sh(script: &str) -> WorkSpec {
+    work(&["/bin/sh", "-c", script])
+}
+
+pub fn work(command: &[&str]) -> WorkSpec {
+    WorkSpec {
+        name: "test".into(),
+        // Scripts are full of braces, which templates double.
+        command: command.iter().map(|arg| arg.replace('{', "{{").replace('}', "}}")).collect(),
+        env: Vec::new(),
+        resources: Resources::one_core(),
+        priority: 0,
+        timeout_ms: None,
+        grace_ms: 200,
+        inputs: None,
+        after: Vec::new(),
+        outputs: Vec::new(),
+        output_limit_bytes: 1 << 20,
+        log_limit_bytes: 1 << 20,
+    }
+}
+
+pub fn failure(record: &TaskRecord) -> &Failure {
+    match &record.outcome {
+        Outcome::Failed(failure) => failure,
+        Outcome::Done => panic!("it should have failed: {record:?}"),
+    }
+}
+
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whether a process runs (a zombie does not).
+pub fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// The number in a file that a task writes, once it is there.
+pub fn number_in(path: &Path) -> i32 {
+    let mut number = None;
+    until("a number in a file", || {
+        number = std::fs::read_to_string(path).ok().and_then(|text| text.strip_suffix('\n')?.trim().parse().ok());
+        number.is_some()
+    });
+    number.unwrap()
+}
