@@ -79,7 +79,8 @@ async fn foreground(client: &Client, settings: Settings, secret: Secret) -> Resu
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
-        greeted = greet(client, &source, shown) => greeted?,
+        // A reader of the greeting that has gone is no reason to stop a node.
+        greeted = greet(client, &source, shown) => greeted.unwrap_or_else(|error| error.tell()),
     }
     running.await.map(|()| Exit::Done).map_err(CliError::Node)
 }

@@ -283,6 +283,7 @@ pub(crate) fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<Ta
         task,
         attempt: Attempt { epoch: 1, number: 1 },
         node: node_id(1),
+        failures: u32::from(outcome != Outcome::Done),
         outcome,
         started_ms: 1_700_000_000_000,
         duration_us: 1_500_000,
