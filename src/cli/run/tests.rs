@@ -190,6 +190,18 @@ async fn many_tasks_leave_only_the_streams_of_failed_ones() {
     assert_eq!(files(&job.directory), ["19999", "results.csv", "results.jsonl"]);
 }
 
+#[test]
+fn a_directory_with_other_files_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = followed(directory.path());
+    let client = Client::new(socket_path(directory.path()));
+    fs::create_dir_all(job.directory.join("0")).unwrap();
+    let error = Collector::create(client.clone(), &job).err().expect("refused");
+    assert!(error.exit() == Exit::Usage && error.to_string().contains("--into"), "{error}");
+    fs::write(job.directory.join("results.jsonl"), "").unwrap();
+    assert!(Collector::create(client, &job).is_ok(), "results of an earlier run are replaced");
+}
+
 const TWO_JOBS: &str = r#"
 [[job]]
 name = "second"
