@@ -1,7 +1,7 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
 
 use crate::types::units::{parse_bytes, parse_duration};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a job failed, 2 usage or invalid job file, 3 cluster unreachable, \
@@ -160,8 +160,21 @@ pub struct JobName {
 pub struct JobArgs {
     #[command(flatten)]
     pub name: JobName,
+    /// Lists its tasks, all or those in one state
+    #[arg(long, value_name = "STATE", num_args = 0..=1, default_missing_value = "all", require_equals = true)]
+    pub tasks: Option<TaskStates>,
     #[command(flatten)]
     pub list: ListArgs,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TaskStates {
+    All,
+    Pending,
+    Running,
+    Done,
+    Failed,
 }
 
 #[derive(Debug, Args)]

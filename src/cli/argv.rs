@@ -1,30 +1,16 @@
 //! The secret out of what other processes can see: `/proc/PID/cmdline`, which everybody may read, and
-//! `/proc/PID/environ`. Linux with glibc only: there, functions in `.init_array` are given the original `argv`.
+//! `/proc/PID/environ`. The kernel says where in this process both lie (proc_pid_stat(5)), whatever the C library.
 
 use crate::app::settings::SECRET_VARIABLE;
-use std::{
-    ffi::{CStr, OsString, c_char, c_int},
-    sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
-};
+use std::{ffi::OsString, fs};
 use zeroize::Zeroizing;
 
 const SECRET_FLAG: &[u8] = b"--secret";
-
-static ARGC: AtomicUsize = AtomicUsize::new(0);
-static ARGV: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Runs before `main` and only remembers where the arguments are.
-extern "C" fn remember(argc: c_int, argv: *mut *mut c_char, _envp: *mut *mut c_char) {
-    ARGC.store(usize::try_from(argc).unwrap_or(0), Ordering::Relaxed);
-    ARGV.store(argv, Ordering::Relaxed);
-}
-
-// SAFETY: glibc calls every entry of this section with (argc, argv, envp) (gABI; glibc's `call_init`); `remember` has
-// that signature and touches nothing but two atomics.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[unsafe(link_section = ".init_array")]
-#[used]
-static REMEMBER: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = remember;
+/// Fields of `/proc/self/stat`, counted from 1 as in its manual: where the arguments and the environment begin and end.
+const ARG_START: usize = 48;
+const ENV_START: usize = 50;
+/// The first field after the program's name, which may hold blanks and brackets.
+const FIRST_AFTER_NAME: usize = 3;
 
 /// What the user gave this process.
 pub struct Given {
@@ -37,79 +23,91 @@ pub struct Given {
 /// to nonsense, and children inherit that. To be called first in `main`, while there is one thread.
 pub fn take() -> Given {
     let args = std::env::args_os().collect();
-    wipe_arguments();
-    Given { args, secret: take_variable() }
+    let secret = std::env::var(SECRET_VARIABLE).ok().filter(|secret| !secret.is_empty()).map(Zeroizing::new);
+    let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
+        // Without /proc, nobody else can read it there either.
+        return Given { args, secret };
+    };
+    // SAFETY: one thread, and `args` and `secret` are copies: nobody holds a reference into these strings.
+    unsafe {
+        wipe(&stat, ARG_START, secret_in_arguments);
+        wipe(&stat, ENV_START, secret_in_environment);
+    }
+    Given { args, secret }
 }
 
-fn wipe_arguments() {
-    let (argc, argv) = (ARGC.load(Ordering::Relaxed), ARGV.load(Ordering::Relaxed));
-    if argv.is_null() {
+/// SAFETY: no reference into the process's original arguments or environment is alive.
+unsafe fn wipe(stat: &str, start_field: usize, find: fn(&[u8]) -> Vec<std::ops::Range<usize>>) {
+    let (Some(start), Some(end)) = (field(stat, start_field), field(stat, start_field + 1)) else { return };
+    if start == 0 || end <= start {
         return;
     }
+    let memory = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the kernel put the strings at `start..end` of this process's own stack, readable and writable.
+    let strings = unsafe { std::slice::from_raw_parts(memory, end - start) }.to_vec();
+    for index in find(&strings).into_iter().flatten() {
+        // SAFETY: as above; `index` is within the copy's length. Volatile, or the compiler may drop what nobody reads.
+        unsafe { memory.add(index).write_volatile(b'x') };
+    }
+}
+
+fn field(stat: &str, number: usize) -> Option<usize> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(number - FIRST_AFTER_NAME)?.parse().ok()
+}
+
+/// Where secrets lie in NUL-separated arguments: after `--secret` and in `--secret=…`.
+fn secret_in_arguments(strings: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let mut found = Vec::new();
     let mut value_follows = false;
-    for index in 0..argc {
-        // SAFETY: the kernel gave `argc` pointers to NUL-terminated, writable strings that live as long as the process.
-        let argument = unsafe { *argv.add(index) };
-        if argument.is_null() {
-            return;
-        }
-        // SAFETY: as above.
-        let text = unsafe { CStr::from_ptr(argument) }.to_bytes();
-        if let Some(skipped) = secret_begins(text, value_follows) {
-            // SAFETY: as above; within the string's length, and no reference to it is alive.
-            unsafe { overwrite(argument.add(skipped), text.len() - skipped) };
+    for (begin, text) in split(strings) {
+        let after_equals = text.strip_prefix(SECRET_FLAG).and_then(|rest| rest.strip_prefix(b"="));
+        match after_equals {
+            _ if value_follows => found.push(begin..begin + text.len()),
+            Some(value) => found.push(begin + text.len() - value.len()..begin + text.len()),
+            None => {}
         }
         value_follows = text == SECRET_FLAG;
     }
+    found
 }
 
-/// Where in an argument a secret begins, if it has one.
-fn secret_begins(argument: &[u8], value_follows: bool) -> Option<usize> {
-    if value_follows {
-        return Some(0);
-    }
-    let value = argument.strip_prefix(SECRET_FLAG)?.strip_prefix(b"=")?;
-    Some(argument.len() - value.len())
+fn secret_in_environment(strings: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let prefix = format!("{SECRET_VARIABLE}=");
+    let secrets = split(strings).filter(|(_, text)| text.starts_with(prefix.as_bytes()));
+    secrets.map(|(begin, text)| begin + prefix.len()..begin + text.len()).collect()
 }
 
-fn take_variable() -> Option<Zeroizing<String>> {
-    let value = std::env::var(SECRET_VARIABLE).ok()?;
-    unsafe extern "C" {
-        static environ: *const *mut c_char;
-    }
-    // SAFETY: one thread; `environ` is a NULL-terminated array of NUL-terminated, writable strings (environ(7)).
-    unsafe {
-        let mut entry = environ;
-        while !entry.is_null() && !(*entry).is_null() {
-            let text = CStr::from_ptr(*entry).to_bytes();
-            let prefix = SECRET_VARIABLE.len() + 1;
-            if text.starts_with(SECRET_VARIABLE.as_bytes()) && text.get(prefix - 1) == Some(&b'=') {
-                overwrite((*entry).add(prefix), text.len() - prefix);
-            }
-            entry = entry.add(1);
-        }
-    }
-    (!value.is_empty()).then(|| Zeroizing::new(value))
-}
-
-/// SAFETY: `start..start + length` is writable and nobody else looks at it.
-unsafe fn overwrite(start: *mut c_char, length: usize) {
-    for index in 0..length {
-        // SAFETY: the caller's promise. Volatile, or the compiler may drop writes that nobody reads.
-        unsafe { start.add(index).write_volatile(b'x' as c_char) };
-    }
+/// The strings and where they begin.
+fn split(strings: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    strings.split(|byte| *byte == 0).scan(0, |begin, text| {
+        let this = *begin;
+        *begin += text.len() + 1;
+        Some((this, text))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::secret_begins;
+    use super::*;
+
+    fn found(strings: &str, find: fn(&[u8]) -> Vec<std::ops::Range<usize>>) -> Vec<&str> {
+        find(strings.as_bytes()).into_iter().map(|range| &strings[range]).collect()
+    }
 
     #[test]
     fn the_secret_is_found_in_both_spellings_only() {
-        assert_eq!(secret_begins(b"hunter2", true), Some(0));
-        assert_eq!(secret_begins(b"--secret=hunter2", false), Some(9));
-        assert_eq!(secret_begins(b"--secret", false), None);
-        assert_eq!(secret_begins(b"--secret-file=x", false), None);
-        assert_eq!(secret_begins(b"join", false), None);
+        let arguments = "nodectl\0join\0--secret\0one\0--secret=two\0--secret-file\0f\0--secret-file=g\0--secret\0";
+        assert_eq!(found(arguments, secret_in_arguments), ["one", "two", ""]);
+        let environment = "A=1\0NODECTL_SECRET=three\0NODECTL_SECRET_X=4\0";
+        assert_eq!(found(environment, secret_in_environment), ["three"]);
+    }
+
+    #[test]
+    fn fields_are_counted_after_a_name_with_blanks_and_brackets() {
+        let numbers: Vec<String> = (4..=52).map(|number| number.to_string()).collect();
+        let stat = format!("1 (a) b) S {}", numbers.join(" "));
+        assert_eq!((field(&stat, ARG_START), field(&stat, ENV_START)), (Some(48), Some(50)));
+        assert_eq!(field("1 (a) S 1", ARG_START), None);
     }
 }

@@ -1,16 +1,19 @@
 //! The listings and one-line commands: a question, an answer, printed.
 
 use super::{
-    args::{DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs},
+    args::{DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
     exit::{CliError, Exit, print, print_bytes},
     output::{self, Status},
 };
 use crate::{
     http::{Client, client::LogRequest},
-    wire::api::CursorView,
+    wire::api::{CursorView, StateName},
 };
 use futures::TryStreamExt;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Tasks asked for at once.
+const TASKS_A_PAGE: u32 = 5_000;
 
 pub async fn status(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
     let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
@@ -34,8 +37,34 @@ pub async fn devices(client: &Client, list: ListArgs) -> Result<Exit, CliError> 
 }
 
 pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
+    if let Some(states) = args.tasks {
+        return tasks(client, &args, states).await;
+    }
     print(&output::choose(args.list).job(&client.job(&args.name.job).await?, now_ms()))?;
     Ok(Exit::Done)
+}
+
+/// A job's tasks, page by page.
+async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Exit, CliError> {
+    let output = output::choose(args.list);
+    let state = match states {
+        TaskStates::All => None,
+        TaskStates::Pending => Some(StateName::Pending),
+        TaskStates::Running => Some(StateName::Running),
+        TaskStates::Done => Some(StateName::Done),
+        TaskStates::Failed => Some(StateName::Failed),
+    };
+    let mut offset = 0;
+    loop {
+        let page = client.tasks(&args.name.job, state, offset, TASKS_A_PAGE).await?;
+        if offset == 0 || !page.tasks.is_empty() {
+            print(&output.tasks(&page.tasks, offset == 0))?;
+        }
+        offset += page.tasks.len() as u32;
+        if page.tasks.is_empty() || offset >= page.total {
+            return Ok(Exit::Done);
+        }
+    }
 }
 
 /// The results so far, page by page as they are read; does not wait for more.

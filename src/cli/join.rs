@@ -51,6 +51,11 @@ pub async fn join(
 pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     let node = client.node().await?;
     client.leave().await?;
+    // It closes its socket last: who joins again right after this finds the place free.
+    let deadline = Instant::now() + START;
+    while client.node().await.is_ok() && Instant::now() < deadline {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
     eprintln!("{} has left the cluster {}", node.name, node.cluster);
     Ok(Exit::Done)
 }
@@ -74,7 +79,8 @@ async fn foreground(client: &Client, settings: Settings, secret: Secret) -> Resu
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
-        greeted = greet(client, &source, shown) => greeted?,
+        // A reader of the greeting that has gone is no reason to stop a node.
+        greeted = greet(client, &source, shown) => greeted.unwrap_or_else(|error| error.tell()),
     }
     running.await.map(|()| Exit::Done).map_err(CliError::Node)
 }

@@ -60,7 +60,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
     if let Command::Config(ConfigCommand::Show(args)) = cli.command {
         return files::config_show(&origins, args.json);
     }
-    start_log(&settings.log);
+    start_log(&settings.log, matches!(cli.command, Command::Join(_)));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|source| CliError::File { doing: "starting threads".into(), source })?;
     let exit = runtime.block_on(dispatch(cli.command, settings, secret));
@@ -94,12 +94,13 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
     }
 }
 
-/// Logs go to stderr; commands other than `join` have little to log.
-fn start_log(settings: &LogSettings) {
+/// Logs go to stderr. News of a node (`info`) are for those who run one; elsewhere they would hide the progress.
+fn start_log(settings: &LogSettings, is_node: bool) {
     let level = match settings.level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
+        LogLevel::Info if is_node => "info",
+        LogLevel::Info => "warn",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };

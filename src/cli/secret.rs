@@ -116,6 +116,7 @@ mod tests {
     fn settings(data_dir: &Path, secret_file: Option<&Path>) -> Settings {
         let text = |path: &Path| path.to_str().expect("a UTF-8 path").to_string();
         let flags = Flags::default()
+            .set("node.name", Some("n"))
             .set("node.data_dir", Some(text(data_dir)))
             .set("cluster.secret_file", secret_file.map(text));
         Settings::load_from(&Environment::default(), &flags).unwrap().0

@@ -118,6 +118,23 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
 }
 
+/// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a debug build.
+#[tokio::test]
+async fn a_million_rows_are_submitted_in_time() {
+    let node = FakeNode::start(|query| match query {
+        Query::Submit { spec } if spec.task_count() == 1_000_000 => Ok(Answer::Submitted { job: JobId(7) }),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let mut spec = spec("rows");
+    let cells = (0..1_000_000).flat_map(|row| [Value::Int(row), Value::Text(format!("row-{row}").into())]).collect();
+    spec.params = ParamSpace::Rows { columns: vec!["index".into(), "name".into()], cells };
+    let begin = std::time::Instant::now();
+    node.client.submit(&spec).await.unwrap();
+    eprintln!("1,000,000 rows submitted in {:?}", begin.elapsed());
+    assert!(begin.elapsed() < std::time::Duration::from_secs(10));
+}
+
 #[tokio::test]
 async fn a_bad_submission_is_refused_and_says_why() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;

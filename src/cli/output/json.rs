@@ -1,7 +1,7 @@
-//! JSON: the API's own types, one document a command; `results` one line a task.
+//! JSON: the API's own types, one document a command; tasks and results one a line, so that a million of them need no memory.
 
 use super::{Output, RunSummary, Status};
-use crate::wire::api::{Device, Job, JobLine, Node, Submitted, TaskResult};
+use crate::wire::api::{Device, Job, JobLine, Node, Submitted, TaskResult, TaskRow};
 use serde::Serialize;
 
 pub struct Json;
@@ -25,6 +25,10 @@ impl Output for Json {
 
     fn job(&self, job: &Job, _: u64) -> String {
         document(job)
+    }
+
+    fn tasks(&self, tasks: &[TaskRow], _: bool) -> String {
+        tasks.iter().map(line).collect()
     }
 
     fn results(&self, results: &[TaskResult], _: bool) -> String {

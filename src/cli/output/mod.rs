@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 use super::args::ListArgs;
-use crate::wire::api::{Device, Job, JobLine, Node, NodeSelf, TaskResult};
+use crate::wire::api::{Device, Job, JobLine, Node, NodeSelf, TaskResult, TaskRow};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -61,6 +61,8 @@ pub trait Output {
     fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String;
     fn devices(&self, devices: &[Device]) -> String;
     fn job(&self, job: &Job, now_ms: u64) -> String;
+    /// Called once with `first` for every page of tasks.
+    fn tasks(&self, tasks: &[TaskRow], first: bool) -> String;
     /// Called once with `first` for every page of results.
     fn results(&self, results: &[TaskResult], first: bool) -> String;
     fn submitted(&self, job: &str, name: &str) -> String;

@@ -1,7 +1,7 @@
 //! Ids, one a line.
 
 use super::{Output, RunSummary, Status};
-use crate::wire::api::{Device, Job, JobLine, Node, TaskResult};
+use crate::wire::api::{Device, Job, JobLine, Node, TaskResult, TaskRow};
 
 pub struct Quiet;
 
@@ -24,6 +24,10 @@ impl Output for Quiet {
 
     fn job(&self, job: &Job, _: u64) -> String {
         lines([job.line.id.as_str()])
+    }
+
+    fn tasks(&self, tasks: &[TaskRow], _: bool) -> String {
+        tasks.iter().map(|task| format!("{}\n", task.task)).collect()
     }
 
     fn results(&self, results: &[TaskResult], _: bool) -> String {

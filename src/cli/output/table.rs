@@ -4,7 +4,8 @@ use super::{FailureGroup, Output, RunSummary, Status};
 use crate::{
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName, TaskResult,
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName,
+        TaskResult, TaskRow,
     },
 };
 use comfy_table::{Table as Grid, presets};
@@ -126,6 +127,25 @@ impl Output for Table {
         text
     }
 
+    fn tasks(&self, tasks: &[TaskRow], first: bool) -> String {
+        if tasks.is_empty() {
+            return "no such tasks\n".into();
+        }
+        let header: &[&str] = if first { &["TASK", "STATE", "FAILURES", "NODE", "RUNNING FOR"] } else { &[] };
+        columns(
+            header,
+            tasks.iter().map(|task| {
+                vec![
+                    task.task.to_string(),
+                    task.state.word().into(),
+                    task.failures.to_string(),
+                    task.node.as_ref().map_or(String::new(), |node| node.chars().take(8).collect()),
+                    task.running_ms.map(|running| since(0, running)).unwrap_or_default(),
+                ]
+            }),
+        )
+    }
+
     fn results(&self, results: &[TaskResult], first: bool) -> String {
         if results.is_empty() {
             return if first { "no results yet\n".into() } else { String::new() };
@@ -237,7 +257,7 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
 
 fn needs(resources: &ResourceView) -> String {
     let named: BTreeMap<_, _> = resources.named.iter().collect();
-    let mut parts = vec![format!("{} cores", resources.cpus)];
+    let mut parts = vec![if resources.cpus == 1.0 { "1 core".into() } else { format!("{} cores", resources.cpus) }];
     if resources.memory_bytes > 0 {
         parts.push(format!("{} of memory", format_bytes(resources.memory_bytes)));
     }

@@ -1,1 +1,150 @@
+//! What people and programs see.
 
+use super::*;
+use crate::wire::api::StateName;
+use crate::{
+    cli::args::Cli,
+    http::testing::{head, member, progress, record, spec},
+    types::{Failure, NodeLoad, Outcome, Phase, query::JobDetail},
+};
+use clap::CommandFactory;
+use std::sync::Arc;
+
+fn nodes() -> Vec<Node> {
+    let load = NodeLoad { load_milli: 1500, running: 3, queued: 2, ..NodeLoad::default() };
+    vec![Node::new(member(1, "alpha", true), Some(load)), Node::new(member(2, "beta", false), None)]
+}
+
+fn jobs() -> Vec<JobLine> {
+    let mut ended = head(0xcd, "control\u{7}character", 40_000);
+    (ended.phase, ended.ended_ms, ended.done) = (Phase::Done, 100_000, 4);
+    vec![JobLine::from(&head(0xab, "sweep", 30_000)), JobLine::from(&ended)]
+}
+
+#[test]
+fn tables_line_up() {
+    insta::assert_snapshot!(table::Table.nodes(&nodes()), @r"
+    NODE     ID        STATE  CORES  MEMORY    GPUS  LOAD  RUNNING  QUEUED  ADDRESS
+    alpha *  01010101  alive  8      16.0 GiB  1     1.50  3        2       192.0.2.1:40000
+    beta     02020202  away   8      16.0 GiB  1     ?     ?        ?       192.0.2.2:40000
+    ");
+    insta::assert_snapshot!(table::Table.jobs(&jobs(), 120_000), @r"
+    JOB               NAME               STATE    TASKS  DONE  FAILED  AGE     TOOK
+    00000000000000ab  sweep              running  4      1     0       1m 30s
+    00000000000000cd  control character  done     4      4     0       1m 20s  1m 00s
+    ");
+    assert_eq!(table::Table.jobs(&[], 0), "no jobs\n");
+}
+
+#[test]
+fn a_job_is_described() {
+    let detail = JobDetail {
+        head: head(0xab, "sweep", 30_000),
+        progress: progress(Phase::Running, 1, 1),
+        spec: Arc::new(spec("sweep")),
+    };
+    insta::assert_snapshot!(table::Table.job(&Job::from(&detail), 120_000), @r"
+    job          00000000000000ab sweep
+    state        running: 1/4 done, 1 failed, 2.5/s, ETA 800 ms
+    age          1m 30s
+    command      echo {x}
+    needs        1 core
+    coordinator  0101010101010101010101010101010101010101010101010101010101010101
+    parameters   x
+
+    NODE   RUNNING  QUEUED  DONE
+    alpha  0        0       1
+    ");
+}
+
+#[test]
+fn results_are_listed() {
+    let spec = spec("sweep");
+    let failed = record(1, Outcome::Failed(Failure::Exit(3)), b"");
+    let results: Vec<_> = [record(0, Outcome::Done, b""), failed]
+        .iter()
+        .map(|record| TaskResult::new(record, Some(&spec), Some("alpha".into())))
+        .collect();
+    insta::assert_snapshot!(table::Table.results(&results, true), @r"
+    TASK  STATUS  SECONDS  NODE   PARAMETERS  RESULT
+    0     done    1.500    alpha  x=10
+    1     failed  1.500    alpha  x=11        exit status 3
+    ");
+    assert_eq!(quiet::Quiet.results(&results, true), "0\n1\n");
+    assert_eq!(json::Json.results(&results, true).lines().count(), 2);
+}
+
+#[test]
+fn tasks_are_listed() {
+    let row = |task, state, node: Option<&str>, running_ms| TaskRow {
+        task,
+        state,
+        failures: 0,
+        node: node.map(str::to_string),
+        running_ms,
+    };
+    let rows = [row(0, StateName::Running, Some("0101010101"), Some(90_000)), row(1, StateName::Pending, None, None)];
+    insta::assert_snapshot!(table::Table.tasks(&rows, true), @r"
+    TASK  STATE    FAILURES  NODE      RUNNING FOR
+    0     running  0         01010101  1m 30s
+    1     pending  0
+    ");
+    assert_eq!(quiet::Quiet.tasks(&rows, true), "0\n1\n");
+    assert_eq!(table::Table.tasks(&[], true), "no such tasks\n");
+}
+
+#[test]
+fn json_is_what_the_api_says_and_quiet_is_ids() {
+    let back: Vec<Node> = serde_json::from_str(&json::Json.nodes(&nodes())).unwrap();
+    assert_eq!(back, nodes());
+    let back: Vec<JobLine> = serde_json::from_str(&json::Json.jobs(&jobs(), 0)).unwrap();
+    assert_eq!(back, jobs());
+    assert_eq!(quiet::Quiet.jobs(&jobs(), 0), "00000000000000ab\n00000000000000cd\n");
+    assert!(quiet::Quiet.nodes(&nodes()).starts_with("0101010101"));
+}
+
+#[test]
+fn the_help_names_every_command() {
+    let help = Cli::command().term_width(100).render_help().to_string();
+    insta::assert_snapshot!(help, @r"
+    Turns the machines of a lab into a GPU cluster
+
+    Usage: nodectl [OPTIONS] <COMMAND>
+
+    Commands:
+      join         Makes this machine a node; says what to type on the next one
+      leave        Gives this node's work back and stops it
+      drain        Gives a node no new work; what runs there ends
+      run          Runs the jobs of a job file, shows progress, fetches results
+      status       The cluster at a glance
+      nodes        The nodes, with their load
+      jobs         The jobs, oldest first
+      devices      The GPUs of the cluster
+      job          All about one job
+      logs         What a task wrote
+      results      The results of a job so far
+      attach       Follows a job as `run` does
+      cancel       Stops a job for good; its results so far are kept
+      retry        Gives the failed tasks of a job new attempts
+      explain      Why a job or a task is not running
+      init         Writes a commented job file that runs as it is
+      doctor       Finds out what is wrong, and says what to do
+      config       The settings
+      completions  Prints a completion script for a shell
+      man          Prints the manual page, or writes all pages into a directory
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+          --data-dir <DIR>  Where this node keeps its state; names the node that commands talk to
+      -h, --help            Print help
+      -V, --version         Print version
+
+    Exit codes: 0 done, 1 a job failed, 2 usage or invalid job file, 3 cluster unreachable, 130
+    interrupted.
+    ");
+}
+
+#[test]
+fn flags_do_not_contradict_each_other() {
+    Cli::command().debug_assert();
+}

@@ -13,8 +13,8 @@ use crate::{
 use futures::{StreamExt, TryStreamExt, stream};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    fs,
-    path::PathBuf,
+    fs, io,
+    path::{Path, PathBuf},
 };
 
 /// Above this, streams of tasks that are done are not written.
@@ -47,6 +47,7 @@ impl Collector {
     pub fn create(client: Client, job: &Followed) -> Result<Self, CliError> {
         let failed = |source| CliError::file("making", &job.directory, source);
         fs::create_dir_all(&job.directory).map_err(failed)?;
+        check_directory(&job.directory)?;
         Ok(Self {
             client,
             job: job.id.clone(),
@@ -100,6 +101,20 @@ impl Collector {
         self.lines.finish()?;
         Ok(Collected { failures: group(&self.failed), missing_files: self.missing_files })
     }
+}
+
+/// Task directories are replaced: they must not be somebody else's.
+pub fn check_directory(directory: &Path) -> Result<(), CliError> {
+    let holds_something = match fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(CliError::file("reading", directory, error)),
+    };
+    if holds_something && !directory.join("results.jsonl").exists() {
+        let problem = format!("{} holds files that are no results", directory.display());
+        return Err(CliError::Usage(format!("{problem}\nhint: name a new or an empty directory with --into")));
+    }
+    Ok(())
 }
 
 fn group(failed: &BTreeMap<u32, String>) -> Vec<FailureGroup> {

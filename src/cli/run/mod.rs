@@ -46,22 +46,18 @@ struct Plan {
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
 pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let jobs = job_file::load(&args.job_file)?;
-    let (client, own) = connect(settings).await?;
-    if own.is_some() && args.detach {
-        let hint = "hint: `nodectl join` starts a node that goes on; then submit to it";
-        stop(own).await;
-        return Err(CliError::Usage(format!("no node runs here, so nobody would run the job after --detach\n{hint}")));
-    }
+    let (client, own) = connect(settings, args.detach).await?;
     let ended = submit_and_follow(&client, args, jobs, own.is_some()).await;
     stop(own).await;
     ended
 }
 
-async fn connect(settings: &Settings) -> Result<(Client, Option<StartedNode>), CliError> {
+/// The node that runs here, or one inside this process; nobody would run a job after that detached.
+async fn connect(settings: &Settings, detach: bool) -> Result<(Client, Option<StartedNode>), CliError> {
     let client = Client::new(socket_path(&settings.node.data_dir));
     match client.node().await {
         Ok(_) => Ok((client, None)),
-        Err(ClientError::Unreachable { .. }) => {
+        Err(ClientError::Unreachable { .. }) if !detach => {
             let node = app::start_solo(settings).await.map_err(CliError::Node)?;
             Ok((Client::new(node.socket.clone()), Some(node)))
         }

@@ -42,7 +42,7 @@ impl Progress {
 
     /// A job's part of the display.
     pub fn job(&self, name: &str, tasks: u32) -> JobProgress {
-        let name = name.chars().filter(|c| !c.is_control()).take(24).collect();
+        let name: String = name.chars().filter(|c| !c.is_control()).take(24).collect();
         let kind = match self {
             Self::Bars(all) => {
                 Kind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
@@ -109,9 +109,9 @@ impl JobProgress {
     }
 }
 
-fn job_bar(name: &String, tasks: u32) -> ProgressBar {
+fn job_bar(name: &str, tasks: u32) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}").expect("a constant template");
-    ProgressBar::new(u64::from(tasks)).with_style(style.progress_chars("=> ")).with_prefix(name.clone())
+    ProgressBar::new(u64::from(tasks)).with_style(style.progress_chars("=> ")).with_prefix(name.to_string())
 }
 
 fn node_bar() -> ProgressBar {

@@ -1,6 +1,6 @@
 //! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order of dependencies.
 
-use super::{default_directory, follow::Followed};
+use super::{collector::check_directory, default_directory, follow::Followed};
 use crate::{
     cli::{ask::now_ms, exit::CliError},
     http::Client,
@@ -23,8 +23,15 @@ type Stored = BTreeMap<PathBuf, (BlobHash, u64)>;
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several.
 pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
-    let stored = upload_all(client, &jobs).await?;
     let several = jobs.len() > 1;
+    let chosen = |job: &PlannedJob| match (into, &job.into) {
+        (Some(directory), _) if several => Some(directory.join(&job.name)),
+        (Some(directory), _) => Some(directory.to_path_buf()),
+        (None, chosen) => chosen.clone(),
+    };
+    // Before anything runs, rather than when its first result has nowhere to go.
+    jobs.iter().filter_map(chosen).try_for_each(|directory| check_directory(&directory))?;
+    let stored = upload_all(client, &jobs).await?;
     let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
     let mut submitted = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -35,12 +42,7 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
                 return Err(error);
             }
         };
-        let directory = match (into, &job.into) {
-            (Some(directory), _) if several => directory.join(&job.name),
-            (Some(directory), _) => directory.to_path_buf(),
-            (None, Some(directory)) => directory.clone(),
-            (None, None) => default_directory(&job.name, &id.to_string()),
-        };
+        let directory = chosen(&job).unwrap_or_else(|| default_directory(&job.name, &id.to_string()));
         ids.insert(job.name.clone(), id);
         let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
         submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory });

@@ -1,1 +1,268 @@
+//! Following and collecting, with a node of paper behind a real socket.
 
+use super::{
+    collector::Collector,
+    follow::{self, Followed},
+    interrupt::{self, Policy},
+    lines::Lines,
+    progress::Progress,
+    submit, *,
+};
+use crate::{
+    cli::args::ListArgs,
+    http::testing::{self, FakeNode, progress, record},
+    ports::Blobs,
+    types::{query::*, *},
+    wire::api::{PhaseName, TaskResult},
+};
+use std::{fs, path::Path, sync::Arc};
+
+fn followed(directory: &Path) -> Followed {
+    Followed { id: "0000000000000007".into(), name: "w".into(), tasks: 4, directory: directory.join("out") }
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+}
+
+fn files(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Pages of a watch, one after the other; then the end.
+fn pages(
+    pages: Vec<Vec<Arc<TaskRecord>>>,
+    end: Progress_,
+) -> impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static {
+    move |query| match query {
+        Query::Watch { cursor, .. } => {
+            let records = pages.get(cursor.position as usize).cloned().unwrap_or_default();
+            let position = (cursor.position + 1).min(pages.len() as u32);
+            Ok(Answer::Watch { cursor: Cursor { epoch: 1, position }, progress: end.clone(), records })
+        }
+        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+            head: testing::head(job.0, "w", 1),
+            progress: end.clone(),
+            spec: Arc::new(testing::spec("w")),
+        }))),
+        Query::Cancel { .. } => Ok(Answer::Ok),
+        _ => Err(QueryError::Leaving),
+    }
+}
+
+type Progress_ = crate::types::query::Progress;
+
+#[tokio::test]
+async fn results_logs_and_outputs_land_in_the_directory() {
+    let mut one = (*record(0, Outcome::Done, b"ten\n")).clone();
+    one.value = Some(r#"{"accuracy": 0.5, "by": {"class": [1, 2]}}"#.into());
+    let file = |path: &str, bytes: &[u8]| OutputFile {
+        path: path.into(),
+        bytes: bytes.len() as u64,
+        hash: BlobHash::of(bytes),
+        executable: path == "run.sh",
+    };
+    one.outputs = vec![file("deep/er/a.txt", b"content"), file("run.sh", b"#!/bin/sh\n"), file("gone", b"gone")];
+    one.outputs.push(file("../escape", b"content"));
+    let failed = record(1, Outcome::Failed(Failure::Exit(3)), b"");
+    let node = FakeNode::start(pages(vec![vec![Arc::new(one)], vec![failed]], progress(Phase::Failed, 1, 1))).await;
+    node.blobs.put_bytes(b"content").unwrap();
+    node.remote.lock().unwrap().insert(BlobHash::of(b"#!/bin/sh\n"), b"#!/bin/sh\n".to_vec());
+
+    let job = followed(node.directory.path());
+    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    assert_eq!((end.phase, end.done, end.failed, end.missing_files), (PhaseName::Failed, 1, 1, 2));
+    assert_eq!((end.failures[0].reason.as_str(), end.failures[0].example), ("exit status 3", 1));
+    let out = &job.directory;
+    assert_eq!(files(out), ["0", "results.csv", "results.jsonl"], "task 1 wrote nothing");
+    assert_eq!(files(&out.join("0")), ["deep", "run.sh", "stdout"]);
+    assert_eq!((read(out.join("0/stdout")), read(out.join("0/deep/er/a.txt"))), ("ten\n".into(), "content".into()));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(out.join("0/run.sh")).unwrap().permissions());
+    assert_eq!(mode & 0o111, 0o111);
+    insta::assert_snapshot!(read(out.join("results.csv")), @r#"
+    task,status,exit,failure,attempt,node,seconds,x,value.accuracy,value.by.class
+    0,done,0,,1.1,alpha,1.5,10,0.5,"[1,2]"
+    1,failed,3,exit status 3,1.1,alpha,1.5,11,,
+    "#);
+    let line: serde_json::Value =
+        serde_json::from_str(read(out.join("results.jsonl")).lines().next().unwrap()).unwrap();
+    assert_eq!((&line["task"], &line["params"]["x"], &line["value"]["accuracy"]), (&0.into(), &10.into(), &0.5.into()));
+}
+
+#[tokio::test]
+async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
+    let failed = || record(1, Outcome::Failed(Failure::Exit(3)), b"");
+    let done = |task| record(task, Outcome::Done, b"");
+    // The epoch changed after the first page, and everything was told again; task 1 was mended.
+    let told = vec![vec![done(0), failed()], vec![done(0), failed()], vec![done(1)]];
+    let node = FakeNode::start(pages(told, progress(Phase::Done, 2, 0))).await;
+    let job = followed(node.directory.path());
+    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    assert!(end.failures.is_empty());
+    let statuses: Vec<_> = read(job.directory.join("results.jsonl"))
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| (line["task"].as_u64().unwrap(), line["status"].as_str().unwrap().to_string()))
+        .collect();
+    assert_eq!(statuses, [(0, "done".to_string()), (1, "done".to_string())]);
+    assert_eq!(read(job.directory.join("results.csv")).lines().count(), 3);
+}
+
+#[tokio::test]
+async fn a_job_without_a_coordinator_is_asked_about_again() {
+    let mut rest = pages(vec![vec![record(0, Outcome::Done, b"")]], progress(Phase::Done, 1, 0));
+    let mut refusals = 2;
+    let node = FakeNode::start(move |query| match query {
+        Query::Watch { job, .. } if refusals > 0 => {
+            refusals -= 1;
+            Err(QueryError::NoCoordinator { job: *job, holders: "beta".into() })
+        }
+        query => rest(query),
+    })
+    .await;
+    let job = followed(node.directory.path());
+    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    assert_eq!(end.phase, PhaseName::Done);
+}
+
+#[tokio::test]
+async fn a_node_that_goes_away_ends_the_following_as_unreachable() {
+    let directory = tempfile::tempdir().unwrap();
+    let client = Client::new(socket_path(directory.path()));
+    let job = followed(directory.path());
+    let error = follow::follow(&client, &job, &Progress::Silent, true).await.unwrap_err();
+    assert_eq!(error.exit(), Exit::Unreachable);
+}
+
+#[tokio::test]
+async fn the_end_of_the_time_cancels() {
+    let mut cancelled = false;
+    let node = FakeNode::start(move |query| {
+        cancelled |= matches!(query, Query::Cancel { .. });
+        let phase = if cancelled { Phase::Cancelled } else { Phase::Running };
+        pages(Vec::new(), progress(phase, 0, 0))(query)
+    })
+    .await;
+    let jobs = [followed(node.directory.path())];
+    let timeout = Some(Duration::from_millis(20));
+    let plan = Plan { policy: Policy::Cancel, timeout, list: ListArgs::default() };
+    let following = follow::follow_all(&node.client, &jobs, &Progress::Silent);
+    match interrupt::guard(&node.client, &jobs, &plan, &Progress::Silent, following).await.unwrap() {
+        interrupt::Ended::Followed { ends, interrupted: false } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
+        _ => panic!("not followed to the end"),
+    }
+}
+
+#[test]
+fn a_column_that_shows_up_late_is_in_every_row() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut lines = Lines::create(directory.path()).unwrap();
+    for (task, value) in [(0, Some(r#"{"a": 1}"#)), (1, Some(r#"{"b": "x,y"}"#)), (2, None), (3, Some("4"))] {
+        let mut record = (*record(task, Outcome::Done, b"")).clone();
+        record.value = value.map(str::to_string);
+        lines.append(&TaskResult::new(&record, None, None)).unwrap();
+    }
+    lines.finish().unwrap();
+    let node = testing::node_id(1).to_string();
+    insta::assert_snapshot!(read(directory.path().join("results.csv")).replace(&node, "N"), @r#"
+    task,status,exit,failure,attempt,node,seconds,value.a,value.b,value
+    0,done,0,,1.1,N,1.5,1,,
+    1,done,0,,1.1,N,1.5,,"x,y",
+    2,done,0,,1.1,N,1.5,,,
+    3,done,0,,1.1,N,1.5,,,4
+    "#);
+    assert_eq!(files(directory.path()), ["results.csv", "results.jsonl"], "no temporary file is left");
+}
+
+#[tokio::test]
+async fn many_tasks_leave_only_the_streams_of_failed_ones() {
+    let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
+    let job = Followed { tasks: 20_000, ..followed(node.directory.path()) };
+    let mut collector = Collector::create(node.client.clone(), &job).unwrap();
+    let results =
+        [record(0, Outcome::Done, b"out"), record(19_999, Outcome::Failed(Failure::Signal(9)), b"last words")];
+    let results: Vec<_> = results.iter().map(|record| TaskResult::new(record, None, None)).collect();
+    collector.take(&results).await.unwrap();
+    collector.finish().unwrap();
+    assert_eq!(files(&job.directory), ["19999", "results.csv", "results.jsonl"]);
+}
+
+#[test]
+fn a_directory_with_other_files_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = followed(directory.path());
+    let client = Client::new(socket_path(directory.path()));
+    fs::create_dir_all(job.directory.join("0")).unwrap();
+    let error = Collector::create(client.clone(), &job).err().expect("refused");
+    assert!(error.exit() == Exit::Usage && error.to_string().contains("--into"), "{error}");
+    fs::write(job.directory.join("results.jsonl"), "").unwrap();
+    assert!(Collector::create(client, &job).is_ok(), "results of an earlier run are replaced");
+}
+
+const TWO_JOBS: &str = r#"
+[[job]]
+name = "second"
+after = ["first"]
+command = ["cat", "data.txt"]
+data = ["data.txt"]
+
+[[job]]
+name = "first"
+command = ["cat", "data.txt"]
+data = ["data.txt"]
+"#;
+
+#[tokio::test]
+async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
+    let mut next = 0;
+    let node = FakeNode::start(move |query| match query {
+        Query::Submit { .. } => {
+            next += 1;
+            Ok(Answer::Submitted { job: JobId(next) })
+        }
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("data.txt"), "data").unwrap();
+    fs::write(directory.path().join("job.toml"), TWO_JOBS).unwrap();
+    let jobs = || job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
+    let submitted = submit::submit(&node.client, jobs(), Some(Path::new("out"))).await.unwrap();
+    let told: Vec<_> = submitted.iter().map(|job| (job.name.as_str(), job.directory.to_str().unwrap())).collect();
+    assert_eq!(told, [("first", "out/first"), ("second", "out/second")]);
+    assert!(node.blobs.has(BlobHash::of(b"data")));
+    let specs: Vec<_> = node.asked.lock().unwrap().iter().filter_map(spec_of).collect();
+    assert_eq!(specs[1].work.after, [("first".to_string(), JobId(1))]);
+    let manifest = node.blobs.path(specs[0].work.inputs.unwrap()).expect("the manifest is stored");
+    let manifest: Manifest = postcard::from_bytes(&fs::read(manifest).unwrap()).unwrap();
+    assert_eq!((manifest.files[0].path.as_str(), manifest.files[0].hash), ("data.txt", BlobHash::of(b"data")));
+}
+
+fn spec_of(query: &Query) -> Option<Arc<JobSpec>> {
+    if let Query::Submit { spec } = query { Some(spec.clone()) } else { None }
+}
+
+#[tokio::test]
+async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
+    let mut first = true;
+    let node = FakeNode::start(move |query| match query {
+        Query::Submit { .. } if std::mem::take(&mut first) => Ok(Answer::Submitted { job: JobId(1) }),
+        Query::Submit { .. } => Err(QueryError::Unsatisfiable("it needs 9 GPUs".into())),
+        _ => Ok(Answer::Ok),
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("data.txt"), "data").unwrap();
+    let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
+    let error = submit::submit(&node.client, jobs, None).await.unwrap_err();
+    assert!(error.to_string().contains("9 GPUs") && error.exit() == Exit::Usage, "{error}");
+    assert!(node.asked.lock().unwrap().contains(&Query::Cancel { job: JobId(1) }));
+}
+
+#[test]
+fn a_directory_is_named_harmlessly() {
+    assert_eq!(default_directory("../a b/ü", "07"), Path::new("_a_b_ü-07"));
+}

@@ -1,0 +1,104 @@
+//! The real binary without a cluster: what it shows to other processes, exit codes, errors.
+
+use std::{
+    fs,
+    os::unix::net::UnixListener,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+fn nodectl(data_dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
+    command.arg("--data-dir").arg(data_dir).current_dir(data_dir).stdin(Stdio::null());
+    command.env_remove("NODECTL_SECRET").env("XDG_CONFIG_HOME", data_dir);
+    command
+}
+
+fn output(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Ends the process with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Polls a file of /proc until it no longer holds the secret.
+fn wiped(process: &Running, file: &str, secret: &str) -> String {
+    let path = format!("/proc/{}/{file}", process.0.id());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let text = String::from_utf8_lossy(&fs::read(&path).expect("the process runs")).into_owned();
+        // Between fork and exec, it is still this test's own.
+        let is_child = text.contains("NODECTL_MARK") || (file == "cmdline" && text.contains("join"));
+        if is_child && !text.contains(secret) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "{path} still shows the secret");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn secrets_are_wiped_from_the_argument_list_and_the_environment() {
+    for spelling in [&["join", "--secret", "correct-horse-9"][..], &["join", "--secret=correct-horse-9"]] {
+        let directory = tempfile::tempdir().unwrap();
+        // Somebody who listens and never answers keeps the command where it is.
+        let _listener = UnixListener::bind(directory.path().join("api.sock")).unwrap();
+        let mut command = nodectl(directory.path());
+        command.args(spelling).env("NODECTL_SECRET", "battery-staple-7").env("NODECTL_MARK", "1");
+        let process = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let cmdline = wiped(&process, "cmdline", "correct-horse-9");
+        assert!(cmdline.contains("xxxxxxxxxxxxxxx"), "{cmdline:?}");
+        let environment = wiped(&process, "environ", "battery-staple-7");
+        assert!(environment.contains("NODECTL_SECRET=xxxxxxxxxxxxxxxx"));
+    }
+}
+
+#[test]
+fn exit_codes_are_as_documented() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = output(nodectl(directory.path()).arg("nodes"));
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("cluster unreachable") && stderr.contains("hint:"), "{stderr}");
+    let (code, _, stderr) = output(nodectl(directory.path()).args(["run", "missing.toml"]));
+    assert_eq!(code, Some(2), "{stderr}");
+    let (code, _, stderr) = output(nodectl(directory.path()).args(["nodes", "--json", "--quiet"]));
+    assert_eq!(code, Some(2), "{stderr}");
+    let (code, stdout, _) = output(nodectl(directory.path()).arg("--version"));
+    assert_eq!((code, stdout.starts_with("nodectl ")), (Some(0), true));
+}
+
+#[test]
+fn a_bad_job_file_shows_the_place() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("job.toml"), "name = \"j\"\ncomand = [\"true\"]\n").unwrap();
+    let (code, _, stderr) = output(nodectl(directory.path()).args(["run", "job.toml"]));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("job.toml:2:1") && stderr.contains("`command`"), "{stderr}");
+}
+
+#[test]
+fn what_needs_no_node_works_without_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = output(nodectl(directory.path()).args(["init", "quickstart"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(directory.path().join("quickstart.toml").exists());
+    let (code, _, stderr) = output(nodectl(directory.path()).args(["init", "quickstart"]));
+    assert_eq!(code, Some(2), "{stderr}");
+    let (code, stdout, _) = output(nodectl(directory.path()).args(["config", "show"]));
+    assert_eq!(code, Some(0));
+    assert!(stdout.lines().any(|line| line.starts_with("node.data_dir") && line.ends_with("flag")), "{stdout}");
+    let (code, stdout, _) = output(nodectl(directory.path()).args(["completions", "bash"]));
+    assert_eq!((code, stdout.contains("_nodectl")), (Some(0), true));
+    let (code, stdout, _) = output(nodectl(directory.path()).arg("man"));
+    assert_eq!((code, stdout.contains(".TH nodectl")), (Some(0), true));
+}
