@@ -21,7 +21,9 @@ const FILE_BYTES: usize = 8 + 32 + 64;
 /// Why there is no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("cannot {doing} the identity file {path}: {source}\nhint: check that the data directory is yours and writable")]
+    #[error(
+        "cannot {doing} the identity file {path}: {source}\nhint: check that the data directory is yours and writable"
+    )]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the identity file {path} is damaged ({why})\nhint: remove it; the node then gets a new identity")]
     Damaged { path: PathBuf, why: &'static str },
@@ -80,8 +82,11 @@ impl Identity {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&machine);
         bytes.extend_from_slice(Zeroizing::new(identity.pair.to_bytes()).as_slice());
-        write_private(path, &bytes)
-            .map_err(|source| IdentityError::Io { doing: "write", path: path.to_path_buf(), source })?;
+        write_private(path, &bytes).map_err(|source| IdentityError::Io {
+            doing: "write",
+            path: path.to_path_buf(),
+            source,
+        })?;
         Ok(identity)
     }
 }

@@ -24,7 +24,9 @@ impl<S> Blocking<S> {
 }
 
 fn wait<T>(runtime: &Handle, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    runtime.block_on(async { tokio::time::timeout(STALL, work).await }).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    runtime
+        .block_on(async { tokio::time::timeout(STALL, work).await })
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl<S: AsyncRead + Unpin> Read for Blocking<S> {

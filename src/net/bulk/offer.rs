@@ -79,9 +79,7 @@ impl Answer {
         match kind[0] {
             0 => Ok(Self::Missing),
             1 => Ok(Self::Busy),
-            2 if size <= MAX_BLOB_BYTES => {
-                Ok(Self::Offer(Offer { size, ticket, key, port: u16::from_le_bytes(port) }))
-            }
+            2 if size <= MAX_BLOB_BYTES => Ok(Self::Offer(Offer { size, ticket, key, port: u16::from_le_bytes(port) })),
             2 => Err(io::Error::new(io::ErrorKind::InvalidData, format!("a blob of {size} bytes"))),
             kind => Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of kind {kind}"))),
         }

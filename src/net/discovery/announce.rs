@@ -199,8 +199,12 @@ impl Announcer {
         }
         match count {
             0 => tracing::info!("no more nodes here that do not share this secret"),
-            1 => tracing::warn!("1 node here does not share this secret\nhint: give both the same --secret to join them"),
-            _ => tracing::warn!("{count} nodes here do not share this secret\nhint: give all the same --secret to join them"),
+            1 => {
+                tracing::warn!("1 node here does not share this secret\nhint: give both the same --secret to join them")
+            }
+            _ => tracing::warn!(
+                "{count} nodes here do not share this secret\nhint: give all the same --secret to join them"
+            ),
         }
     }
 }

@@ -84,7 +84,8 @@ impl Driver {
         let _guard = stopped.clone().drop_guard();
         loop {
             let due = self.next_due();
-            let sleep = tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + Duration::from_secs(60)).into());
+            let sleep =
+                tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + Duration::from_secs(60)).into());
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 input = inputs.recv() => match input {
@@ -244,7 +245,9 @@ impl Driver {
             .build();
         match self.swarm.dial(opts) {
             Ok(()) => {}
-            Err(DialError::DialPeerConditionFalse(_)) if self.links.is_connected(peer) => self.book.connected(peer, None),
+            Err(DialError::DialPeerConditionFalse(_)) if self.links.is_connected(peer) => {
+                self.book.connected(peer, None)
+            }
             Err(_) => self.dial_failed(peer, now),
         }
     }
@@ -253,7 +256,8 @@ impl Driver {
         if self.book.failed(peer, now, rand::random()) == Failed::GivenUp {
             tracing::debug!(?peer, "given up until somebody mentions it again");
             // The last resort: others may know where it is now.
-            if let (Some(id), Some(kademlia)) = (identity::peer_id(peer), self.swarm.behaviour_mut().kademlia.as_mut()) {
+            if let (Some(id), Some(kademlia)) = (identity::peer_id(peer), self.swarm.behaviour_mut().kademlia.as_mut())
+            {
                 kademlia.get_closest_peers(id);
             }
         }

@@ -57,14 +57,7 @@ enum Waiting {
 
 impl Link {
     fn new(id: PeerId) -> Self {
-        Self {
-            id,
-            connections: Vec::new(),
-            session: Session::None,
-            next: None,
-            deadline: None,
-            owes_probe: false,
-        }
+        Self { id, connections: Vec::new(), session: Session::None, next: None, deadline: None, owes_probe: false }
     }
 }
 
@@ -182,7 +175,9 @@ impl Driver {
 
     fn run_session(&mut self, peer: NodeId, connection: ConnectionId, stream: Stream) {
         let Some(link) = self.links.peers.get_mut(&peer) else { return };
-        let Some((_, remote)) = link.connections.iter().find(|(known, _)| *known == connection).copied() else { return };
+        let Some((_, remote)) = link.connections.iter().find(|(known, _)| *known == connection).copied() else {
+            return;
+        };
         let kill = CancellationToken::new();
         link.session = Session::Running { connection, up: false, kill: kill.clone() };
         let opening = session::Opening { peer, connection, remote, initiator: self.shared.local < peer, kill };

@@ -90,8 +90,7 @@ pub struct Ended {
 
 /// Runs the session to its end and tells the driver of it.
 pub async fn run(shared: Arc<Shared>, stream: Stream, opening: Opening) {
-    let mut ended =
-        Ended { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
+    let mut ended = Ended { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
     let mut stream = stream;
     let greeting = tokio::time::timeout(HELLO_TIMEOUT, greet(&mut stream, &shared.hello, opening.initiator));
     let greeting = tokio::select! {
@@ -137,7 +136,8 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
     });
     // Registered before `PeerUp`: whoever hears of the peer can send to it.
     shared.register(peer, handle.clone());
-    let up = Input::SessionUp { peer, connection: handle.connection, remote: handle.remote, listen_port: hello.listen_port };
+    let up =
+        Input::SessionUp { peer, connection: handle.connection, remote: handle.remote, listen_port: hello.listen_port };
     let _ = shared.driver.send(up).await;
     shared.tell(NetEvent::PeerUp { peer }).await;
     let (reader, writer) = stream.split();
@@ -151,12 +151,7 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
     shared.tell(NetEvent::PeerDown { peer }).await;
 }
 
-async fn read(
-    shared: &Shared,
-    peer: NodeId,
-    handle: &Handle,
-    mut stream: impl futures::AsyncRead + Unpin,
-) -> String {
+async fn read(shared: &Shared, peer: NodeId, handle: &Handle, mut stream: impl futures::AsyncRead + Unpin) -> String {
     loop {
         let body = match Frame::read(&mut stream).await {
             Ok(Some(Frame::Message(body))) => body,
@@ -235,11 +230,13 @@ async fn drain(mut waiting: mpsc::Receiver<Frame>, mut stream: impl futures::Asy
             frame.encode_into(&mut buffer);
         }
         stream.write_all(&buffer).await?;
-        stream.close().await
+        stream.close().await?;
+        // Closed is not yet sent: the swarm lives until the peer, having read the end, closes too, which the reading
+        // half sees.
+        std::future::pending::<io::Result<()>>().await
     };
     match tokio::time::timeout(DRAIN_TIMEOUT, last).await {
-        Ok(Ok(())) => "this node leaves".into(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "this node leaves, and the peer does not read".into(),
+        Ok(Ok(())) | Err(_) => "this node leaves, and the peer did not answer".into(),
     }
 }

@@ -26,18 +26,43 @@ const MAX_FOUND: usize = 1024;
 
 /// What the driver is told. Bounded queue: tasks wait, the node's own calls never do.
 pub enum Input {
-    Connect { peer: NodeId, addrs: Vec<SocketAddr> },
-    Probe { peer: NodeId },
+    Connect {
+        peer: NodeId,
+        addrs: Vec<SocketAddr>,
+    },
+    Probe {
+        peer: NodeId,
+    },
     /// Discovery saw a peer. Nothing but a hint, whoever sent it.
-    Found { peer: NodeId, addrs: Vec<SocketAddr>, way: &'static str },
+    Found {
+        peer: NodeId,
+        addrs: Vec<SocketAddr>,
+        way: &'static str,
+    },
     /// One of `--peer`, resolved.
-    DialTarget { target: usize, name: String, addrs: Vec<SocketAddr> },
-    SessionUp { peer: NodeId, connection: ConnectionId, remote: IpAddr, listen_port: u16 },
+    DialTarget {
+        target: usize,
+        name: String,
+        addrs: Vec<SocketAddr>,
+    },
+    SessionUp {
+        peer: NodeId,
+        connection: ConnectionId,
+        remote: IpAddr,
+        listen_port: u16,
+    },
     SessionEnded(Ended),
-    Pong { peer: NodeId },
+    Pong {
+        peer: NodeId,
+    },
     /// A stream for a blob on the connection that the control channel uses.
-    OpenBulk { peer: NodeId, reply: oneshot::Sender<Result<Stream, String>> },
-    Close { done: oneshot::Sender<()> },
+    OpenBulk {
+        peer: NodeId,
+        reply: oneshot::Sender<Result<Stream, String>>,
+    },
+    Close {
+        done: oneshot::Sender<()>,
+    },
 }
 
 pub struct Shared {

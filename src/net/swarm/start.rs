@@ -57,7 +57,8 @@ pub async fn start(
 ) -> Result<Net, NetError> {
     let interfaces = Interfaces::read(&config.interfaces)?;
     let (mut swarm, mdns_problem) =
-        transport::build(&identity.keypair(), *keys.swarm_psk, config.mdns, config.kademlia).map_err(NetError::Swarm)?;
+        transport::build(&identity.keypair(), *keys.swarm_psk, config.mdns, config.kademlia)
+            .map_err(NetError::Swarm)?;
     let listen_port = listen(&mut swarm, config.listen_port).await?;
     let software = config.software.clone();
     let hello = Hello { protocol_version: config.protocol_version, listen_port, software };
@@ -85,7 +86,9 @@ async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError
         loop {
             match swarm.select_next_some().await {
                 SwarmEvent::NewListenAddr { address, .. } => return Ok(address),
-                SwarmEvent::ListenerClosed { reason: Err(source), .. } => return Err(NetError::Listen { port, source }),
+                SwarmEvent::ListenerClosed { reason: Err(source), .. } => {
+                    return Err(NetError::Listen { port, source });
+                }
                 _ => {}
             }
         }

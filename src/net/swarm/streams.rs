@@ -131,9 +131,9 @@ impl ConnectionHandler for Handler {
 
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, Plain, Plain, (), u64>) {
         let event = match event {
-            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: (stream, protocol), .. }) => {
-                FromHandler::Inbound(stream, protocol)
-            }
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
+                protocol: (stream, protocol), ..
+            }) => FromHandler::Inbound(stream, protocol),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (stream, _), info }) => {
                 FromHandler::Opened(info, Ok(stream))
             }

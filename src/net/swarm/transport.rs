@@ -44,7 +44,12 @@ pub struct Behaviour {
 }
 
 /// A swarm that listens nowhere yet, and why mDNS does not work, if it was wanted and does not.
-pub fn build(key: &Keypair, psk: [u8; 32], mdns: bool, kademlia: bool) -> Result<(Swarm<Behaviour>, Option<String>), String> {
+pub fn build(
+    key: &Keypair,
+    psk: [u8; 32],
+    mdns: bool,
+    kademlia: bool,
+) -> Result<(Swarm<Behaviour>, Option<String>), String> {
     let peer = key.public().to_peer_id();
     let transport = transport(key, psk).map_err(|error| format!("noise keys: {error}"))?;
     let (mdns, problem) = match mdns.then(|| mdns_behaviour(peer)) {
