@@ -72,7 +72,7 @@ impl Secret {
         let lower = Zeroizing::new(text.trim().to_lowercase());
         let stem = lower.trim_matches(|c: char| c.is_ascii_digit() || c.is_ascii_punctuation());
         let known = |word: &&str| **word == *lower || **word == *stem;
-        if COMMON.iter().any(|word| known(&word)) {
+        if COMMON.iter().any(known) {
             return Some("it is one of the words that everybody tries first".into());
         }
         let count = text.trim().chars().count();

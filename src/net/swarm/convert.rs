@@ -1,6 +1,11 @@
 //! Between libp2p's addresses and errors and ours.
 
-use libp2p::{Multiaddr, core::transport::TransportError, multiaddr::Protocol, swarm::DialError};
+use libp2p::{
+    Multiaddr,
+    core::transport::TransportError,
+    multiaddr::Protocol,
+    swarm::{DialError, ListenError},
+};
 use std::{io, net::SocketAddr};
 
 pub fn multiaddr(addr: SocketAddr) -> Multiaddr {
@@ -43,6 +48,23 @@ fn reason(error: &TransportError<io::Error>) -> String {
         _ => format!("it does not accept us; probably it has another secret, or is no nodectl ({text})"),
     }
 }
+
+/// How much a failed connection from outside speaks for another secret there; `FOREIGN_PROOF` is enough. Dials that our
+/// own members give up (another address answered first) end early too, so that an end alone proves little.
+pub fn foreign_weight(error: &ListenError) -> u32 {
+    let ListenError::Transport(TransportError::Other(error)) = error else { return 0 };
+    // libp2p offers its layers' errors as text only. Under another key the first thing decrypted, which is protocol
+    // selection, is garbage to one end or the other.
+    let text = format!("{error:?}");
+    if text.contains("InvalidData") {
+        FOREIGN_PROOF
+    } else {
+        u32::from(text.contains("Select(") || text.contains("Timeout"))
+    }
+}
+
+/// See `foreign_weight`.
+pub const FOREIGN_PROOF: u32 = 3;
 
 /// The kernel's error under libp2p's wrappings. Those (`Either`) hide it from `Error::source`, but not from the text.
 fn os_error(text: &str) -> Option<i32> {

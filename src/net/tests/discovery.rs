@@ -137,3 +137,42 @@ async fn a_join_is_quick() {
     // The bar is 0.2 s, optimised and alone; this only notices a lost packet or a timeout on the way.
     assert!(times[2] < Duration::from_secs(2), "{times:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_beacons_another_secret_is_told_to_both_too() {
+    let one = Node::start(config()).await;
+    // Somebody who only asks whether we listen is no stranger.
+    drop(std::net::TcpStream::connect(one.peer()).unwrap());
+    let stranger = NetConfig { peers: vec![one.peer()], ..config() };
+    let two = Node::start_with(stranger, Identity::ephemeral(), other_keys()).await;
+    two.until_report(|report| {
+        report.ways.iter().any(|way| way.problem.as_ref().is_some_and(|p| p.contains("another secret")))
+    })
+    .await;
+    one.until_report(|report| report.foreign_nodes == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_hanging_up_is_nothing_to_tell() {
+    let one = Node::start(config()).await;
+    drop(std::net::TcpStream::connect(one.peer()).unwrap());
+    // A connection that follows shows that the first has been dealt with.
+    let mut two = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
+    two.until_up(one.id).await;
+    assert_eq!(one.net.report().foreign_nodes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mdns_alone_is_enough_where_there_is_a_network() {
+    let mdns = || NetConfig { mdns: true, ..config() };
+    let mut one = Node::start(mdns()).await;
+    let mut two = Node::start(mdns()).await;
+    if one.net.report().interfaces.is_empty()
+        || two.net.report().ways.iter().any(|way| way.name == "mdns" && way.problem.is_some())
+    {
+        eprintln!("SKIPPED: no interface but loopback, which mDNS leaves out");
+        return;
+    }
+    one.until_up(two.id).await;
+    two.until_up(one.id).await;
+}
