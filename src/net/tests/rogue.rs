@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub struct Rogue {
     pub id: NodeId,
+    pub identity: Identity,
     control: Stream,
     /// Streams for blobs that the node opened.
     pub bulk: mpsc::Receiver<Stream>,
@@ -36,6 +37,11 @@ impl Rogue {
                 break identity;
             }
         };
+        Self::connect_as(identity, node).await
+    }
+
+    /// The same with a given identity.
+    pub async fn connect_as(identity: Identity, node: &Node) -> Self {
         let (mut swarm, _) = build(&identity.keypair(), *keys().swarm_psk, false, false).unwrap();
         let peer = identity::peer_id(node.id).unwrap();
         let (host, port) = node.peer().rsplit_once(':').map(|(h, p)| (h.to_string(), p.to_string())).unwrap();
@@ -49,7 +55,7 @@ impl Rogue {
         control.write_all(&hello.encode()).await.unwrap();
         control.flush().await.unwrap();
         Hello::read(&mut control).await.unwrap();
-        Self { id: identity.node_id(), control, bulk, open }
+        Self { id: identity.node_id(), identity, control, bulk, open }
     }
 
     /// Opens a stream for a blob, as the node would.

@@ -120,3 +120,18 @@ async fn messages_to_nobody_and_probes_of_nobody_do_no_harm() {
     one.net.send(two.id, message(7, 1));
     assert_eq!(number(&two.next().await), Some(7));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_comes_back_replaces_its_old_session() {
+    let (mut one, _two) = pair().await;
+    let first = Rogue::connect(&one).await;
+    let id = first.id;
+    one.until_up(id).await;
+    // The old connection stays open, as it does after a reset of the machine.
+    let mut second = Rogue::connect_as(first.identity.clone(), &one).await;
+    assert!(matches!(one.next().await, NetEvent::PeerDown { peer } if peer == id));
+    assert!(matches!(one.next().await, NetEvent::PeerUp { peer } if peer == id));
+    let body = crate::wire::control::encode(&message(5, 1)).unwrap();
+    second.say(&[&(body.len() as u32).to_le_bytes()[..], &body].concat()).await;
+    assert_eq!(number(&one.next().await), Some(5));
+}
