@@ -11,11 +11,14 @@
 //! | `offline` | a network of nobody, for a node that is its own cluster |
 //! | `swarm/` | libp2p: connections, the control channel, dialing, death notices |
 //! | `discovery/` | the UDP beacon, remembered peers, `--peer` |
+//! | `fuzz` | the decoders of outside bytes, for fuzzing |
 //! | `bulk/` | blobs over direct AES-256-GCM streams |
 
 mod bulk;
 mod config;
 mod discovery;
+#[doc(hidden)]
+pub mod fuzz;
 mod identity;
 mod interfaces;
 mod offline;

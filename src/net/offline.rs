@@ -39,3 +39,40 @@ impl BlobFetcher for Offline {
         ready(if self.blobs.has(hash) { Ok(()) } else { Err(missing()) }).boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::{BlobWriter, Blobs};
+    use std::{io, path::PathBuf};
+
+    /// Has one blob.
+    struct One;
+
+    impl Blobs for One {
+        fn has(&self, hash: BlobHash) -> bool {
+            hash == BlobHash::of(b"one")
+        }
+        fn path(&self, _: BlobHash) -> Option<PathBuf> {
+            None
+        }
+        fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn put_file(&self, _: &std::path::Path) -> io::Result<(BlobHash, u64)> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn put_bytes(&self, _: &[u8]) -> io::Result<BlobHash> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    #[test]
+    fn has_what_is_here_and_says_why_not_the_rest() {
+        let offline = Offline::new(Arc::new(One));
+        let fetch = |bytes| futures::executor::block_on(offline.fetch(BlobHash::of(bytes), Vec::new()));
+        assert_eq!(fetch(b"one"), Ok(()));
+        assert!(fetch(b"two").unwrap_err().contains("alone"));
+        assert!(offline.addrs().is_empty() && offline.report().connected.is_empty());
+    }
+}

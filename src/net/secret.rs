@@ -56,7 +56,7 @@ impl Secret {
     /// A strong secret that people can read out and type: 125 random bits as five groups of five characters.
     pub fn generate() -> Self {
         let mut random = Zeroizing::new([0u8; GROUPS * 5]);
-        rand::rngs::SysRng.try_fill_bytes(random.as_mut()).expect("the kernel gives random bytes once booted");
+        fill_random(random.as_mut());
         let mut text = Zeroizing::new(String::with_capacity(GROUPS * 6));
         for (index, byte) in random.iter().enumerate() {
             if index > 0 && index % 5 == 0 {
@@ -72,7 +72,7 @@ impl Secret {
         let lower = Zeroizing::new(text.trim().to_lowercase());
         let stem = lower.trim_matches(|c: char| c.is_ascii_digit() || c.is_ascii_punctuation());
         let known = |word: &&str| **word == *lower || **word == *stem;
-        if COMMON.iter().any(|word| known(&word)) {
+        if COMMON.iter().any(known) {
             return Some("it is one of the words that everybody tries first".into());
         }
         let count = text.trim().chars().count();
@@ -118,6 +118,11 @@ pub(super) fn expand(salt: &[u8], key: &[u8], info: &[&[u8]]) -> [u8; 32] {
     let okm = prk.expand(info, hkdf::HKDF_SHA256).expect("32 bytes are within HKDF's 255 blocks");
     okm.fill(&mut out).expect("the length asked for is the length given");
     out
+}
+
+/// Bytes nobody can guess, from the kernel.
+pub(super) fn fill_random(bytes: &mut [u8]) {
+    rand::rngs::SysRng.try_fill_bytes(bytes).expect("the kernel gives random bytes once booted");
 }
 
 impl fmt::Debug for Secret {

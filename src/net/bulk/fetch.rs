@@ -135,6 +135,8 @@ impl Fetcher {
             };
             match self.receive(hash, source, stream, &offer, partial).await {
                 Ok(()) => return Ok(()),
+                // Nothing to go on with: it sent something else, or this node cannot keep it.
+                Err(error) if partial.is_none() => return Err(error),
                 Err(error) => problem = error,
             }
             let progress = partial.as_ref().map_or(0, |partial| partial.written) > offset;

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn every_length_around_a_frame_survives() {
         for length in [0, 1, FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1, 3 * FRAME_BYTES] {
-            let plain: Vec<u8> = (0..length).map(|i| (i * 31 >> 3) as u8).collect();
+            let plain: Vec<u8> = (0..length).map(|i| ((i * 31) >> 3) as u8).collect();
             let (out, result) = opened(&sealed(&plain), length);
             result.unwrap();
             assert!(out == plain, "{length}");

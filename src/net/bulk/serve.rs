@@ -7,7 +7,10 @@ use super::{
     tickets::{Tickets, Transfer},
 };
 use crate::{
-    net::{config::NetError, discovery::beacon::fill_random, secret::expand},
+    net::{
+        config::NetError,
+        secret::{expand, fill_random},
+    },
     ports::Blobs,
 };
 use futures::{AsyncReadExt, AsyncWriteExt};

@@ -1,7 +1,7 @@
 //! Transfers that were offered and not yet begun. A ticket works once, for a short time, and there are only so many.
 
 use super::offer::TICKET_BYTES;
-use crate::net::discovery::beacon::fill_random;
+use crate::net::secret::fill_random;
 use std::{
     collections::HashMap,
     path::PathBuf,

@@ -8,7 +8,7 @@ use crate::{
     net::{
         config::NetConfig,
         interfaces::Interfaces,
-        swarm::shared::{Input, Shared},
+        swarm::shared::{FOREIGN_TTL, Input, MAX_FOREIGN, Shared},
     },
     ports::Event,
     types::NodeId,
@@ -23,9 +23,6 @@ use std::{
 /// After the start; packets get lost while interfaces come up and other nodes start.
 const BURST_MS: [u64; 7] = [0, 20, 60, 150, 400, 1000, 2500];
 const PERIOD: Duration = Duration::from_secs(5);
-/// A node heard with another secret counts for this long.
-const FOREIGN_TTL: Duration = Duration::from_secs(30);
-const MAX_FOREIGN: usize = 256;
 /// One node is answered once in this time, and all together `MAX_ANSWERS` times.
 const ANSWER_EVERY: Duration = Duration::from_secs(1);
 const MAX_ANSWERS: usize = 256;
@@ -42,6 +39,8 @@ struct Announcer {
     sent: usize,
     foreign: HashMap<u64, Instant>,
     answered: HashMap<NodeId, Instant>,
+    /// The last node heard that has our identity.
+    twin: Option<u64>,
 }
 
 /// Starts announcing and listening. What does not work is in the report; the node runs on without it.
@@ -67,6 +66,7 @@ pub fn start(shared: Arc<Shared>, config: &NetConfig, key: &[u8; 32]) {
         sent: 0,
         foreign: HashMap::new(),
         answered: HashMap::new(),
+        twin: None,
     };
     tokio::spawn(announcer.run());
 }
@@ -142,13 +142,23 @@ impl Announcer {
     async fn hear(&mut self, packet: &[u8], from: SocketAddr) {
         match self.cipher.open(packet) {
             (Heard::Ours(beacon), _) if beacon.node != self.shared.local => self.hear_peer(beacon, from).await,
-            (Heard::Foreign, boot) => {
-                if self.foreign.len() < MAX_FOREIGN || self.foreign.contains_key(&boot) {
-                    self.foreign.insert(boot, Instant::now());
-                    self.count_foreign(Instant::now());
-                }
+            (Heard::Ours(_), boot) => self.hear_twin(boot, from),
+            (Heard::Foreign, boot) if self.foreign.len() < MAX_FOREIGN || self.foreign.contains_key(&boot) => {
+                self.foreign.insert(boot, Instant::now());
+                self.count_foreign(Instant::now());
             }
             _ => {}
+        }
+    }
+
+    /// Another run of a node with our identity: a data directory that was copied within one machine or image. (Or our
+    /// own last run's packet, replayed.)
+    fn hear_twin(&mut self, boot: u64, from: SocketAddr) {
+        if self.twin.replace(boot) != Some(boot) {
+            tracing::error!(
+                "a node at {from} has this node's identity: the two cannot see each other\nhint: its data directory is a \
+                 copy; remove `identity` from one of them and start it again"
+            );
         }
     }
 
@@ -193,7 +203,7 @@ impl Announcer {
     fn count_foreign(&mut self, now: Instant) {
         self.foreign.retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
         let count = self.foreign.len();
-        let before = std::mem::replace(&mut self.shared.state().foreign_nodes, count);
+        let before = std::mem::replace(&mut self.shared.state().foreign_beacons, count);
         if count == before {
             return;
         }

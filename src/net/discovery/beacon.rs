@@ -2,8 +2,7 @@
 //! rest is sealed with a key derived from the secret. Old packets may be replayed by anybody: they are address hints, and
 //! the connection that follows is authenticated. Pure, and never panics on what it is given.
 
-use crate::types::NodeId;
-use rand::TryRng;
+use crate::{net::secret::fill_random, types::NodeId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -105,10 +104,6 @@ impl Cipher {
 fn cut(text: &str) -> String {
     let end = (0..=text.len().min(MAX_NAME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_string()
-}
-
-pub fn fill_random(bytes: &mut [u8]) {
-    rand::rngs::SysRng.try_fill_bytes(bytes).expect("the kernel gives random bytes once booted");
 }
 
 #[cfg(test)]

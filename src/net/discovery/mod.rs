@@ -11,7 +11,7 @@
 //! | `targets` | `--peer HOST:PORT` |
 
 mod announce;
-pub mod beacon;
+pub(super) mod beacon;
 mod remembered;
 mod sockets;
 mod targets;

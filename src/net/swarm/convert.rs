@@ -1,7 +1,12 @@
 //! Between libp2p's addresses and errors and ours.
 
-use libp2p::{Multiaddr, core::transport::TransportError, multiaddr::Protocol, swarm::DialError};
-use std::{error::Error, io, net::SocketAddr};
+use libp2p::{
+    Multiaddr,
+    core::transport::TransportError,
+    multiaddr::Protocol,
+    swarm::{DialError, ListenError},
+};
+use std::{io, net::SocketAddr};
 
 pub fn multiaddr(addr: SocketAddr) -> Multiaddr {
     Multiaddr::from(addr.ip()).with(Protocol::Tcp(addr.port()))
@@ -35,23 +40,49 @@ fn place(addr: &Multiaddr) -> String {
 
 fn reason(error: &TransportError<io::Error>) -> String {
     let TransportError::Other(outer) = error else { return "not an address that can be dialed".into() };
-    let mut cause: Option<&(dyn Error + 'static)> = Some(outer);
-    while let Some(error) = cause {
-        let kind = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some());
-        match kind.map(io::Error::kind) {
-            Some(io::ErrorKind::ConnectionRefused) => return "nothing listens there".into(),
-            Some(io::ErrorKind::ConnectionReset) | None => {}
-            Some(_) => return error.to_string(),
-        }
-        cause = error.source();
+    let text = outer.to_string();
+    match os_error(&text).map(io::Error::from_raw_os_error) {
+        Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => "nothing listens there".into(),
+        Some(error) if error.kind() != io::ErrorKind::ConnectionReset => error.to_string(),
+        // It listens, but we do not understand each other, or it says nothing until the time is over.
+        _ => format!("it does not accept us; probably it has another secret, or is no nodectl ({text})"),
     }
-    // It listens, but we do not understand each other, or it says nothing until the time is over.
-    format!("it does not accept us; probably it has another secret, or is no nodectl ({outer})")
+}
+
+/// How much a failed connection from outside speaks for another secret there; `FOREIGN_PROOF` is enough. Dials that our
+/// own members give up (another address answered first) end early too, so that an end alone proves little.
+pub fn foreign_weight(error: &ListenError) -> u32 {
+    let ListenError::Transport(TransportError::Other(error)) = error else { return 0 };
+    // libp2p offers its layers' errors as text only. Under another key the first thing decrypted, which is protocol
+    // selection, is garbage to one end or the other.
+    let text = format!("{error:?}");
+    if text.contains("InvalidData") {
+        FOREIGN_PROOF
+    } else {
+        u32::from(text.contains("Select(") || text.contains("Timeout"))
+    }
+}
+
+/// See `foreign_weight`.
+pub const FOREIGN_PROOF: u32 = 3;
+
+/// The kernel's error under libp2p's wrappings. Those (`Either`) hide it from `Error::source`, but not from the text.
+fn os_error(text: &str) -> Option<i32> {
+    let (_, rest) = text.rsplit_once("(os error ")?;
+    rest.split_once(')')?.0.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_error_is_found_under_wrappings() {
+        let refused = || io::Error::from_raw_os_error(111);
+        let wrapped = TransportError::Other(io::Error::other(io::Error::other(refused()).to_string()));
+        assert_eq!(reason(&wrapped), "nothing listens there");
+        assert!(reason(&TransportError::Other(io::Error::other("garbage"))).contains("another secret"));
+    }
 
     #[test]
     fn addresses_convert_both_ways() {

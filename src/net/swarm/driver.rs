@@ -18,7 +18,7 @@ use futures::StreamExt;
 use libp2p::{
     Multiaddr, PeerId, Stream, Swarm, identify, kad, mdns,
     swarm::{
-        ConnectionId, DialError, SwarmEvent,
+        ConnectionId, DialError, ListenError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
@@ -144,8 +144,7 @@ impl Driver {
                 self.on_dial_error(connection_id, peer_id, &error);
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                // Ours with another secret, a port scanner, or somebody's probe: their beacon tells which.
-                tracing::debug!("connection from {send_back_addr} refused: {error}");
+                self.on_refused_connection(&send_back_addr, &error);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Streams(event)) => self.on_stream(event),
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. })) => {
@@ -276,6 +275,20 @@ impl Driver {
         tracing::debug!(?peer, "cannot connect: {}", convert::explain(error));
         if !self.links.is_connected(peer) {
             self.dial_failed(peer, Instant::now());
+        }
+    }
+
+    /// Another secret, a port scanner, or a node that asked whether we listen and hung up.
+    fn on_refused_connection(&self, from: &Multiaddr, error: &ListenError) {
+        tracing::debug!("connection from {from} refused: {error:?}");
+        let (Some(from), weight) = (convert::socket_addr(from), convert::foreign_weight(error)) else { return };
+        let member = self.shared.sessions().iter().any(|(_, handle)| handle.remote == from.ip());
+        if weight > 0 && !member && self.shared.state().add_foreign_addr(from.ip(), weight, Instant::now()) {
+            tracing::warn!(
+                "a node at {} tries to connect and does not share this secret\nhint: give both the same --secret to join \
+                 them",
+                from.ip()
+            );
         }
     }
 

@@ -230,11 +230,13 @@ async fn drain(mut waiting: mpsc::Receiver<Frame>, mut stream: impl futures::Asy
             frame.encode_into(&mut buffer);
         }
         stream.write_all(&buffer).await?;
-        stream.close().await
+        stream.close().await?;
+        // Closed is not yet sent: the swarm lives until the peer, having read the end, closes too, which the reading
+        // half sees.
+        std::future::pending::<io::Result<()>>().await
     };
     match tokio::time::timeout(DRAIN_TIMEOUT, last).await {
-        Ok(Ok(())) => "this node leaves".into(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "this node leaves, and the peer does not read".into(),
+        Ok(Ok(())) | Err(_) => "this node leaves, and the peer did not answer".into(),
     }
 }

@@ -2,6 +2,7 @@
 //! are held for a lookup or an insert, never across an await.
 
 use super::{
+    convert::FOREIGN_PROOF,
     hello::Hello,
     session::{Ended, Handle},
 };
@@ -15,6 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +25,10 @@ use tokio_util::sync::CancellationToken;
 const MAX_OTHER_VERSIONS: usize = 64;
 /// Found peers that the report lists for each way.
 const MAX_FOUND: usize = 1024;
+
+/// A node with another secret counts for this long.
+pub const FOREIGN_TTL: Duration = Duration::from_secs(30);
+pub const MAX_FOREIGN: usize = 256;
 
 /// What the driver is told. Bounded queue: tasks wait, the node's own calls never do.
 pub enum Input {
@@ -84,7 +90,10 @@ pub struct State {
     pub addrs: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
     ways: BTreeMap<&'static str, Way>,
-    pub foreign_nodes: usize,
+    /// Heard by beacon.
+    pub foreign_beacons: usize,
+    /// Connected to us and were not understood: how much speaks for another secret, and since when.
+    foreign_addrs: BTreeMap<IpAddr, (u32, Instant)>,
     other_versions: BTreeMap<String, u32>,
 }
 
@@ -159,7 +168,7 @@ impl Shared {
             interfaces: state.interfaces.clone(),
             connected,
             ways: state.ways.iter().map(way).collect(),
-            foreign_nodes: state.foreign_nodes,
+            foreign_nodes: state.foreign_nodes(Instant::now()),
             other_versions: state.other_versions.iter().map(|(addr, version)| (addr.clone(), *version)).collect(),
         }
     }
@@ -176,6 +185,24 @@ impl State {
         if found.len() < MAX_FOUND {
             found.insert(peer);
         }
+    }
+
+    /// A connection from there was not understood. True if that now proves another secret there.
+    pub fn add_foreign_addr(&mut self, ip: IpAddr, weight: u32, now: Instant) -> bool {
+        self.foreign_addrs.retain(|_, (_, at)| now.duration_since(*at) < FOREIGN_TTL);
+        if self.foreign_addrs.len() >= MAX_FOREIGN && !self.foreign_addrs.contains_key(&ip) {
+            return false;
+        }
+        let (sum, at) = self.foreign_addrs.entry(ip).or_insert((0, now));
+        let before = std::mem::replace(sum, sum.saturating_add(weight));
+        *at = now;
+        before < FOREIGN_PROOF && *sum >= FOREIGN_PROOF
+    }
+
+    /// One node is often seen both ways, so the ways are not added up.
+    fn foreign_nodes(&self, now: Instant) -> usize {
+        let proven = |(sum, at): &&(u32, Instant)| *sum >= FOREIGN_PROOF && now.duration_since(*at) < FOREIGN_TTL;
+        self.foreign_beacons.max(self.foreign_addrs.values().filter(proven).count())
     }
 
     /// True if this is news.

@@ -16,7 +16,7 @@ use crate::{
 use futures::{AsyncReadExt, AsyncWriteExt};
 use std::{
     io::{Read, Write},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     time::Instant,
 };
 
@@ -129,14 +129,8 @@ async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
     let plain = bytes(3 * seal::FRAME_BYTES + 5);
     let hash = BlobHash::of(&plain);
     let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
-    // Bound, then closed: nobody listens there.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_, offer, mut stream) = {
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-        drop(listener);
-        let offered = offer_at_closed(&mut rogue, closed, plain.len()).await;
-        offered
-    };
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, offer, mut stream) = offer_at_closed(&mut rogue, closed, plain.len()).await;
     let mut choice = [0; 1];
     stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
@@ -146,6 +140,7 @@ async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
     assert!(one.blobs.has(hash));
 }
 
+/// The same, but nobody listens at the port any more.
 async fn offer_at_closed(rogue: &mut Rogue, closing: TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
     let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
     let want = Want::read(&mut stream).await.unwrap();
@@ -172,4 +167,37 @@ async fn a_holder_that_lies_is_an_error_and_leaves_nothing() {
     // The next holder is asked from the beginning.
     tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
     assert_eq!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap(), b"the truth");
+}
+
+/// Asks the node for a blob, and what it offers.
+async fn ask(rogue: &mut Rogue, hash: BlobHash) -> (Answer, libp2p::Stream) {
+    let mut stream = rogue.open_bulk().await;
+    stream.write_all(&Want { hash, offset: 0 }.encode()).await.unwrap();
+    stream.flush().await.unwrap();
+    (Answer::read(&mut stream).await.unwrap(), stream)
+}
+
+/// Shows a ticket at the port; what comes then.
+fn show(ticket: &[u8; 16], port: u16) -> Vec<u8> {
+    let mut tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    tcp.write_all(ticket).unwrap();
+    let mut out = Vec::new();
+    // A reset is as good as an end: nothing came.
+    let _ = tcp.read_to_end(&mut out);
+    out
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ticket_works_once_and_a_guessed_one_never() {
+    let (mut one, _two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let hash = one.blobs.put_bytes(b"a blob").unwrap();
+    let (answer, _stream) = ask(&mut rogue, hash).await;
+    let Answer::Offer(offer) = answer else { panic!("{answer:?}") };
+    assert!(show(&[7; 16], offer.port).is_empty());
+    let sealed = show(&offer.ticket, offer.port);
+    assert!(sealed == self::sealed(b"a blob", &offer) && !sealed.windows(6).any(|part| part == b"a blob"));
+    assert!(show(&offer.ticket, offer.port).is_empty());
+    assert_eq!(ask(&mut rogue, BlobHash::of(b"another")).await.0, Answer::Missing);
 }

@@ -52,7 +52,10 @@ impl Node {
     }
 
     pub async fn start_with(config: NetConfig, identity: Identity, keys: Keys) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(config, identity, keys, tempfile::tempdir().unwrap()).await
+    }
+
+    pub async fn start_in(config: NetConfig, identity: Identity, keys: Keys, directory: TempDir) -> Self {
         let config = NetConfig { data_dir: directory.path().join("net"), ..config };
         let blobs = Arc::new(Directory(directory.path().to_path_buf()));
         let (sender, events) = mpsc::channel(64);

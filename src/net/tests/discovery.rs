@@ -3,7 +3,7 @@
 use super::cluster::{Node, config, free_udp_port, keys, other_keys, pair};
 use crate::{
     net::{Identity, NetConfig},
-    ports::{NetEvent, Network},
+    ports::{DiscoveryWay, NetReport, Network},
     types::limits,
 };
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ async fn eight_started_at_once_all_see_all() {
 async fn a_named_peer_is_enough_and_may_come_late() {
     let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     let mut early = Node::start(NetConfig { peers: vec![format!("localhost:{port}")], ..config() }).await;
-    let way = |report: &crate::ports::NetReport| report.ways.iter().find(|way| way.name == "--peer").cloned();
+    let way = |report: &NetReport| report.ways.iter().find(|way| way.name == "--peer").cloned();
     let report = early.until_report(|report| way(report).is_some_and(|way| way.problem.is_some())).await;
     assert!(way(&report).unwrap().problem.unwrap().contains("nothing listens there"), "{report:?}");
     let mut late = Node::start(NetConfig { listen_port: port, ..config() }).await;
@@ -48,7 +48,7 @@ async fn a_named_peer_is_enough_and_may_come_late() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn remembered_peers_are_dialed_at_the_next_start() {
-    let (one, mut two) = pair().await;
+    let (one, two) = pair().await;
     let file = two.directory.path().join("net/peers.json");
     two.until_report(|_| file.exists()).await;
     let text = std::fs::read_to_string(&file).unwrap();
@@ -56,14 +56,11 @@ async fn remembered_peers_are_dialed_at_the_next_start() {
     two.net.close().await;
 
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("peers.json"), text).unwrap();
-    let blobs = two.blobs.clone();
-    let (events, mut received) = tokio::sync::mpsc::channel(64);
-    let config = NetConfig { data_dir: directory.path().to_path_buf(), ..config() };
-    let again = crate::net::start(config, Identity::ephemeral(), keys(), blobs, events).await.unwrap();
-    let up = received.recv().await;
-    assert!(matches!(up, Some(crate::ports::Event::Net(NetEvent::PeerUp { peer })) if peer == one.id), "{up:?}");
-    assert!(again.report().ways.iter().any(|way| way.name == "remembered" && way.found == [one.id]));
+    std::fs::create_dir(directory.path().join("net")).unwrap();
+    std::fs::write(directory.path().join("net/peers.json"), text).unwrap();
+    let again = Node::start_in(config(), Identity::ephemeral(), keys(), directory).await;
+    let found = |way: &DiscoveryWay| way.name == "remembered" && way.found == [one.id];
+    again.until_report(|report| report.ways.iter().any(found)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,9 +82,7 @@ async fn another_secret_gets_nothing_and_both_are_told() {
     let mut two = Node::start_with(stranger, Identity::ephemeral(), other_keys()).await;
     one.until_report(|report| report.foreign_nodes == 1).await;
     two.until_report(|report| report.foreign_nodes == 1).await;
-    let told = |way: &crate::ports::DiscoveryWay| {
-        way.problem.as_ref().is_some_and(|problem| problem.contains("another secret"))
-    };
+    let told = |way: &DiscoveryWay| way.problem.as_ref().is_some_and(|problem| problem.contains("another secret"));
     let report = two.until_report(|report| report.ways.iter().any(told)).await;
     assert!(report.connected.is_empty());
     assert!(one.events.try_recv().is_err() && two.events.try_recv().is_err(), "somebody heard of the other");
@@ -141,4 +136,43 @@ async fn a_join_is_quick() {
     eprintln!("second node up on both sides, from its start: {times:?}");
     // The bar is 0.2 s, optimised and alone; this only notices a lost packet or a timeout on the way.
     assert!(times[2] < Duration::from_secs(2), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_beacons_another_secret_is_told_to_both_too() {
+    let one = Node::start(config()).await;
+    // Somebody who only asks whether we listen is no stranger.
+    drop(std::net::TcpStream::connect(one.peer()).unwrap());
+    let stranger = NetConfig { peers: vec![one.peer()], ..config() };
+    let two = Node::start_with(stranger, Identity::ephemeral(), other_keys()).await;
+    two.until_report(|report| {
+        report.ways.iter().any(|way| way.problem.as_ref().is_some_and(|p| p.contains("another secret")))
+    })
+    .await;
+    one.until_report(|report| report.foreign_nodes == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_hanging_up_is_nothing_to_tell() {
+    let one = Node::start(config()).await;
+    drop(std::net::TcpStream::connect(one.peer()).unwrap());
+    // A connection that follows shows that the first has been dealt with.
+    let mut two = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
+    two.until_up(one.id).await;
+    assert_eq!(one.net.report().foreign_nodes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mdns_alone_is_enough_where_there_is_a_network() {
+    let mdns = || NetConfig { mdns: true, ..config() };
+    let mut one = Node::start(mdns()).await;
+    let mut two = Node::start(mdns()).await;
+    if one.net.report().interfaces.is_empty()
+        || two.net.report().ways.iter().any(|way| way.name == "mdns" && way.problem.is_some())
+    {
+        eprintln!("SKIPPED: no interface but loopback, which mDNS leaves out");
+        return;
+    }
+    one.until_up(two.id).await;
+    two.until_up(one.id).await;
 }

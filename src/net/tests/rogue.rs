@@ -14,17 +14,18 @@ use crate::{
 };
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
-    Stream, Swarm,
-    core::Multiaddr,
-    swarm::{SwarmEvent, dial_opts::DialOpts},
+    Multiaddr, PeerId, Stream, Swarm,
+    swarm::{ConnectionId, SwarmEvent, dial_opts::DialOpts},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 pub struct Rogue {
     pub id: NodeId,
+    pub identity: Identity,
     control: Stream,
     /// Streams for blobs that the node opened.
     pub bulk: mpsc::Receiver<Stream>,
+    open: mpsc::Sender<oneshot::Sender<Stream>>,
 }
 
 impl Rogue {
@@ -36,29 +37,32 @@ impl Rogue {
                 break identity;
             }
         };
+        Self::connect_as(identity, node).await
+    }
+
+    /// The same with a given identity.
+    pub async fn connect_as(identity: Identity, node: &Node) -> Self {
         let (mut swarm, _) = build(&identity.keypair(), *keys().swarm_psk, false, false).unwrap();
         let peer = identity::peer_id(node.id).unwrap();
         let (host, port) = node.peer().rsplit_once(':').map(|(h, p)| (h.to_string(), p.to_string())).unwrap();
         let address: Multiaddr = format!("/ip4/{host}/tcp/{port}").parse().unwrap();
         swarm.dial(DialOpts::peer_id(peer).addresses(vec![address]).build()).unwrap();
-        let mut control = open_control(&mut swarm).await;
-        let (sender, bulk) = mpsc::channel(8);
-        tokio::spawn(async move {
-            loop {
-                let event = swarm.select_next_some().await;
-                if let SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Inbound { protocol, stream, .. })) = event
-                    && protocol == BULK
-                    && sender.send(stream).await.is_err()
-                {
-                    return;
-                }
-            }
-        });
+        let (mut control, connection) = open_control(&mut swarm).await;
+        let (bulk_sender, bulk) = mpsc::channel(8);
+        let (open, opens) = mpsc::channel(1);
+        tokio::spawn(run(swarm, connection, bulk_sender, opens));
         let hello = Hello { protocol_version: limits::PROTOCOL_VERSION, listen_port: 1, software: "rogue".into() };
         control.write_all(&hello.encode()).await.unwrap();
         control.flush().await.unwrap();
         Hello::read(&mut control).await.unwrap();
-        Self { id: identity.node_id(), control, bulk }
+        Self { id: identity.node_id(), identity, control, bulk, open }
+    }
+
+    /// Opens a stream for a blob, as the node would.
+    pub async fn open_bulk(&self) -> Stream {
+        let (reply, stream) = oneshot::channel();
+        self.open.send(reply).await.unwrap();
+        stream.await.unwrap()
     }
 
     /// Writes to the control channel.
@@ -68,13 +72,45 @@ impl Rogue {
     }
 }
 
-async fn open_control(swarm: &mut Swarm<Behaviour>) -> Stream {
+async fn run(
+    mut swarm: Swarm<Behaviour>,
+    connection: (PeerId, ConnectionId),
+    bulk: mpsc::Sender<Stream>,
+    mut opens: mpsc::Receiver<oneshot::Sender<Stream>>,
+) {
+    let mut waiting: Option<oneshot::Sender<Stream>> = None;
+    loop {
+        tokio::select! {
+            event = swarm.select_next_some() => match event {
+                SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Inbound { protocol, stream, .. }))
+                    if protocol == BULK =>
+                {
+                    let _ = bulk.send(stream).await;
+                }
+                SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Opened { result, .. })) => {
+                    let waiting = waiting.take().expect("opened for somebody");
+                    let _ = waiting.send(result.unwrap());
+                }
+                _ => {}
+            },
+            reply = opens.recv() => {
+                let Some(reply) = reply else { return };
+                waiting = Some(reply);
+                swarm.behaviour_mut().streams.open(connection.0, connection.1, BULK, 1);
+            }
+        }
+    }
+}
+
+async fn open_control(swarm: &mut Swarm<Behaviour>) -> (Stream, (PeerId, ConnectionId)) {
     loop {
         match swarm.select_next_some().await {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
                 swarm.behaviour_mut().streams.open(peer_id, connection_id, CONTROL, 0);
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Opened { result, .. })) => return result.unwrap(),
+            SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Opened { result, peer, connection, .. })) => {
+                return (result.unwrap(), (peer, connection));
+            }
             SwarmEvent::OutgoingConnectionError { error, .. } => panic!("the rogue cannot connect: {error}"),
             _ => {}
         }
