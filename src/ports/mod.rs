@@ -29,6 +29,7 @@ pub enum Event {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 pub enum NetEvent {
     /// An authenticated connection to a peer of our protocol version exists. Messages to it arrive in order while it lasts.
     PeerUp {

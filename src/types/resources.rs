@@ -63,8 +63,8 @@ impl Resources {
     /// How many times `need` fits into `self` at once. Needs of nothing are bounded by one per hundredth of a core.
     pub fn slots(&self, need: &Resources) -> u32 {
         let mut slots = u64::from(self.cpu_milli) / u64::from(need.cpu_milli.max(10));
-        if need.memory_bytes > 0 {
-            slots = slots.min(self.memory_bytes / need.memory_bytes);
+        if let Some(fitting) = self.memory_bytes.checked_div(need.memory_bytes) {
+            slots = slots.min(fitting);
         }
         if need.gpu_milli > 0 {
             slots = slots.min(u64::from(self.gpu_slots(need.gpu_milli)));

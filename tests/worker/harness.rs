@@ -172,6 +172,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");
+        #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is polled here")]
         std::thread::sleep(Duration::from_millis(2));
     }
 }

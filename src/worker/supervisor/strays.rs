@@ -85,6 +85,7 @@ pub fn kill_all_descendants(patience: Duration) {
         if children.is_empty() || Instant::now() >= deadline {
             return;
         }
+        #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is polled here")]
         std::thread::sleep(Duration::from_millis(1));
     }
 }
