@@ -182,6 +182,10 @@ impl State {
                 self.membership(outcome);
             }
             Message::Info(info) => self.peer_info(from, info),
+            Message::Describe => {
+                let info = self.core.members.my_info().clone();
+                self.core.send(from, Message::Info(info));
+            }
             Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
             Message::HeadsDigest(digest) => self.heads_digest(from, digest),
             Message::Offer { head, spec } => self.offered(from, head, spec),
@@ -289,11 +293,8 @@ impl State {
             return;
         }
         if self.core.members.set_info(info) {
-            return self.members_changed();
+            self.members_changed();
         }
-        // Who tells us what we know wants to hear about us.
-        let info = self.core.members.my_info().clone();
-        self.core.send(from, Message::Info(info));
     }
 
     fn info_changed(&mut self, info: NodeInfo) {
@@ -349,8 +350,7 @@ impl State {
             self.core.effects.push(Effect::Connect { peer, addrs });
         }
         for peer in self.core.members.undescribed() {
-            let info = self.core.members.my_info().clone();
-            self.core.send(peer, Message::Info(info));
+            self.core.send(peer, Message::Describe);
         }
         let outcome = self.core.members.announce_to_the_dead();
         self.membership(outcome);

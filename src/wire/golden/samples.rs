@@ -32,6 +32,7 @@ fn membership() -> Vec<Message> {
     vec![
         Message::Swim(vec![1, 2, 3]),
         Message::Info(node_info()),
+        Message::Describe,
         Message::Heads(vec![head()]),
         Message::HeadsDigest(u64::MAX),
     ]
