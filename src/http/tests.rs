@@ -200,7 +200,7 @@ async fn unknown_routes_methods_and_arguments_are_problems_too() {
 /// A job of four tasks: task 0 done on the first page, task 1 failed on the second, then the end.
 fn watched(query: &Query) -> Result<Answer, QueryError> {
     let page =
-        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { epoch: 1, position }, progress, records });
+        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { claim: 1, position }, progress, records });
     match query {
         Query::Watch { cursor, .. } => match cursor.position {
             0 => page(1, progress(Phase::Running, 1, 0), vec![record(0, Outcome::Done, b"ten\n")]),

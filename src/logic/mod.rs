@@ -285,9 +285,15 @@ impl State {
 
     fn peer_info(&mut self, from: NodeId, info: NodeInfo) {
         // Everyone speaks for themselves only.
-        if info.id == from && self.core.members.set_info(info) {
-            self.members_changed();
+        if info.id != from {
+            return;
         }
+        if self.core.members.set_info(info) {
+            return self.members_changed();
+        }
+        // Who tells us what we know wants to hear about us.
+        let info = self.core.members.my_info().clone();
+        self.core.send(from, Message::Info(info));
     }
 
     fn info_changed(&mut self, info: NodeInfo) {
@@ -341,6 +347,10 @@ impl State {
     fn reconnect(&mut self) {
         for (peer, addrs) in self.core.members.lost() {
             self.core.effects.push(Effect::Connect { peer, addrs });
+        }
+        for peer in self.core.members.undescribed() {
+            let info = self.core.members.my_info().clone();
+            self.core.send(peer, Message::Info(info));
         }
         let outcome = self.core.members.announce_to_the_dead();
         self.membership(outcome);
