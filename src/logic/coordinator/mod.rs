@@ -133,7 +133,9 @@ impl Coordinator {
             spec,
         };
         if !recover {
-            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone())]);
+            // In one write: a journal begins with the specification, and a head without one is worth nothing.
+            core.directory.merge(head.clone());
+            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone()), Keep::Head(head.clone())]);
         }
         if recover {
             let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
