@@ -260,7 +260,7 @@ impl Coordinator {
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
-            (Phase::Failed, ..) => format!("ended with {} failed tasks", progress.failed),
+            (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
             _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
         };
