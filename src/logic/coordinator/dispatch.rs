@@ -188,7 +188,8 @@ impl Coordinator {
         }
         let work = self.nodes.entry(candidate.node).or_default();
         if work.queued + work.running == candidate.orders.len() as u32 {
-            work.last_heard = core.mono();
+            // It had nothing of ours: there is nothing to compare yet.
+            work.synced = core.mono();
         }
         let mut spec = (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
         for tasks in batches(candidate.orders) {
@@ -375,6 +376,19 @@ impl Coordinator {
     pub(super) fn failed(&mut self, record: &Arc<TaskRecord>) {
         self.failed_on.insert(record.task, record.node);
         self.reopen(record.task);
+    }
+
+    /// Why nothing of the job can start at present, in words.
+    pub(super) fn stands_still(&self, core: &Core) -> Option<String> {
+        self.waits_for(core).or_else(|| self.held_back()).or_else(|| self.lacks_nodes(core))
+    }
+
+    /// No node that is here could run it.
+    fn lacks_nodes(&self, core: &Core) -> Option<String> {
+        let members = core.members.alive();
+        let mut known = members.iter().filter_map(|node| core.members.info(*node));
+        let is_idle = self.active.is_empty() && self.results.is_empty();
+        (is_idle && known.all(|info| self.objection(info).is_some())).then(|| "a node that can run it".into())
     }
 
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.

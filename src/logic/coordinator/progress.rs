@@ -179,7 +179,7 @@ impl Coordinator {
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
             rate_milli: self.progress.rate_milli(core.mono()),
-            waiting_for: if head.phase.is_ended() { None } else { self.waits_for(core).or_else(|| self.held_back()) },
+            waiting_for: if head.phase.is_ended() { None } else { self.stands_still(core) },
             nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
         }
     }
