@@ -317,6 +317,13 @@ impl State {
         }
     }
 
+    /// The disk refuses a job that its user still waits for: the user decides what to do, the job does not linger.
+    fn refuse_submission(&mut self, job: JobId, error: &str) {
+        let Some(submission) = self.submissions.remove(&job) else { return };
+        self.core.answer(submission.asker, Err(QueryError::Storage(error.into())));
+        self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
+    }
+
     /// A better claim than ours: hand over what we know.
     fn yield_to(&mut self, head: &JobHead) {
         let job = head.job;
@@ -465,6 +472,9 @@ impl State {
             let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
             if coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result) {
                 self.touched.insert(job);
+                if let Err(error) = result {
+                    return self.refuse_submission(job, error);
+                }
                 let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
                 return self.answer_submission(&head);
             }

@@ -179,7 +179,7 @@ impl Coordinator {
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
             rate_milli: self.progress.rate_milli(core.mono()),
-            waiting_for: if head.phase.is_ended() { None } else { self.waits_for(core).or_else(|| self.held_back()) },
+            waiting_for: if head.phase.is_ended() { None } else { self.stands_still(core) },
             nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
         }
     }
@@ -275,7 +275,7 @@ impl Coordinator {
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
-            (Phase::Failed, ..) => format!("ended with {} failed tasks", progress.failed),
+            (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
             _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
         };
