@@ -54,6 +54,9 @@ pub enum Command {
     Init(InitArgs),
     /// Finds out what is wrong, and says what to do
     Doctor(JsonArgs),
+    /// Measures what this machine can do
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// The settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -238,6 +241,22 @@ pub struct InitArgs {
     /// Overwrites files that are there
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// CPU time that deciding about a task takes: no processes, no disk, no network
+    Scheduler(SchedulerArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SchedulerArgs {
+    /// Tasks of each job
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub tasks: u32,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
