@@ -7,7 +7,7 @@ use crate::{
     logic::Config,
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
-    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, Runner},
+    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, Runner, wall_ms},
     store::{self, Store},
     types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
     worker::{self, Workers},
@@ -18,7 +18,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -291,8 +291,4 @@ fn generation(store: &Store) -> anyhow::Result<u64> {
     let text = format!("{generation}\n");
     store::atomic::write(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
     Ok(generation)
-}
-
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

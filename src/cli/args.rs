@@ -4,14 +4,27 @@ use crate::types::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 a job failed, 2 usage or invalid job file, 3 cluster unreachable, \
-                          130 interrupted.";
+const FIRST_STEPS: &str = "\
+First steps:
+  nodectl init && nodectl run job.toml    a job on this machine, no cluster needed
+  nodectl join --detach                   this machine becomes a node; says what to type on others
+  nodectl nodes                           who is there
+
+Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 2 wrong usage, settings or job file, \
+3 no node answers, 130 interrupted.";
+const JOIN_NOTES: &str = "\
+Without a secret, the one that this node made earlier is used, or one is asked for on a terminal; an empty answer, or no \
+terminal, makes a new one. Where a node runs already, says so and exits with 0.";
+const RUN_NOTES: &str = "\
+With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
+results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.";
 
 /// Turns the machines of a lab into a GPU cluster.
 #[derive(Debug, Parser)]
-#[command(name = "nodectl", version, after_help = EXIT_CODES, propagate_version = true)]
+#[command(name = "nodectl", version, after_help = FIRST_STEPS, propagate_version = true)]
 pub struct Cli {
-    /// Where this node keeps its state; names the node that commands talk to.
+    /// The node's directory: where it keeps its state, and by which commands find it
+    /// [default: ~/.local/share/nodectl, or node.data_dir].
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -21,49 +34,57 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Makes this machine a node; says what to type on the next one
+    #[command(after_help = JOIN_NOTES)]
     Join(JoinArgs),
-    /// Gives this node's work back and stops it
+    /// Stops this node; its running tasks are given to others
     Leave,
-    /// Gives a node no new work; what runs there ends
+    /// Gives a node no new work; what runs there goes on to its end
     Drain(DrainArgs),
     /// Runs the jobs of a job file, shows progress, fetches results
+    #[command(after_help = RUN_NOTES)]
     Run(RunArgs),
-    /// The cluster at a glance
+    /// The cluster at a glance: nodes and open jobs
     Status(ListArgs),
-    /// The nodes, with their load
+    /// The nodes, what they have and how busy they are
     Nodes(ListArgs),
     /// The jobs, oldest first
     Jobs(ListArgs),
     /// The GPUs of the cluster
     Devices(ListArgs),
-    /// All about one job
+    /// All about one job; with `--tasks`, each of its tasks
     Job(JobArgs),
-    /// What a task wrote
+    /// What a task wrote to its stdout or stderr
     Logs(LogsArgs),
     /// The results of a job so far
     Results(ResultsArgs),
-    /// Follows a job as `run` does
+    /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
     /// Stops a job for good; its results so far are kept
     Cancel(JobName),
-    /// Gives the failed tasks of a job new attempts
+    /// Gives the failed tasks of a job as many attempts again
     Retry(RetryArgs),
-    /// Why a job or a task is not running
+    /// Why a job or a task is not running, node by node
     Explain(ExplainArgs),
     /// Writes a commented job file that runs as it is
     Init(InitArgs),
-    /// Finds out what is wrong, and says what to do
+    /// Finds out what is wrong here and says what to do; exits with 1 if something does not work
     Doctor(JsonArgs),
     /// Measures what this machine can do
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// The settings
+    /// The settings in effect
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Prints a completion script for a shell
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// The shell, e.g. `nodectl completions bash > ~/.local/share/bash-completion/completions/nodectl`
+        shell: clap_complete::Shell,
+    },
     /// Prints the manual page, or writes all pages into a directory
-    Man { dir: Option<PathBuf> },
+    Man {
+        /// Where to write a page for each command [default: prints that of nodectl]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -71,7 +92,7 @@ pub struct JoinArgs {
     /// The cluster's secret; wiped from the visible argument list at once
     #[arg(long, conflicts_with = "secret_file")]
     pub secret: Option<String>,
-    /// A file with the secret [also: NODECTL_SECRET, or a prompt]
+    /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Runs in the background; `nodectl leave` stops it
@@ -80,13 +101,13 @@ pub struct JoinArgs {
     /// This node's name [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
-    /// A node to look for besides those found by themselves; repeatable
+    /// A node on another network, where discovery does not reach; repeatable
     #[arg(long = "peer", value_name = "HOST:PORT")]
     pub peers: Vec<String>,
     /// The TCP port to listen on [default: any free one]
     #[arg(long)]
     pub port: Option<u16>,
-    /// A label that jobs can ask for with `where`; repeatable
+    /// A label that jobs can ask for, e.g. rack=b for `where = "labels.rack == 'b'"`; repeatable
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
     pub labels: Vec<(String, String)>,
     /// Cores for tasks [default: all]
@@ -99,18 +120,18 @@ pub struct JoinArgs {
 
 #[derive(Debug, Args)]
 pub struct DrainArgs {
-    /// Gives it work again
+    /// Undoes it: the node takes work again
     #[arg(long)]
     pub off: bool,
-    /// Its name, id, or the beginning of its id [default: this node]
+    /// The node's name, its id, or the beginning of its id [default: this node]
     pub node: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The job file
+    /// The job file (TOML)
     pub job_file: PathBuf,
-    /// Submits, prints the ids and returns
+    /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
     #[command(flatten)]
@@ -120,16 +141,17 @@ pub struct RunArgs {
 /// How a job is followed.
 #[derive(Debug, Args)]
 pub struct FollowArgs {
-    /// Where results go [default: `<name>-<job id>`, or what the job file says]
+    /// Where results go; for several jobs, a directory in it for each [default: `<name>-<job id>` here, or for `run` what
+    /// the job file's `into` says]
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,
-    /// On Ctrl-C, cancels without asking (and does so anyway when stdin is no terminal)
+    /// On Ctrl-C, cancels without asking; so it does anyway where there is no terminal
     #[arg(long, conflicts_with = "detach_on_interrupt")]
     pub cancel_on_interrupt: bool,
     /// On Ctrl-C, leaves the job running without asking
     #[arg(long)]
     pub detach_on_interrupt: bool,
-    /// Cancels the job after this long, e.g. `2h`
+    /// Cancels the jobs if they have not ended after this long, e.g. `2h`
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
@@ -190,7 +212,7 @@ pub struct LogsArgs {
     /// Waits for more until the task ends
     #[arg(long, short)]
     pub follow: bool,
-    /// Its stderr in place of its stdout
+    /// Prints its stderr in place of its stdout
     #[arg(long)]
     pub stderr: bool,
 }
@@ -218,7 +240,7 @@ pub struct AttachArgs {
 pub struct RetryArgs {
     #[command(flatten)]
     pub name: JobName,
-    /// The failed tasks; there is nothing else to retry
+    /// Required: says that only failed tasks run again
     #[arg(long, required = true)]
     pub failed: bool,
 }
@@ -229,14 +251,14 @@ pub struct ExplainArgs {
     pub name: JobName,
     /// The task, counted from 0 [default: the job as a whole]
     pub task: Option<u32>,
-    #[arg(long)]
     /// Prints JSON
+    #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write; an unknown one lists what there is
+    /// What to write: `map` (default) or `quickstart`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]
@@ -261,7 +283,7 @@ pub struct SchedulerArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Every effective setting and where it comes from
+    /// Prints every effective setting and where it comes from
     Show(JsonArgs),
 }
 

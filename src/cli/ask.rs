@@ -7,10 +7,10 @@ use super::{
 };
 use crate::{
     http::{Client, client::LogRequest},
+    ports::wall_ms,
     wire::api::{CursorView, StateName},
 };
 use futures::TryStreamExt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tasks asked for at once.
 const TASKS_A_PAGE: u32 = 5_000;
@@ -27,7 +27,7 @@ pub async fn nodes(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
 }
 
 pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
-    print(&output::choose(list).jobs(&client.jobs().await?, now_ms()))?;
+    print(&output::choose(list).jobs(&client.jobs().await?, wall_ms()))?;
     Ok(Exit::Done)
 }
 
@@ -40,7 +40,7 @@ pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
     if let Some(states) = args.tasks {
         return tasks(client, &args, states).await;
     }
-    print(&output::choose(args.list).job(&client.job(&args.name.job).await?, now_ms()))?;
+    print(&output::choose(args.list).job(&client.job(&args.name.job).await?, wall_ms()))?;
     Ok(Exit::Done)
 }
 
@@ -125,12 +125,8 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
     if args.off {
         eprintln!("{node} takes work again");
     } else {
-        eprintln!("{node} takes no new work; `nodectl drain --off` undoes it");
+        let named = args.node.as_deref().map(|node| format!(" {node}")).unwrap_or_default();
+        eprintln!("{node} takes no new work; `nodectl drain --off{named}` undoes it");
     }
     Ok(Exit::Done)
-}
-
-/// Wall clock, milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -3,7 +3,7 @@
 
 use super::{cluster, error::ApiError, server::Shared};
 use crate::{
-    ports::NetReport,
+    ports::{NetReport, SWITCHED_OFF},
     types::query::MemberLine,
     wire::api::{Doctor, Finding},
 };
@@ -27,6 +27,7 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
     findings.extend(report.ways.iter().map(|way| {
         let check = format!("discovery.{}", way.name);
         match &way.problem {
+            Some(problem) if problem == SWITCHED_OFF => Finding::ok(check, problem),
             Some(problem) => Finding::warning(check, problem, way_hint(way.name)),
             None => Finding::ok(check, format!("works; found {}", count(way.found.len(), "node"))),
         }

@@ -7,6 +7,7 @@ use super::{
     server::Shared,
 };
 use crate::{
+    ports::wall_ms,
     types::{Answer, JobSpec, Query, limits, query::TaskFilter},
     wire::{
         api::{Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Submitted, TaskList, TaskRow},
@@ -20,10 +21,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
 };
 use serde::Deserialize;
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 use utoipa::IntoParams;
 
 /// Rows of a listing unless the reader says otherwise, and at most.
@@ -177,10 +175,6 @@ async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<J
         serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
     let spec = request.into_spec(shared.api.facts.id, 0);
     spec.map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
-}
-
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Stops a job for good. Its results so far are kept.

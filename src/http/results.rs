@@ -23,7 +23,7 @@ use utoipa::IntoParams;
 pub(super) struct PageArgs {
     /// Of the cursor of the page before; 0 begins.
     #[serde(default)]
-    epoch: u32,
+    claim: u32,
     #[serde(default)]
     position: u32,
     /// How long to wait for news; at most 8,000.
@@ -43,7 +43,7 @@ pub(super) async fn page(
     Args(args): Args<PageArgs>,
 ) -> Result<Json<Results>, ApiError> {
     let job = resolve::job(&shared, &reference).await?;
-    let cursor = Cursor { epoch: args.epoch, position: args.position };
+    let cursor = Cursor { claim: args.claim, position: args.position };
     let limit = args.limit.unwrap_or(limits::RECORD_BATCH as u32).clamp(1, limits::RECORD_BATCH as u32);
     Ok(Json(watch(&shared, job, cursor, args.wait_ms, limit).await?))
 }
@@ -102,9 +102,9 @@ pub(super) async fn events(
 
 fn parse_event_id(id: &[u8]) -> Result<Cursor, ApiError> {
     let text = String::from_utf8_lossy(id);
-    let parsed = text.split_once('.').and_then(|(epoch, position)| Some((epoch.parse().ok()?, position.parse().ok()?)));
-    let (epoch, position) = parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
-    Ok(Cursor { epoch, position })
+    let parsed = text.split_once('.').and_then(|(claim, position)| Some((claim.parse().ok()?, position.parse().ok()?)));
+    let (claim, position) = parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
+    Ok(Cursor { claim, position })
 }
 
 /// A stream of events between two steps.
@@ -159,7 +159,7 @@ fn event(name: &str, cursor: Option<CursorView>, data: &impl serde::Serialize) -
     let json = serde_json::to_string(data).expect("api types have string keys only and always encode");
     let event = Event::default().event(name).data(json);
     match cursor {
-        Some(cursor) => event.id(format!("{}.{}", cursor.epoch, cursor.position)),
+        Some(cursor) => event.id(format!("{}.{}", cursor.claim, cursor.position)),
         None => event,
     }
 }

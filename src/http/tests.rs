@@ -2,7 +2,7 @@
 
 use super::{client::LogRequest, testing::*, *};
 use crate::{
-    ports::{Blobs, DiscoveryWay, NetReport},
+    ports::{Blobs, DiscoveryWay, NetReport, SWITCHED_OFF},
     types::{query::*, *},
     wire::api,
 };
@@ -200,7 +200,7 @@ async fn unknown_routes_methods_and_arguments_are_problems_too() {
 /// A job of four tasks: task 0 done on the first page, task 1 failed on the second, then the end.
 fn watched(query: &Query) -> Result<Answer, QueryError> {
     let page =
-        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { epoch: 1, position }, progress, records });
+        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { claim: 1, position }, progress, records });
     match query {
         Query::Watch { cursor, .. } => match cursor.position {
             0 => page(1, progress(Phase::Running, 1, 0), vec![record(0, Outcome::Done, b"ten\n")]),
@@ -338,6 +338,7 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         interfaces: vec!["eth0".into()],
         ways: vec![
             DiscoveryWay { name: "mdns", problem: Some("multicast is refused".into()), found: Vec::new() },
+            DiscoveryWay { name: "kademlia", problem: Some(SWITCHED_OFF.into()), found: Vec::new() },
             DiscoveryWay { name: "broadcast", problem: None, found: vec![node_id(2)] },
         ],
         foreign_nodes: 3,
@@ -355,6 +356,7 @@ async fn doctor_says_what_to_do_about_the_swarm() {
     let expected = [
         ("network", Severity::Ok),
         ("discovery.mdns", Severity::Warning),
+        ("discovery.kademlia", Severity::Ok),
         ("discovery.broadcast", Severity::Ok),
         ("secret", Severity::Problem),
         ("version", Severity::Problem),
@@ -362,7 +364,7 @@ async fn doctor_says_what_to_do_about_the_swarm() {
     ];
     assert_eq!(told, expected);
     assert!(doctor.findings.iter().all(|finding| finding.severity == Severity::Ok || finding.hint.is_some()));
-    assert_eq!(doctor.findings[3].message, "3 nodes here do not share this secret");
+    assert_eq!(doctor.findings[4].message, "3 nodes here do not share this secret");
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ pub struct Submission {
     spec: Arc<JobSpec>,
     asker: Asker,
     tried: BTreeSet<NodeId>,
+    tries: u64,
 }
 
 impl Copy {
@@ -87,7 +88,7 @@ impl State {
             return self.core.answer(asker, Err(problem));
         }
         let job = JobId(self.core.rng.random());
-        self.submissions.insert(job, Submission { spec, asker, tried: BTreeSet::new() });
+        self.submissions.insert(job, Submission { spec, asker, tried: BTreeSet::new(), tries: 0 });
         self.offer_submission(job);
     }
 
@@ -128,6 +129,9 @@ impl State {
         let ranked = rank::ranked(job, reachable.filter(stays));
         let Some(submission) = self.submissions.get_mut(&job) else { return };
         let choice = ranked.iter().find(|node| !submission.tried.contains(node)).copied().unwrap_or(self.core.me);
+        // Every try claims a higher epoch than the one before, which may have been heard after all.
+        let tries = submission.tries;
+        submission.tries += 1;
         submission.tried.insert(choice);
         let spec = submission.spec.clone();
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -139,7 +143,7 @@ impl State {
             submitted_ms: spec.submitted_ms,
             epoch: 0,
             holder: choice,
-            version: 0,
+            version: tries,
             replicas: Vec::new(),
             cancelled: false,
             round: 0,
@@ -158,9 +162,15 @@ impl State {
     }
 
     pub(super) fn resubmit(&mut self, job: JobId) {
-        if self.submissions.contains_key(&job) {
-            self.offer_submission(job);
+        if !self.submissions.contains_key(&job) {
+            return;
         }
+        let claimed = self.core.directory.get(job).is_some_and(|head| self.core.members.is_alive(head.holder));
+        if claimed {
+            // It has a coordinator, which only lacks a replica as yet.
+            return self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
+        }
+        self.offer_submission(job);
     }
 
     /// Asked to keep a job's state, or, where nobody has claimed it yet, to coordinate it.
@@ -206,7 +216,7 @@ impl State {
     fn claim_new(&mut self, head: JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
         let copy = Copy::new(Some(spec.clone()));
-        let head = JobHead { epoch: 1, holder: self.core.me, ..head };
+        let head = JobHead { epoch: head.version as u32 + 1, holder: self.core.me, version: 0, ..head };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, false);
         self.copies.insert(job, copy);
         self.coordinators.insert(job, coordinator);
@@ -317,7 +327,7 @@ impl State {
         let copy = self.copies.get(&job)?;
         let head = self.core.directory.get(job)?;
         copy.spec.as_ref()?;
-        let holder_lives = head.holder != self.core.me && self.core.members.is_alive(head.holder);
+        let holder_lives = head.holder != self.core.me && self.core.members.may_be_alive(head.holder);
         if holder_lives || self.coordinators.contains_key(&job) || self.leaving || head.epoch == 0 {
             return None;
         }

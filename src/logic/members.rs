@@ -50,6 +50,8 @@ pub struct Peer {
     /// SWIM says so.
     pub alive: bool,
     pub connected: bool,
+    /// SWIM declared it down, and it has not come back since.
+    pub declared_down: bool,
     /// It said goodbye.
     pub left: bool,
 }
@@ -199,6 +201,12 @@ impl Members {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive)
     }
 
+    /// Alive, or about to be: connected, and SWIM has not spoken yet.
+    pub fn may_be_alive(&self, node: NodeId) -> bool {
+        let arriving = |peer: &Peer| peer.connected && !peer.declared_down && !peer.left;
+        self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
+    }
+
     /// Alive and reachable by message now.
     pub fn is_reachable(&self, node: NodeId) -> bool {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive && peer.connected)
@@ -223,6 +231,12 @@ impl Members {
         self.peers.iter().filter(|(_, peer)| peer.alive && peer.connected).map(|(id, _)| *id).collect()
     }
 
+    /// Connected peers that have not described themselves.
+    pub fn undescribed(&self) -> Vec<NodeId> {
+        let silent = self.peers.iter().filter(|(_, peer)| peer.connected && peer.info.is_none());
+        silent.map(|(id, _)| *id).collect()
+    }
+
     /// Members that should be reachable again one day: not connected, and not gone of their own will.
     pub fn lost(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
         let lost = self.peers.iter().filter(|(_, peer)| !peer.connected && !peer.left);
@@ -237,8 +251,14 @@ impl Members {
     fn note_changes(&mut self, outcome: &Outcome) {
         for change in &outcome.changes {
             match change {
-                Change::Up(node) => self.peers.entry(*node).or_default().alive = true,
-                Change::Down(node) => self.peers.entry(*node).or_default().alive = false,
+                Change::Up(node) => {
+                    let peer = self.peers.entry(*node).or_default();
+                    (peer.alive, peer.declared_down) = (true, false);
+                }
+                Change::Down(node) => {
+                    let peer = self.peers.entry(*node).or_default();
+                    (peer.alive, peer.declared_down) = (false, true);
+                }
             }
         }
         if outcome.changes.is_empty() && !outcome.renamed {

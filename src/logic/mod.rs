@@ -183,6 +183,10 @@ impl State {
                 self.membership(outcome);
             }
             Message::Info(info) => self.peer_info(from, info),
+            Message::Describe => {
+                let info = self.core.members.my_info().clone();
+                self.core.send(from, Message::Info(info));
+            }
             Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
             Message::HeadsDigest(digest) => self.heads_digest(from, digest),
             Message::Offer { head, spec } => self.offered(from, head, spec),
@@ -286,7 +290,10 @@ impl State {
 
     fn peer_info(&mut self, from: NodeId, info: NodeInfo) {
         // Everyone speaks for themselves only.
-        if info.id == from && self.core.members.set_info(info) {
+        if info.id != from {
+            return;
+        }
+        if self.core.members.set_info(info) {
             self.members_changed();
         }
     }
@@ -342,6 +349,9 @@ impl State {
     fn reconnect(&mut self) {
         for (peer, addrs) in self.core.members.lost() {
             self.core.effects.push(Effect::Connect { peer, addrs });
+        }
+        for peer in self.core.members.undescribed() {
+            self.core.send(peer, Message::Describe);
         }
         let outcome = self.core.members.announce_to_the_dead();
         self.membership(outcome);

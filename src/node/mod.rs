@@ -14,7 +14,7 @@ use crate::{
     logic::{Config, Input, Now, State},
     ports::{
         BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, Runner, StoreEvent, UserRequest,
-        WorkerEvent,
+        WorkerEvent, wall_ms,
     },
     types::{Answer, JobId, QueryError, Time},
 };
@@ -22,7 +22,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -65,8 +65,7 @@ struct Clock {
 
 impl Clock {
     fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { mono: Time::default() + self.start.elapsed(), wall_ms: wall.as_millis() as u64 }
+        Now { mono: Time::default() + self.start.elapsed(), wall_ms: wall_ms() }
     }
 
     fn instant(&self, time: Time) -> tokio::time::Instant {

@@ -12,7 +12,13 @@ use crate::{
     wire::journal::Record,
 };
 use futures::future::BoxFuture;
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 use tokio::sync::{mpsc, oneshot};
 
 /// Everything that can happen to a node.
@@ -124,6 +130,11 @@ impl NodeHandle {
     }
 }
 
+/// The wall clock in milliseconds since 1970: for people to read, never to order events by. A clock before 1970 reads 0.
+pub fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 /// This machine.
 pub trait Machine: Send + Sync {
     /// What the node says of itself; `version` is left to the node.
@@ -165,10 +176,13 @@ pub struct NetReport {
     pub other_versions: Vec<(String, u32)>,
 }
 
+/// The `problem` of a way of discovery that the settings switch off.
+pub const SWITCHED_OFF: &str = "switched off";
+
 #[derive(Clone, Debug)]
 pub struct DiscoveryWay {
     pub name: &'static str,
-    /// Why it does not work, if it does not.
+    /// Why it does not work, if it does not; `SWITCHED_OFF` if nobody wants it to.
     pub problem: Option<String>,
     /// Peers it found, whether or not others found them too.
     pub found: Vec<NodeId>,

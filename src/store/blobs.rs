@@ -107,7 +107,7 @@ impl Blobs for BlobStore {
         let mut temporary = self.temporary()?;
         // A clone shares the blocks and is a snapshot; what is hashed is what was kept, in either case.
         let (hash, bytes) = match rustix::fs::ioctl_ficlone(&temporary.file, &source) {
-            Ok(()) => hash_file(&mut temporary.file)?,
+            Ok(()) => copy_hashing(&mut temporary.file, &mut io::sink())?,
             Err(_) => copy_hashing(&mut source, &mut temporary.file)?,
         };
         if !self.has(hash) {
@@ -192,21 +192,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display())))
 }
 
-fn hash_file(file: &mut File) -> io::Result<(BlobHash, u64)> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; COPY_BUFFER_BYTES];
-    let mut bytes = 0;
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok((BlobHash(*hasher.finalize().as_bytes()), bytes));
-        }
-        hasher.update(&buffer[..count]);
-        bytes += count as u64;
-    }
-}
-
-fn copy_hashing(source: &mut File, to: &mut File) -> io::Result<(BlobHash, u64)> {
+fn copy_hashing(source: &mut File, to: &mut impl Write) -> io::Result<(BlobHash, u64)> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     let mut bytes = 0;

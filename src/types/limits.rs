@@ -16,7 +16,7 @@ pub const INLINE_SPEC_BYTES: usize = 64 << 10;
 /// The largest specification (parameters included) that a node accepts.
 pub const MAX_SPEC_BYTES: usize = 256 << 20;
 /// The most tasks in a job.
-pub const MAX_TASKS: u64 = 100_000_000;
+pub const MAX_TASKS: u64 = 50_000_000;
 /// The most tasks that may wait on one node for one job.
 pub const MAX_PREFETCH: u32 = 512;
 /// Bytes of stdout and stderr kept inside a task's record; more becomes a blob.
@@ -58,6 +58,7 @@ pub const STORE_RETRY: Duration = Duration::from_secs(2);
 
 const _: () = assert!(RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES, "a batch must fit into a message");
 const _: () = assert!(INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES, "an inline specification must fit into a message");
+const _: () = assert!(MAX_TASKS / 8 < (MAX_MESSAGE_BYTES * 3 / 4) as u64, "a summary has a bit for each task");
 const _: () = assert!(SWIM_PACKET_BYTES < MAX_MESSAGE_BYTES);
 const _: () = assert!(PROBE_RTT.as_millis() * 2 < PROBE_PERIOD.as_millis(), "indirect probes need the second half");
 const _: () = assert!(WATCH_WAIT.as_millis() < QUERY_TIMEOUT.as_millis());

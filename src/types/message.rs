@@ -39,6 +39,8 @@ pub enum Message {
     Swim(Vec<u8>),
     /// The sender's description.
     Info(NodeInfo),
+    /// Asks for the receiver's description.
+    Describe,
 
     /// Job heads to merge.
     Heads(Vec<JobHead>),

@@ -11,11 +11,12 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where a watcher of results has got to: position in the order in which the coordinator of `epoch` learned of them.
-/// When the epoch changes, watching starts over and the watcher skips the tasks it has.
+/// Where a watcher of results has got to: a position in the order in which one coordinator learned of them. When the
+/// claim changes, watching starts over and the watcher skips the tasks it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    pub epoch: u32,
+    /// Which claim's order: a number made of its epoch and holder; 0 for none yet.
+    pub claim: u32,
     pub position: u32,
 }
 

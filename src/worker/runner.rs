@@ -10,7 +10,7 @@ use super::{
     staging::{Staged, Stager},
 };
 use crate::{
-    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent},
+    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent, wall_ms},
     types::{Attempt, Failure, JobId, NodeId, TaskIndex, TaskRecord, query::Stream, template},
 };
 use std::{
@@ -21,7 +21,6 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::FileExt},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 use tokio::{runtime::Handle, sync::watch};
 
@@ -194,7 +193,7 @@ impl Inner {
     /// An attempt from its order to its last event, which is returned or was told already. Cheap steps are done where they
     /// are, those that touch the disk on a thread that may block.
     async fn live(self: &Arc<Self>, task: StartTask, mut stop: watch::Receiver<bool>) -> Option<WorkerEvent> {
-        let started_ms = now_ms();
+        let started_ms = wall_ms();
         let task = Arc::new(task);
         let staged = tokio::select! {
             staged = self.stager.stage(&task) => staged,
@@ -313,9 +312,4 @@ fn expand_all(templates: &[String], task: &StartTask) -> Result<Vec<String>, Fai
         template::expand(text, &lookup).map_err(|error| Failure::Spawn(format!("in `{text}`: {error}")))
     };
     templates.iter().map(expand).collect()
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -21,6 +21,7 @@ pub struct Faults {
     /// (from, to) that nothing passes.
     cut: BTreeSet<(usize, usize)>,
     wiped: bool,
+    only_crashes: bool,
     nodes: usize,
 }
 
@@ -28,7 +29,7 @@ impl Faults {
     pub fn draw(rng: &mut StdRng, nodes: usize) -> Self {
         let sometimes = |rng: &mut StdRng| rng.random_bool(0.4);
         let rate = |rng: &mut StdRng, most: f64| if rng.random_bool(0.3) { rng.random_range(0.0..most) } else { 0.0 };
-        Self {
+        let mut faults = Self {
             loss: rate(rng, 0.1),
             duplication: rate(rng, 0.1),
             longest_delay_us: if rng.random_bool(0.3) { 60_000 } else { 3_000 },
@@ -43,20 +44,18 @@ impl Faults {
             link_resets: rng.random_bool(0.3),
             cut: BTreeSet::new(),
             wiped: false,
+            only_crashes: false,
             nodes,
-        }
+        };
+        let other = faults.partitions || faults.one_way || faults.pauses || faults.wipes || faults.link_resets;
+        let slow = faults.longest_delay_us > 10_000;
+        faults.only_crashes = !other && !faults.clock_jumps && !slow && faults.loss == 0.0;
+        faults
     }
 
-    /// Nothing but crashes (and what a disk keeps) went wrong: acknowledged results must not be computed again.
+    /// Nothing but crashes (and what a disk keeps) goes wrong: acknowledged results must not be computed again.
     pub fn only_crashes(&self) -> bool {
-        !self.partitions
-            && !self.one_way
-            && !self.pauses
-            && !self.wipes
-            && self.loss == 0.0
-            && !self.link_resets
-            && !self.clock_jumps
-            && self.longest_delay_us < 10_000
+        self.only_crashes
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
@@ -65,7 +64,8 @@ impl Faults {
 
     pub fn heal(&mut self) {
         let nodes = self.nodes;
-        *self = Self { longest_delay_us: 3_000, nodes, ..Self::default() };
+        let only_crashes = self.only_crashes;
+        *self = Self { longest_delay_us: 3_000, only_crashes, nodes, ..Self::default() };
     }
 }
 

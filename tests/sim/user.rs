@@ -26,7 +26,12 @@ pub struct Watched {
 #[derive(Debug)]
 enum Question {
     Unsorted,
-    Submit { tasks: u32 },
+    /// Through a node in a certain life: with it the question dies.
+    Submit {
+        tasks: u32,
+        node: usize,
+        life: u64,
+    },
     Watch(JobId),
     Other,
 }
@@ -115,6 +120,10 @@ impl World {
             .filter(|index| self.nodes[*index].state.is_some() && self.nodes[*index].paused_until.is_none())
             .collect();
         let Some(node) = (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())]) else { return };
+        let lives: Vec<_> = self.nodes.iter().map(|node| node.life).collect();
+        let lost =
+            |question: &Question| matches!(question, Question::Submit { node, life, .. } if lives[*node] != *life);
+        self.user.questions.retain(|_, question| !lost(question));
         let submitting = self.user.questions.values().any(|question| matches!(question, Question::Submit { .. }));
         if self.user.to_submit > 0 && !submitting {
             self.submit(node);
@@ -133,9 +142,8 @@ impl World {
         let spec = self.user.spec(submitter, &mut self.rng);
         let tasks = spec.task_count() as u32;
         let id = self.ask(node, Query::Submit { spec: Arc::new(spec) });
-        self.sort(id, Question::Submit { tasks });
-        // If the node dies with the question, it is asked again.
-        self.user.questions.retain(|other, _| *other + 500 > id);
+        let life = self.nodes[node].life;
+        self.sort(id, Question::Submit { tasks, node, life });
     }
 
     /// A job that failed is tried once more.
@@ -161,7 +169,7 @@ impl World {
                 self.user.questions.insert(id, Question::Unsorted);
                 self.user.early.push((id, answer));
             }
-            Some(Question::Submit { tasks }) => {
+            Some(Question::Submit { tasks, .. }) => {
                 if let Ok(Answer::Submitted { job }) = answer {
                     self.user.to_submit -= 1;
                     self.statistics.tasks += u64::from(tasks);
@@ -178,16 +186,13 @@ impl World {
     }
 
     fn hear_news(&mut self, job: JobId, cursor: Cursor, phase: Phase, records: &[Arc<nodectl::types::TaskRecord>]) {
+        let epoch = self.highest_epoch(job);
         let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
-        // Answers of an earlier coordinator may come late.
-        if cursor.epoch < watched.cursor.epoch {
-            return;
-        }
         watched.cursor = cursor;
         watched.phase = Some(phase);
         for record in records.iter().filter(|record| record.is_done()) {
             if watched.done.insert(record.task) {
-                self.checker.acknowledged(job, record.task, cursor.epoch);
+                self.checker.acknowledged(job, record.task, epoch);
             }
         }
     }

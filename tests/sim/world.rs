@@ -502,6 +502,12 @@ impl World {
         self.nodes.iter().position(|node| node.id == id)
     }
 
+    /// The highest epoch in which any node knows a job to be claimed.
+    pub fn highest_epoch(&self, job: JobId) -> u32 {
+        let states = self.nodes.iter().filter_map(|node| node.state.as_ref());
+        states.filter_map(|state| Some(state.core().directory.get(job)?.epoch)).max().unwrap_or(0)
+    }
+
     /// A node's own clock.
     pub fn clock(&self, index: usize) -> Now {
         let skewed = self.now + self.nodes[index].clock_skew;

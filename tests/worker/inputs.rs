@@ -91,7 +91,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
     for (position, records) in [(1, vec![record]), (1, vec![])] {
         let request = lab.question();
         assert!(matches!(request.query, Query::Watch { job, .. } if job == earlier));
-        let cursor = Cursor { epoch: 1, position };
+        let cursor = Cursor { claim: 1, position };
         request.reply.send(Ok(Answer::Watch { cursor, progress: done(), records })).unwrap();
     }
     let text = String::from_utf8(lab.ended().stdout.tail).unwrap();
@@ -115,7 +115,7 @@ fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
     evil.outputs = vec![OutputFile { path: "../../evil".into(), bytes: 1, hash, executable: false }];
     lab.start(1, spec());
     let records = vec![Arc::new(evil)];
-    let cursor = Cursor { epoch: 1, position: 1 };
+    let cursor = Cursor { claim: 1, position: 1 };
     lab.question().reply.send(Ok(Answer::Watch { cursor, progress: done(), records })).unwrap();
     assert!(matches!(failure(&lab.ended()), Failure::Inputs(why) if why.contains("../../evil")));
 }

@@ -2,6 +2,7 @@
 
 use super::{FailureGroup, Output, RunSummary, Status};
 use crate::{
+    ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
         Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName,
@@ -32,7 +33,7 @@ impl Output for Table {
         let open: Vec<_> = status.jobs.iter().filter(|job| !job.phase.is_ended()).cloned().collect();
         if !open.is_empty() {
             text += "\n";
-            text += &self.jobs(&open, super::super::ask::now_ms());
+            text += &self.jobs(&open, wall_ms());
         }
         text
     }

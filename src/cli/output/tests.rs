@@ -113,34 +113,41 @@ fn the_help_names_every_command() {
 
     Commands:
       join         Makes this machine a node; says what to type on the next one
-      leave        Gives this node's work back and stops it
-      drain        Gives a node no new work; what runs there ends
+      leave        Stops this node; its running tasks are given to others
+      drain        Gives a node no new work; what runs there goes on to its end
       run          Runs the jobs of a job file, shows progress, fetches results
-      status       The cluster at a glance
-      nodes        The nodes, with their load
+      status       The cluster at a glance: nodes and open jobs
+      nodes        The nodes, what they have and how busy they are
       jobs         The jobs, oldest first
       devices      The GPUs of the cluster
-      job          All about one job
-      logs         What a task wrote
+      job          All about one job; with `--tasks`, each of its tasks
+      logs         What a task wrote to its stdout or stderr
       results      The results of a job so far
-      attach       Follows a job as `run` does
+      attach       Follows a submitted job as `run` does, and fetches its results
       cancel       Stops a job for good; its results so far are kept
-      retry        Gives the failed tasks of a job new attempts
-      explain      Why a job or a task is not running
+      retry        Gives the failed tasks of a job as many attempts again
+      explain      Why a job or a task is not running, node by node
       init         Writes a commented job file that runs as it is
-      doctor       Finds out what is wrong, and says what to do
-      config       The settings
+      doctor       Finds out what is wrong here and says what to do; exits with 1 if something does not
+                   work
+      config       The settings in effect
       completions  Prints a completion script for a shell
       man          Prints the manual page, or writes all pages into a directory
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-          --data-dir <DIR>  Where this node keeps its state; names the node that commands talk to
+          --data-dir <DIR>  The node's directory: where it keeps its state, and by which commands find
+                            it [default: ~/.local/share/nodectl, or node.data_dir]
       -h, --help            Print help
       -V, --version         Print version
 
-    Exit codes: 0 done, 1 a job failed, 2 usage or invalid job file, 3 cluster unreachable, 130
-    interrupted.
+    First steps:
+      nodectl init && nodectl run job.toml    a job on this machine, no cluster needed
+      nodectl join --detach                   this machine becomes a node; says what to type on others
+      nodectl nodes                           who is there
+
+    Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 2 wrong usage,
+    settings or job file, 3 no node answers, 130 interrupted.
     ");
 }
 

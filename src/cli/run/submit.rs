@@ -2,8 +2,9 @@
 
 use super::{collector::check_directory, default_directory, follow::Followed};
 use crate::{
-    cli::{ask::now_ms, exit::CliError},
+    cli::exit::CliError,
     http::Client,
+    ports::wall_ms,
     types::{BlobHash, JobId, NodeId},
     wire::api::Submitted,
     workloads::{PlannedJob, Submission},
@@ -77,7 +78,7 @@ async fn submit_one(
     };
     let after = job.after.iter().filter_map(|name| Some((name.clone(), *ids.get(name)?))).collect();
     // The node puts itself and its clock in their place.
-    let submission = Submission { inputs, after, submitter: NodeId([0; 32]), submitted_ms: now_ms() };
+    let submission = Submission { inputs, after, submitter: NodeId([0; 32]), submitted_ms: wall_ms() };
     let Submitted { job: id } = client.submit(&job.spec(submission)).await?;
     id.parse().map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))
 }

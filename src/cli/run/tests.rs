@@ -41,7 +41,7 @@ fn pages(
         Query::Watch { cursor, .. } => {
             let records = pages.get(cursor.position as usize).cloned().unwrap_or_default();
             let position = (cursor.position + 1).min(pages.len() as u32);
-            Ok(Answer::Watch { cursor: Cursor { epoch: 1, position }, progress: end.clone(), records })
+            Ok(Answer::Watch { cursor: Cursor { claim: 1, position }, progress: end.clone(), records })
         }
         Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
             head: testing::head(job.0, "w", 1),

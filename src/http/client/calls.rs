@@ -61,8 +61,8 @@ impl Client {
 
     /// The page after `cursor`, as soon as it is not empty, the job makes progress, or `wait_ms` have passed.
     pub async fn results(&self, job: &str, cursor: CursorView, wait_ms: u32) -> Result<Results, ClientError> {
-        let CursorView { epoch, position } = cursor;
-        let path = job_path(job, &format!("/results?epoch={epoch}&position={position}&wait_ms={wait_ms}"));
+        let CursorView { claim, position } = cursor;
+        let path = job_path(job, &format!("/results?claim={claim}&position={position}&wait_ms={wait_ms}"));
         self.get("reading results", &path).await
     }
 

@@ -114,14 +114,23 @@ impl Tracker {
 impl Coordinator {
     /// Keeps a watcher until there is news.
     pub fn watch(&mut self, core: &mut Core, lattice: &Lattice, mut watcher: Watcher) {
-        if watcher.cursor.epoch != self.epoch {
-            watcher.cursor = Cursor { epoch: self.epoch, position: 0 };
+        let claim = self.claim_number(core);
+        if watcher.cursor.claim != claim {
+            watcher.cursor = Cursor { claim, position: 0 };
         }
         let longest = core.mono() + WATCH_WAIT;
         watcher.until = watcher.until.min(longest);
         self.progress.watchers.push(watcher);
         self.serve_watchers(core, lattice);
         self.wake(core);
+    }
+
+    /// Tells this claim's order of results from every other's, also from a rival's of the same epoch.
+    fn claim_number(&self, core: &Core) -> u32 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.epoch.to_le_bytes()).update(&core.me.0);
+        let hash = hasher.finalize();
+        u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")).max(1)
     }
 
     /// Answers the watchers for whom there is news, or whose time is over.

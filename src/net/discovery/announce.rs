@@ -10,7 +10,7 @@ use crate::{
         interfaces::Interfaces,
         swarm::shared::{FOREIGN_TTL, Input, MAX_FOREIGN, Shared},
     },
-    ports::Event,
+    ports::{Event, SWITCHED_OFF},
     types::NodeId,
 };
 use std::{
@@ -46,7 +46,7 @@ struct Announcer {
 /// Starts announcing and listening. What does not work is in the report; the node runs on without it.
 pub fn start(shared: Arc<Shared>, config: &NetConfig, key: &[u8; 32]) {
     if config.beacon_port == 0 {
-        set_problems(&shared, Some("switched off".into()));
+        set_problems(&shared, Some(SWITCHED_OFF.into()));
         return;
     }
     let sockets = match Sockets::open(config.beacon_port) {

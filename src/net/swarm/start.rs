@@ -16,7 +16,7 @@ use crate::{
         interfaces::Interfaces,
         secret::Keys,
     },
-    ports::{BlobFetcher, Blobs, Event, NetReport, Network},
+    ports::{BlobFetcher, Blobs, Event, NetReport, Network, SWITCHED_OFF},
     types::{BlobHash, Message, NodeId},
     wire,
 };
@@ -66,7 +66,7 @@ pub async fn start(
     let shared = Arc::new(Shared::new(identity.node_id(), hello, events, driver));
     shared.set_interfaces(interfaces);
     shared.state().set_problem("mdns", mdns_problem);
-    shared.state().set_problem("kademlia", (!config.kademlia).then(|| "switched off".into()));
+    shared.state().set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
     let server = Server::start(blobs.clone(), keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     tokio::spawn(Driver::new(swarm, shared.clone(), server, remembered).run(inputs));

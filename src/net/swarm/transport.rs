@@ -2,6 +2,7 @@
 //! that run over them. It must not know what the streams carry.
 
 use super::streams;
+use crate::ports::SWITCHED_OFF;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm, Transport,
     core::{
@@ -55,7 +56,7 @@ pub fn build(
     let (mdns, problem) = match mdns.then(|| mdns_behaviour(peer)) {
         Some(Ok(behaviour)) => (Some(behaviour), None),
         Some(Err(error)) => (None, Some(error.to_string())),
-        None => (None, Some("switched off".to_string())),
+        None => (None, Some(SWITCHED_OFF.to_string())),
     };
     let agent = concat!("nodectl/", env!("CARGO_PKG_VERSION")).to_string();
     let identify = identify::Config::new(IDENTIFY.into(), key.public()).with_agent_version(agent);

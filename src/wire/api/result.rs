@@ -20,7 +20,8 @@ pub struct Results {
 /// Where a reader of results has got to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CursorView {
-    pub epoch: u32,
+    /// Which coordinator's order; 0 begins.
+    pub claim: u32,
     pub position: u32,
 }
 
@@ -190,12 +191,12 @@ impl From<&OutputFile> for OutputView {
 
 impl From<Cursor> for CursorView {
     fn from(cursor: Cursor) -> Self {
-        Self { epoch: cursor.epoch, position: cursor.position }
+        Self { claim: cursor.claim, position: cursor.position }
     }
 }
 
 impl From<CursorView> for Cursor {
     fn from(cursor: CursorView) -> Self {
-        Self { epoch: cursor.epoch, position: cursor.position }
+        Self { claim: cursor.claim, position: cursor.position }
     }
 }

@@ -32,6 +32,7 @@ fn membership() -> Vec<Message> {
     vec![
         Message::Swim(vec![1, 2, 3]),
         Message::Info(node_info()),
+        Message::Describe,
         Message::Heads(vec![head()]),
         Message::HeadsDigest(u64::MAX),
     ]
@@ -80,7 +81,7 @@ pub fn queries() -> Vec<Query> {
         Query::Load { node: NODE },
         Query::Job { job: JOB },
         Query::Tasks { job: JOB, filter: TaskFilter::Failed, offset: 10, limit: 20 },
-        Query::Watch { job: JOB, cursor: Cursor { epoch: 3, position: 40 }, wait_ms: 5000, limit: 100 },
+        Query::Watch { job: JOB, cursor: Cursor { claim: 3, position: 40 }, wait_ms: 5000, limit: 100 },
         Query::Locate { job: JOB, task: 4 },
         Query::Log { node: NODE, job: JOB, task: 4, attempt: ATTEMPT, stream: Stream::Stderr, offset: 300 },
         Query::Explain { job: JOB, task: Some(4) },
@@ -109,7 +110,7 @@ pub fn answers() -> Vec<Answer> {
         Answer::Job(Box::new(detail)),
         Answer::Tasks { lines: vec![line], total: 100 },
         Answer::Watch {
-            cursor: Cursor { epoch: 3, position: 41 },
+            cursor: Cursor { claim: 3, position: 41 },
             progress: progress(),
             records: vec![Arc::new(record(Outcome::Done))],
         },

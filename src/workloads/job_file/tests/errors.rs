@@ -380,7 +380,7 @@ the range of `k` has 1000000000 values; at most 10000000 are possible
 2 | params = { k = { range = [0, 1000000000] } }
   |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-the job would have 4000000000 tasks; at most 100000000 are possible
+the job would have 4000000000 tasks; at most 50000000 are possible
  --> job.toml:2:10
   |
 2 | repeat = 4000
