@@ -18,7 +18,7 @@ use support::{
         netns::Lab,
         unique,
     },
-    number, proc, report, time_until, wait_for,
+    number, proc, report, wait_for,
 };
 
 const NODES: usize = 3;
@@ -110,8 +110,17 @@ fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
         Death::Kill => cluster.kill9(chosen),
         Death::Cut => cluster.lab.as_ref().expect("in_lab has one").cut(chosen),
     }
-    let elsewhere = time_until(died, "the lost task runs elsewhere", || job.long().len() > LONG);
-    let gone = (death == Death::Kill).then(|| time_until(died, "the dead node's task ends", || !proc::lives(lost)));
+    let (mut elsewhere, mut gone) = (None, None);
+    let note = |moment: &mut Option<Duration>, happened: bool| {
+        if happened && moment.is_none() {
+            *moment = Some(died.elapsed());
+        }
+    };
+    let elsewhere = wait_for("the lost task runs elsewhere and ends where it was", || {
+        note(&mut elsewhere, job.long().len() > LONG);
+        note(&mut gone, death == Death::Kill && !proc::lives(lost));
+        elsewhere.filter(|_| gone.is_some() || death == Death::Cut)
+    });
     recover(cluster, death, chosen);
     wait_for("all members are back", || nodes.iter().all(|node| node.members() == NODES).then_some(()));
     nodes[chosen].ask(|client| client.cancel(&id)).expect("a member passes it on");
