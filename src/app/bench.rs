@@ -30,6 +30,8 @@ pub struct SchedulerCost {
     pub slots: u32,
     /// CPU time of the whole job in the core, as coordinator and as executor.
     pub cpu: Duration,
+    /// Appends to the journal, each of which costs a disk something.
+    pub appends: u32,
 }
 
 impl SchedulerCost {
@@ -54,7 +56,7 @@ pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     if drive.done != tasks {
         bail!("{} of {tasks} tasks were done when the job ended", drive.done);
     }
-    Ok(SchedulerCost { tasks, slots, cpu: cpu_time()?.saturating_sub(before) })
+    Ok(SchedulerCost { tasks, slots, cpu: cpu_time()?.saturating_sub(before), appends: drive.appends })
 }
 
 /// CPU time of this process so far. Fields: proc_pid_stat(5).
@@ -73,6 +75,7 @@ struct Drive {
     time: Time,
     asked: u64,
     done: u32,
+    appends: u32,
     ended: bool,
 }
 
@@ -94,7 +97,7 @@ impl Drive {
         let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
         // The first timers; nothing else comes of a start without peers.
         state.start();
-        Self { state, inbox: Vec::new(), time, asked: 0, done: 0, ended: false }
+        Self { state, inbox: Vec::new(), time, asked: 0, done: 0, appends: 0, ended: false }
     }
 
     fn ask(&mut self, query: Query) {
@@ -123,6 +126,7 @@ impl Drive {
     fn follow(&mut self, effect: Effect) {
         match effect {
             Effect::Persist { job, records, ticket } => {
+                self.appends += 1;
                 records.iter().for_each(|record| self.note(job, record));
                 self.inbox.push(Input::Persisted { ticket, result: Ok(()) });
             }
@@ -204,5 +208,11 @@ mod tests {
             let cost = scheduler(300, slots).unwrap();
             assert_eq!((cost.tasks, cost.slots), (300, slots));
         }
+    }
+
+    #[test]
+    fn ends_of_short_tasks_are_written_together() {
+        let cost = scheduler(2000, 2).unwrap();
+        assert!(cost.appends < cost.tasks / 10, "{cost:?}");
     }
 }
