@@ -6,7 +6,7 @@ use super::{
     members::Members,
     timers::{Timer, Timers},
 };
-use crate::types::{Answer, Message, NodeId, QueryError, Time};
+use crate::types::{Answer, BlobHash, Message, NodeId, QueryError, Time};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::VecDeque, time::Duration};
 
@@ -74,6 +74,14 @@ impl Core {
 
     pub fn notice(&mut self, text: String) {
         self.effects.push(Effect::Notice(text));
+    }
+
+    /// Has a manifest and every file in it brought here; `Input::Fetched` follows with the ticket.
+    pub fn fetch_tree(&mut self, manifest: BlobHash, mut holders: Vec<NodeId>) -> u64 {
+        let ticket = self.ticket();
+        holders.retain(|node| *node != self.me);
+        self.effects.push(Effect::FetchTree { ticket, manifest, holders });
+        ticket
     }
 
     /// A number that no other request of this run has.

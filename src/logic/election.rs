@@ -32,6 +32,8 @@ const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 pub struct Copy {
     pub spec: Option<Arc<JobSpec>>,
     pub lattice: Lattice,
+    /// The specification is on this node's disk, and so is everything that tasks are given.
+    kept: bool,
     /// Writes for others, acknowledged when they are on disk.
     promised: Vec<Promise>,
     /// When this node will claim the job, if nobody else does before.
@@ -60,7 +62,7 @@ pub struct Submission {
 impl Copy {
     fn new(spec: Option<Arc<JobSpec>>) -> Self {
         let tasks = spec.as_ref().map_or(0, |spec| spec.task_count() as u32);
-        Self { spec, lattice: Lattice::new(tasks), promised: Vec::new(), claim_at: None }
+        Self { spec, lattice: Lattice::new(tasks), kept: false, promised: Vec::new(), claim_at: None }
     }
 }
 
@@ -69,7 +71,7 @@ impl State {
     pub fn restore(&mut self, job: JobId, record: Keep) {
         match record {
             Keep::Spec(spec) => {
-                self.copies.insert(job, Copy::new(Some(spec)));
+                self.copies.insert(job, Copy { kept: true, ..Copy::new(Some(spec)) });
             }
             Keep::Head(head) => {
                 self.core.directory.merge(head);
@@ -185,8 +187,14 @@ impl State {
             return;
         }
         self.merge_head(head.clone());
-        if has_spec {
-            return self.core.send(from, Message::OfferKept { job });
+        if let Some(copy) = self.copies.get(&job)
+            && copy.spec.is_some()
+        {
+            // What is on its way to the disk is answered when it is there.
+            if copy.kept {
+                self.core.send(from, Message::OfferKept { job });
+            }
+            return;
         }
         match spec {
             Some(spec) => self.keep_spec(from, &head, spec),
@@ -206,17 +214,36 @@ impl State {
         }
     }
 
+    /// Becomes a replica: first come the files that tasks are given, then the specification is written, then it is said.
     fn keep_spec(&mut self, coordinator: NodeId, head: &JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
+        if self.copies.get(&job).is_some_and(|copy| copy.spec.is_some()) {
+            return;
+        }
         let keep = vec![Keep::Spec(spec.clone()), Keep::Head(head.clone())];
+        let inputs = spec.work.inputs;
         self.copies.insert(job, Copy::new(Some(spec)));
-        self.write_and_say(job, keep, coordinator, Message::OfferKept { job });
+        let message = Message::OfferKept { job };
+        match inputs {
+            None => self.write_and_say(job, keep, coordinator, message),
+            Some(manifest) => {
+                let holders = vec![coordinator, head.submitter];
+                let ticket = self.core.fetch_tree(manifest, holders);
+                let promise = Promise { ticket, to: coordinator, message, keep, fetching: true };
+                self.copies.get_mut(&job).expect("just inserted").promised.push(promise);
+            }
+        }
     }
 
     fn claim_new(&mut self, head: JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
-        let copy = Copy::new(Some(spec.clone()));
-        let head = JobHead { epoch: head.version as u32 + 1, holder: self.core.me, version: 0, ..head };
+        let copy = Copy { kept: true, ..Copy::new(Some(spec.clone())) };
+        let head = JobHead {
+            epoch: u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1,
+            holder: self.core.me,
+            version: 0,
+            ..head
+        };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, false);
         self.copies.insert(job, copy);
         self.coordinators.insert(job, coordinator);
@@ -326,7 +353,7 @@ impl State {
     fn turn_to_claim(&self, job: JobId) -> Option<u32> {
         let copy = self.copies.get(&job)?;
         let head = self.core.directory.get(job)?;
-        copy.spec.as_ref()?;
+        copy.spec.as_ref().filter(|_| copy.kept)?;
         let holder_lives = head.holder != self.core.me && self.core.members.may_be_alive(head.holder);
         if holder_lives || self.coordinators.contains_key(&job) || self.leaving || head.epoch == 0 {
             return None;
@@ -351,9 +378,9 @@ impl State {
         copy.claim_at = None;
         let head = self.core.directory.get(job).expect("turn_to_claim() found it").clone();
         let spec = copy.spec.clone().expect("turn_to_claim() found it");
-        self.core.notice(format!("taking over job {job} ({}), epoch {}", head.name, head.epoch + 1));
+        self.core.notice(format!("taking over job {job} ({}), epoch {}", head.name, head.epoch.saturating_add(1)));
         let others = head.replicas.clone();
-        let head = JobHead { epoch: head.epoch + 1, holder: self.core.me, version: 0, ..head };
+        let head = JobHead { epoch: head.epoch.saturating_add(1), holder: self.core.me, version: 0, ..head };
         let epoch = head.epoch;
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);
         let summary = copy.lattice.summary();
@@ -445,6 +472,9 @@ impl State {
 
     /// What was kept for others is on disk: only now do we know it.
     fn written(&mut self, job: JobId, keep: Vec<Keep>) {
+        if let Some(copy) = self.copies.get_mut(&job) {
+            copy.kept |= keep.iter().any(|record| matches!(record, Keep::Spec(_)));
+        }
         let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
         match super::pair(&mut self.coordinators, &mut self.copies, job) {
             Some((coordinator, copy)) => {
@@ -479,10 +509,13 @@ impl State {
 
     pub(super) fn fetched(&mut self, ticket: u64, result: &Result<(), String>) {
         for job in self.coordinated() {
-            let coordinator = self.coordinators.get_mut(&job).expect("a key of the map");
-            if coordinator.fetched(&mut self.core, ticket, result) {
+            let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
+            if coordinator.inputs_fetched(&mut self.core, &copy.lattice, ticket, result)
+                || coordinator.fetched(&mut self.core, ticket, result)
+            {
                 self.touched.insert(job);
-                return;
+                let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
+                return self.answer_submission(&head);
             }
         }
         let holds = |copy: &Copy| copy.promised.iter().position(|promise| promise.fetching && promise.ticket == ticket);
@@ -491,8 +524,13 @@ impl State {
         let promise = self.copies.get_mut(&job).expect("just found").promised.swap_remove(position);
         match result {
             Ok(()) => self.write_and_say(job, promise.keep, promise.to, promise.message),
-            // Not promised: the coordinator sends it again when it next compares.
-            Err(error) => self.core.notice(format!("copies of outputs of job {job}: {error}")),
+            Err(error) => {
+                self.core.notice(format!("files of job {job} cannot be copied: {error}"));
+                // Nothing was promised: the coordinator offers, or compares, again.
+                if !self.copies[&job].kept {
+                    self.copies.remove(&job);
+                }
+            }
         }
     }
 
@@ -500,13 +538,13 @@ impl State {
     pub(super) fn compare_heads(&mut self) {
         if let Some(peer) = self.core.random_peer() {
             let digest = self.core.directory.digest();
-            self.core.send(peer, Message::HeadsDigest(digest));
+            self.core.send(peer, Message::HeadsDigest { digest, reply: true });
         }
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
     }
 
-    pub(super) fn heads_digest(&mut self, from: NodeId, digest: u64) {
+    pub(super) fn heads_digest(&mut self, from: NodeId, digest: u64, reply: bool) {
         let ours = self.core.directory.digest();
         if digest == ours {
             return;
@@ -514,8 +552,10 @@ impl State {
         for heads in self.core.directory.batches() {
             self.core.send(from, Message::Heads(heads));
         }
-        // If the other then still knows more, it tells us in turn; equal digests end it.
-        self.core.send(from, Message::HeadsDigest(ours));
+        // What the other knows beyond that, it tells in turn; there it ends, also if one of us refuses some of it.
+        if reply {
+            self.core.send(from, Message::HeadsDigest { digest: self.core.directory.digest(), reply: false });
+        }
     }
 
     pub(super) fn forget_old_jobs(&mut self) {

@@ -152,6 +152,12 @@ pub enum Effect {
         hashes: Vec<BlobHash>,
         holder: NodeId,
     },
+    /// Bring a manifest and every file in it here; `Input::Fetched` follows.
+    FetchTree {
+        ticket: u64,
+        manifest: BlobHash,
+        holders: Vec<NodeId>,
+    },
     /// Bring and decode a specification; `Input::SpecLoaded` follows.
     LoadSpec {
         job: JobId,

@@ -188,7 +188,7 @@ impl State {
                 self.core.send(from, Message::Info(info));
             }
             Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
-            Message::HeadsDigest(digest) => self.heads_digest(from, digest),
+            Message::HeadsDigest { digest, reply } => self.heads_digest(from, digest, reply),
             Message::Offer { head, spec } => self.offered(from, head, spec),
             Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.offer_kept(core, &copy.lattice, from);
@@ -268,7 +268,8 @@ impl State {
         let outcome = self.core.members.peer_up(peer);
         let info = self.core.members.my_info().clone();
         self.core.send(peer, Message::Info(info));
-        self.core.send(peer, Message::HeadsDigest(self.core.directory.digest()));
+        let digest = self.core.directory.digest();
+        self.core.send(peer, Message::HeadsDigest { digest, reply: true });
         self.membership(outcome);
         for job in self.coordinated() {
             self.with_coordinator(job, |coordinator, core, copy| coordinator.reconnected(core, &copy.lattice, peer));

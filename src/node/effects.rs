@@ -5,14 +5,17 @@ use crate::{
     logic::{Asker, Effect, Keep},
     ports::{Event, StartTask, StoreEvent},
     types::{
-        Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
+        Answer, BlobHash, JobId, JobSpec, Manifest, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
         limits::{INLINE_SPEC_BYTES, MAX_SPEC_BYTES, RECORD_BATCH_BYTES},
         query::{Cursor, Location, Progress},
     },
     wire::control,
 };
-use std::sync::Arc;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::{collections::BTreeSet, sync::Arc};
 
+/// Files of one job brought at a time.
+const PARALLEL_FETCHES: usize = 8;
 /// Most bytes of records in one answer.
 const ANSWER_BYTES: usize = RECORD_BATCH_BYTES * 8;
 
@@ -49,6 +52,7 @@ impl Node {
             Effect::SendRecords { to, job, epoch, tasks } => self.send_records(to, job, epoch, &tasks),
             Effect::Persist { job, records, ticket } => self.persist(job, records, ticket),
             Effect::FetchBlobs { ticket, hashes, holder } => self.fetch_blobs(ticket, hashes, holder),
+            Effect::FetchTree { ticket, manifest, holders } => self.fetch_tree(ticket, manifest, holders),
             Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
             Effect::StartTask { job, task, attempt, work, params, gpus, holders } => {
                 self.ports.runner.start(StartTask { job, task, attempt, work, params, gpus, holders });
@@ -151,6 +155,14 @@ impl Node {
         });
     }
 
+    fn fetch_tree(&self, ticket: u64, manifest: BlobHash, holders: Vec<NodeId>) {
+        let ports = self.ports.clone();
+        tokio::spawn(async move {
+            let result = fetch_tree(&ports, manifest, holders).await;
+            ports.handle.tell(Event::Store(StoreEvent::Fetched { ticket, result })).await;
+        });
+    }
+
     fn load_spec(&self, job: JobId, hash: BlobHash, holders: Vec<NodeId>) {
         let ports = self.ports.clone();
         tokio::spawn(async move {
@@ -158,6 +170,17 @@ impl Node {
             ports.handle.tell(Event::Store(StoreEvent::SpecLoaded { job, spec })).await;
         });
     }
+}
+
+/// Brings a manifest and every file that it names.
+async fn fetch_tree(ports: &Ports, manifest: BlobHash, holders: Vec<NodeId>) -> Result<(), String> {
+    ports.fetcher.fetch(manifest, holders.clone()).await?;
+    let path = ports.blobs.path(manifest).ok_or("the manifest vanished from the store")?;
+    let bytes = tokio::fs::read(&path).await.map_err(|error| error.to_string())?;
+    let manifest: Manifest = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
+    let hashes: BTreeSet<_> = manifest.files.iter().map(|file| file.hash).collect();
+    let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
+    fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await
 }
 
 /// Brings, reads and checks a specification.

@@ -43,7 +43,7 @@ pub const SUSPICION: Duration = Duration::from_millis(1000);
 /// SWIM: the largest packet, in bytes; it rides a stream, so no datagram's size binds it.
 pub const SWIM_PACKET_BYTES: usize = 16 << 10;
 
-/// How often a coordinator asks silent nodes with its tasks what they hold.
+/// How often a coordinator asks the nodes with its tasks what they hold.
 pub const SYNC_PERIOD: Duration = Duration::from_millis(1000);
 /// How long a new coordinator waits for reports of running tasks before it orders anything.
 pub const TAKEOVER_WAIT: Duration = Duration::from_millis(400);

@@ -45,7 +45,11 @@ pub enum Message {
     /// Job heads to merge.
     Heads(Vec<JobHead>),
     /// A hash over all heads the sender knows; answered with `Heads` where it differs.
-    HeadsDigest(u64),
+    HeadsDigest {
+        digest: u64,
+        /// The receiver, if it knows other heads, sends its own digest too. An answer asks for none.
+        reply: bool,
+    },
 
     /// Asks the receiver to keep a job's state. Sent by the submitter first, later by the coordinator. The
     /// specification is inside where it is small, else a blob that the sender has.

@@ -2,8 +2,8 @@
 
 use crate::world::{Event, World};
 use nodectl::types::{
-    Answer, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Resources, TaskIndex, Value, WorkSpec,
-    query::Cursor,
+    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Resources, TaskIndex, Value,
+    WorkSpec, query::Cursor,
 };
 use rand::{RngExt, rngs::StdRng};
 use std::{
@@ -90,7 +90,7 @@ impl User {
             priority: rng.random_range(0..3),
             timeout_ms: None,
             grace_ms: 100,
-            inputs: None,
+            inputs: rng.random_bool(0.3).then(|| BlobHash::of(b"inputs")),
             after: Vec::new(),
             outputs: Vec::new(),
             output_limit_bytes: 0,

@@ -18,7 +18,7 @@ use std::{
 
 /// How long faults rage, and how long a healed cluster may take to finish.
 const STORM: Duration = Duration::from_secs(25);
-const CALM: Duration = Duration::from_secs(240);
+const CALM: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Default)]
 pub struct Statistics {
@@ -411,6 +411,11 @@ impl World {
             }
             Effect::FetchBlobs { ticket, holder, .. } => {
                 let delay = self.delay() * 3;
+                self.after(delay, Event::Fetched { node, life, ticket, holder });
+            }
+            Effect::FetchTree { ticket, holders, .. } => {
+                let delay = self.delay() * 5;
+                let holder = holders.first().copied().unwrap_or(self.nodes[node].id);
                 self.after(delay, Event::Fetched { node, life, ticket, holder });
             }
             Effect::LoadSpec { job, .. } => {

@@ -200,7 +200,8 @@ impl Coordinator {
         }
         let work = self.nodes.entry(candidate.node).or_default();
         if work.queued + work.running == candidate.orders.len() as u32 {
-            work.last_heard = core.mono();
+            // It had nothing of ours: there is nothing to compare yet.
+            work.synced = core.mono();
         }
         let mut spec = (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
         for tasks in batches(candidate.orders) {

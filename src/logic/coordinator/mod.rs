@@ -34,6 +34,8 @@ pub use replicas::send_records;
 const PERIOD: Duration = Duration::from_millis(250);
 /// How often changed counts are told to all members.
 const HEAD_PERIOD: Duration = Duration::from_secs(1);
+/// How often the job's files are asked for again.
+const INPUTS_TRIES: u32 = 5;
 /// A node is asked to give back work at most this often.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
 /// What a node said of its free slots is believed this long.
@@ -58,7 +60,6 @@ struct NodeWork {
     has_work_spec: bool,
     /// When tasks were last asked back.
     recalled: Option<Time>,
-    last_heard: Time,
     synced: Time,
     /// How many more of the job's tasks it said it could start, and when.
     free: Option<(u32, Time)>,
@@ -107,6 +108,9 @@ pub struct Coordinator {
     progress: progress::Tracker,
     head_told: Time,
     tick_set: bool,
+    /// The job's files are being brought here; until then no copy elsewhere makes the job safe.
+    inputs: Option<u64>,
+    inputs_tries: u32,
 }
 
 impl Coordinator {
@@ -130,10 +134,14 @@ impl Coordinator {
             progress: progress::Tracker::new(lattice, limit_of(&spec, head.round)),
             head_told: now,
             tick_set: false,
+            inputs: None,
+            inputs_tries: 0,
             spec,
         };
         if !recover {
             coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone())]);
+            let submitter = vec![head.submitter];
+            coordinator.inputs = coordinator.spec.work.inputs.map(|manifest| core.fetch_tree(manifest, submitter));
         }
         if recover {
             let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
@@ -154,9 +162,40 @@ impl Coordinator {
         self.epoch
     }
 
-    /// Specification and head are on this node's disk.
+    /// Specification, head and the job's files are on this node's disk.
     pub fn is_written(&self) -> bool {
-        !self.results.has_writes()
+        !self.results.has_writes() && self.inputs.is_none()
+    }
+
+    /// The job's files are here, or cannot be had from the node that submitted it; false if the ticket is another's.
+    pub fn inputs_fetched(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        if self.inputs != Some(ticket) {
+            return false;
+        }
+        self.inputs = None;
+        match result {
+            Ok(()) => {
+                let head = self.head(core).clone();
+                self.publish(core, lattice, head);
+            }
+            Err(_) if self.inputs_tries < INPUTS_TRIES && core.members.is_alive(self.head(core).submitter) => {
+                self.inputs_tries += 1;
+                let submitter = vec![self.head(core).submitter];
+                self.inputs = self.spec.work.inputs.map(|manifest| core.fetch_tree(manifest, submitter));
+            }
+            // The job was never confirmed to its user, and without its files it cannot run.
+            Err(error) => {
+                core.notice(format!("job {}: its files cannot be fetched: {error}", self.job));
+                self.cancel(core, lattice);
+            }
+        }
+        true
     }
 
     /// Whether it waits for that other job.
@@ -197,7 +236,7 @@ impl Coordinator {
         {
             self.hold = None;
         }
-        self.sync_silent_nodes(core);
+        self.compare_orders(core);
         self.recruit(core, lattice);
         self.remind_replicas(core, lattice);
         self.step(core, lattice);
@@ -276,7 +315,6 @@ impl Coordinator {
 
     /// What a node says it holds: orders that it never got, or lost, are open again.
     pub fn holding(&mut self, core: &mut Core, from: NodeId, sequence: u64, inventory: &Inventory) {
-        self.heard(core, from);
         let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
         let running: BTreeSet<_> = inventory.running.iter().copied().collect();
         let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
@@ -332,7 +370,8 @@ impl Coordinator {
         head.version += 1;
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
-        head.replicas = self.replicas.iter().filter(|(_, replica)| replica.kept).map(|(node, _)| *node).collect();
+        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && self.inputs.is_none());
+        head.replicas = kept.map(|(node, _)| *node).collect();
         let before = core.directory.get(self.job).cloned();
         core.directory.merge(head.clone());
         if before.is_none_or(|before| is_worth_storing(&before, &head)) {
@@ -390,21 +429,11 @@ impl Coordinator {
         self.spec.work.after.iter().find(|(_, job)| failed(job)).map(|(name, _)| name.clone())
     }
 
-    fn heard(&mut self, core: &Core, node: NodeId) {
-        if let Some(work) = self.nodes.get_mut(&node) {
-            work.last_heard = core.mono();
-        }
-    }
-
-    /// Asks nodes that hold our tasks and said nothing for a while.
-    fn sync_silent_nodes(&mut self, core: &mut Core) {
+    /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order.
+    fn compare_orders(&mut self, core: &mut Core) {
         let now = core.mono();
-        let silent = |work: &NodeWork| {
-            work.queued + work.running > 0
-                && now - work.last_heard >= limits::SYNC_PERIOD
-                && now - work.synced >= limits::SYNC_PERIOD
-        };
-        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| silent(work)).map(|(node, _)| *node).collect();
+        let is_due = |work: &NodeWork| work.queued + work.running > 0 && now - work.synced >= limits::SYNC_PERIOD;
+        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| is_due(work)).map(|(node, _)| *node).collect();
         for node in nodes {
             self.ask_node(core, node);
         }

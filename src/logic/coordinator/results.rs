@@ -79,7 +79,6 @@ impl Coordinator {
         finished: Vec<Arc<TaskRecord>>,
         free: u32,
     ) {
-        self.heard(core, from);
         let now = core.mono();
         if let Some(work) = self.nodes.get_mut(&from) {
             work.free = Some((free, now));

@@ -34,7 +34,7 @@ fn membership() -> Vec<Message> {
         Message::Info(node_info()),
         Message::Describe,
         Message::Heads(vec![head()]),
-        Message::HeadsDigest(u64::MAX),
+        Message::HeadsDigest { digest: u64::MAX, reply: true },
     ]
 }
 
