@@ -5,7 +5,9 @@
 //! | `machine` | what this machine is |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
+//! | `bench` | what deciding costs |
 
+pub mod bench;
 pub mod machine;
 mod node;
 pub mod settings;

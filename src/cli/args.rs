@@ -69,6 +69,9 @@ pub enum Command {
     Init(InitArgs),
     /// Finds out what is wrong here and says what to do; exits with 1 if something does not work
     Doctor(JsonArgs),
+    /// Measures what this machine can do
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// The settings in effect
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -260,6 +263,22 @@ pub struct InitArgs {
     /// Overwrites files that are there
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// CPU time that deciding about a task takes: no processes, no disk, no network
+    Scheduler(SchedulerArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SchedulerArgs {
+    /// Tasks of each job
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub tasks: u32,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,9 +1,9 @@
 //! From arguments to an exit code.
 
 use super::{
-    args::{Cli, Command, ConfigCommand},
+    args::{BenchCommand, Cli, Command, ConfigCommand},
     argv::{self, Given},
-    ask, doctor,
+    ask, bench, doctor,
     exit::{CliError, Exit},
     files, flags, join, run,
 };
@@ -54,6 +54,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         Command::Completions { shell } => return files::completions(shell),
         Command::Man { dir } => return files::man(dir.as_deref()),
         Command::Init(args) => return files::init(&args),
+        Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
         _ => {}
     }
     let (settings, origins) = flags::settings(&cli)?;
@@ -88,7 +89,11 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Retry(args) => ask::retry(&client, args).await,
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
-        Command::Init(_) | Command::Config(_) | Command::Completions { .. } | Command::Man { .. } => {
+        Command::Init(_)
+        | Command::Bench(_)
+        | Command::Config(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => {
             unreachable!("`execute` has done these")
         }
     }

@@ -14,6 +14,7 @@
 //! | `join` | `join`, `leave`, `drain` |
 //! | `run` | `run`, `attach`, `results`: submit, follow, collect |
 //! | `ask` | the listings and one-line commands |
+//! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `files` | `init`, `config show`, `completions`, `man` |
 //! | `output` | tables, JSON, ids |
@@ -21,6 +22,7 @@
 mod args;
 mod argv;
 mod ask;
+mod bench;
 mod doctor;
 mod exit;
 mod files;

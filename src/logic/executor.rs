@@ -7,7 +7,7 @@
 use super::{core::Core, io::Effect, timers::Timer};
 use crate::types::{
     Attempt, JobHead, JobId, Message, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
-    limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
+    limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
 use std::{
@@ -20,6 +20,10 @@ use std::{
 const STARVATION: Duration = Duration::from_secs(5);
 /// Unacknowledged results are reported again after this long.
 const REREPORT: Duration = Duration::from_secs(2);
+
+/// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and telling the end of each
+/// short task by itself costs more than the task.
+const GATHER: Duration = Duration::from_millis(10);
 
 type Try = (TaskIndex, Attempt);
 
@@ -69,6 +73,9 @@ pub struct Executor {
     jobs: BTreeMap<JobId, Ordered>,
     /// Jobs with news for their coordinators.
     dirty: BTreeSet<JobId>,
+    /// Jobs whose news wait for more of their kind.
+    gathering: BTreeSet<JobId>,
+    gather_set: bool,
     rereport_set: bool,
     leaving: bool,
 }
@@ -291,9 +298,22 @@ impl Executor {
         }
     }
 
-    /// Sends the turn's news. Called at the end of every turn.
+    /// Sends the turn's news, or keeps them for a moment. Called at the end of every turn.
     pub fn flush(&mut self, core: &mut Core) {
         for job in std::mem::take(&mut self.dirty) {
+            if self.leaving || !self.jobs.get(&job).is_some_and(Ordered::can_gather) {
+                self.report_job(core, job);
+            } else if self.gathering.insert(job) && !self.gather_set {
+                self.gather_set = true;
+                core.after(GATHER, Timer::Gathered);
+            }
+        }
+    }
+
+    /// What was gathered goes out.
+    pub fn report_gathered(&mut self, core: &mut Core) {
+        self.gather_set = false;
+        for job in std::mem::take(&mut self.gathering) {
             self.report_job(core, job);
         }
     }
@@ -310,6 +330,7 @@ impl Executor {
 
     fn report_job(&mut self, core: &mut Core, job: JobId) {
         self.dirty.remove(&job);
+        self.gathering.remove(&job);
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         let News { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
@@ -424,6 +445,11 @@ impl Ordered {
         }
     }
 
+    /// Its coordinator loses nothing if it hears a moment later: what may start next waits here already.
+    fn can_gather(&self) -> bool {
+        !self.queue.is_empty() && self.news.returned.is_empty() && self.news.finished.len() < RECORD_BATCH
+    }
+
     fn holds(&self, key: Try) -> bool {
         let queued = || self.queue.iter().any(|assignment| (assignment.task, assignment.attempt) == key);
         self.running.contains_key(&key) || self.unacknowledged.contains_key(&key) || queued()
@@ -487,8 +513,7 @@ pub fn batches(records: Vec<Arc<TaskRecord>>) -> Vec<Vec<Arc<TaskRecord>>> {
     let mut bytes = 0;
     for record in records {
         let size = record.encoded_bytes();
-        if !batch.is_empty() && (bytes + size > RECORD_BATCH_BYTES || batch.len() == crate::types::limits::RECORD_BATCH)
-        {
+        if !batch.is_empty() && (bytes + size > RECORD_BATCH_BYTES || batch.len() == RECORD_BATCH) {
             batches.push(std::mem::take(&mut batch));
             bytes = 0;
         }

@@ -264,9 +264,10 @@ impl Members {
         if outcome.changes.is_empty() && !outcome.renamed {
             return;
         }
-        let known: Vec<_> = self.swim.iter_members().map(|member| member.id().clone()).collect();
-        for member in known {
-            self.peers.entry(member.id).or_default().addrs = member.addrs;
+        let is_news =
+            |member: &Member| outcome.renamed || outcome.changes.iter().any(|change| *change == Change::Up(member.id));
+        for member in self.swim.iter_members().map(foca::Member::id).filter(|member| is_news(member)) {
+            self.peers.entry(member.id).or_default().addrs = member.addrs.clone();
         }
     }
 }

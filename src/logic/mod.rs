@@ -171,6 +171,7 @@ impl State {
             Timer::Questions => self.question_timer(),
             Timer::Rewrite(ticket) => self.rewrite(ticket),
             Timer::Execute => self.executor.retry_start(&mut self.core),
+            Timer::Gathered => self.executor.report_gathered(&mut self.core),
             Timer::Rereport => self.executor.rereport(&mut self.core),
             Timer::Retention => self.forget_old_jobs(),
             Timer::LeaveNow => self.left(),

@@ -24,6 +24,8 @@ pub enum Timer {
     Rewrite(u64),
     /// A big task may have waited long enough.
     Execute,
+    /// News that waited for more of their kind are to be told.
+    Gathered,
     /// Unacknowledged results are to be reported again.
     Rereport,
     /// Old jobs are to be forgotten.

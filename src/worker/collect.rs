@@ -46,7 +46,7 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
         })
     };
     let (stdout, stderr) = (stream(STDOUT_FILE, "stdout"), stream(STDERR_FILE, "stderr"));
-    let value = result(dir).unwrap_or_else(|why| {
+    let value = result(dir, stdout.total_bytes > 0).unwrap_or_else(|why| {
         failure.get_or_insert(Failure::OutputUnreadable(why));
         None
     });
@@ -123,8 +123,7 @@ pub fn file_limit(output_limit_bytes: u64, log_limit_bytes: u64) -> u64 {
 
 /// A stream as it is kept: whole, or its two ends with a line between them that says what is missing.
 fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captured> {
-    let Some(file) = open(path)? else { return Ok(Captured::default()) };
-    let length = file.metadata()?.len();
+    let Some((file, length)) = open(path)? else { return Ok(Captured::default()) };
     if length <= limits::INLINE_LOG_BYTES as u64 && length <= limit_bytes {
         return Ok(Captured { tail: read(&file, 0, length)?, total_bytes: length, blob: None });
     }
@@ -145,13 +144,12 @@ fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captu
 }
 
 /// What the task gave as its result: the last line of stdout if that is marked, else `result.json`.
-fn result(dir: &Path) -> Result<Option<String>, String> {
-    if let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))? {
+fn result(dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
+    if has_stdout && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))? {
         return check_json(&text, "the last line of stdout").map(Some);
     }
     let told = |error: io::Error| format!("{RESULT_FILE}: {error}");
-    let Some(file) = open(&dir.join(RESULT_FILE)).map_err(told)? else { return Ok(None) };
-    let length = file.metadata().map_err(told)?.len();
+    let Some((file, length)) = open(&dir.join(RESULT_FILE)).map_err(told)? else { return Ok(None) };
     if length > limits::MAX_RESULT_BYTES as u64 {
         let max = limits::MAX_RESULT_BYTES;
         return Err(format!(
@@ -164,8 +162,7 @@ fn result(dir: &Path) -> Result<Option<String>, String> {
 }
 
 fn marked_line(dir: &Path) -> io::Result<Option<String>> {
-    let Some(file) = open(&dir.join(STDOUT_FILE))? else { return Ok(None) };
-    let length = file.metadata()?.len();
+    let Some((file, length)) = open(&dir.join(STDOUT_FILE))? else { return Ok(None) };
     let window = length.min(limits::MAX_RESULT_BYTES as u64 + 64);
     let bytes = read(&file, length - window, window)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -181,14 +178,18 @@ fn check_json(text: &str, place: &str) -> Result<String, String> {
     }
 }
 
-/// A file that the task may have replaced by anything: links are not followed, nothing is waited for.
-fn open(path: &Path) -> io::Result<Option<File>> {
+/// A file that the task may have replaced by anything, and its length: links are not followed, nothing is waited for.
+fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
-        Ok(_) => Err(io::Error::other("it is not a file any more")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        Ok(Some((file, metadata.len())))
+    } else {
+        Err(io::Error::other("it is not a file any more"))
     }
 }
 

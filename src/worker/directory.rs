@@ -1,6 +1,10 @@
 //! A task's directory: its making and removal. Removal happens beside the work, by a thread of its own.
 
-use super::{WorkerError, staging::Staged};
+use super::{
+    WorkerError,
+    protocol::{STDERR_FILE, STDOUT_FILE},
+    staging::Staged,
+};
 use crate::types::{Attempt, JobId, Params, TaskIndex, Value};
 use std::{
     fs, io,
@@ -12,6 +16,8 @@ use std::{
     },
 };
 
+/// A task's parameters, as JSON.
+const PARAMS_FILE: &str = "params.json";
 /// Directories that may wait for their removal; past this, who brings one removes it.
 const REMOVALS: usize = 256;
 
@@ -45,7 +51,7 @@ pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
     }
     if !params.is_empty() {
         let object: serde_json::Map<_, _> = params.iter().map(|(name, value)| (name.clone(), json(value))).collect();
-        fs::write(dir.join("params.json"), serde_json::Value::Object(object).to_string())?;
+        fs::write(dir.join(PARAMS_FILE), serde_json::Value::Object(object).to_string())?;
     }
     Ok(())
 }
@@ -123,6 +129,18 @@ impl Remover {
                 tracing::warn!(path = %path.display(), %error, "could not set aside");
                 self.enqueue(path);
             }
+        }
+    }
+
+    /// Removes an attempt's directory. The usual one holds what we put there and nothing else, which is gone sooner than
+    /// set aside; any other is as it was but for those files.
+    pub fn remove_attempt(&self, dir: PathBuf) {
+        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE] {
+            // One that is missing, or that the task made something else of, is no problem here.
+            let _ = fs::remove_file(dir.join(name));
+        }
+        if fs::remove_dir(&dir).is_err() {
+            self.remove(dir);
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     directory::{self, Layout, Remover},
     environment,
     link::{Launched, Link},
-    protocol::{End, Launch, STDERR_FILE, STDOUT_FILE},
+    protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
     staging::{Staged, Stager},
 };
 use crate::{
@@ -73,6 +73,15 @@ struct Prepared {
     link: Arc<Link>,
 }
 
+/// An attempt that has ended.
+struct Remains {
+    dir: PathBuf,
+    outputs: Vec<String>,
+    started_ms: u64,
+    end: End,
+    usage: Usage,
+}
+
 impl Workers {
     /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime that runs the node.
     pub fn start(
@@ -121,9 +130,10 @@ impl Runner for Workers {
         }
         let inner = self.inner.clone();
         self.runtime.spawn(async move {
-            let event = inner.live(task, stopped).await;
-            inner.running().remove(&key);
-            inner.node.tell(Event::Worker(event)).await;
+            if let Some(event) = inner.live(task, stopped).await {
+                inner.running().remove(&key);
+                inner.node.tell(Event::Worker(event)).await;
+            }
         });
     }
 
@@ -180,18 +190,18 @@ impl Inner {
         }
     }
 
-    /// An attempt from its order to its last event. Cheap steps are done where they are, those that touch the disk on a
-    /// thread that may block.
-    async fn live(self: &Arc<Self>, task: StartTask, mut stop: watch::Receiver<bool>) -> WorkerEvent {
+    /// An attempt from its order to its last event, which is returned or was told already. Cheap steps are done where they
+    /// are, those that touch the disk on a thread that may block.
+    async fn live(self: &Arc<Self>, task: StartTask, mut stop: watch::Receiver<bool>) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
         let staged = tokio::select! {
             staged = self.stager.stage(&task) => staged,
-            () = asked_to_stop(&mut stop) => return stopped(&task),
+            () = asked_to_stop(&mut stop) => return Some(stopped(&task)),
         };
         let staged = match staged {
             Ok(staged) => staged,
-            Err(why) => return self.never_ran(&task, started_ms, Failure::Inputs(why)),
+            Err(why) => return Some(self.never_ran(&task, started_ms, Failure::Inputs(why))),
         };
         let prepared = self.blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
@@ -199,7 +209,7 @@ impl Inner {
         });
         let mut prepared = match prepared.await {
             Ok(prepared) => prepared,
-            Err(failure) => return self.never_ran(&task, started_ms, failure),
+            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
         };
         if (&mut prepared.launched.started).await.is_ok() {
             let (job, index, attempt) = (task.job, task.task, task.attempt);
@@ -213,20 +223,27 @@ impl Inner {
             }
         }
         .unwrap_or((End::Stopped, Default::default()));
-        drop(prepared.link);
-        let (inner, dir, outputs) = (self.clone(), prepared.dir, prepared.outputs);
-        self.blocking(move || {
-            let event = if end == End::Stopped {
-                stopped(&task)
-            } else {
-                let node = inner.node_id;
-                let ended = Ended { task: &task, node, staged: &staged, outputs: &outputs, started_ms, end, usage };
-                ended_event(task.job, collect::collect(&ended, &dir, &*inner.blobs))
-            };
-            inner.remover.remove(dir);
-            event
-        })
-        .await
+        let Prepared { dir, outputs, link, .. } = prepared;
+        drop(link);
+        let inner = self.clone();
+        let finish = move || inner.finish(&task, &staged, Remains { dir, outputs, started_ms, end, usage });
+        self.blocking(finish).await;
+        None
+    }
+
+    /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells it, since waking
+    /// another to do so takes as long as all the rest.
+    fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
+        let Remains { dir, outputs, started_ms, end, usage } = remains;
+        let event = if end == End::Stopped {
+            stopped(task)
+        } else {
+            let ended = Ended { task, node: self.node_id, staged, outputs: &outputs, started_ms, end, usage };
+            ended_event(task.job, collect::collect(&ended, &dir, &*self.blobs))
+        };
+        self.remover.remove_attempt(dir);
+        self.running().remove(&(task.job, task.task, task.attempt));
+        self.node.blocking_tell(Event::Worker(event));
     }
 
     /// Runs on a thread that may block; a panic there goes on here.

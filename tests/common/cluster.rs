@@ -76,16 +76,37 @@ impl Cluster {
     }
 
     pub fn add_with_secret(&mut self, secret_file: &Path, settings: &[(&str, &str)]) -> usize {
-        let number = self.nodes.len();
-        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        let data_dir = self.dir.path().join(format!("n{number}"));
-        self.nodes.push(Node { child: None, data_dir, secret_file: secret_file.to_path_buf(), settings });
+        let number = self.prepare_with_secret(secret_file, settings);
         self.restart(number);
         number
     }
 
     /// Starts a node that is not running, on the data directory that it had.
     pub fn restart(&mut self, number: usize) {
+        self.spawn(number);
+        let socket = self.nodes[number].data_dir.join("api.sock");
+        wait_until(SOON, "the node answers on its socket", || {
+            self.assert_running(number);
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// Names a node that `spawn` is to start; returns its number.
+    pub fn prepare(&mut self, settings: &[(&str, &str)]) -> usize {
+        let secret_file = self.dir.path().join("secret");
+        self.prepare_with_secret(&secret_file, settings)
+    }
+
+    fn prepare_with_secret(&mut self, secret_file: &Path, settings: &[(&str, &str)]) -> usize {
+        let number = self.nodes.len();
+        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let data_dir = self.dir.path().join(format!("n{number}"));
+        self.nodes.push(Node { child: None, data_dir, secret_file: secret_file.to_path_buf(), settings });
+        number
+    }
+
+    /// Starts a node's process and waits for nothing.
+    pub fn spawn(&mut self, number: usize) {
         assert!(self.nodes[number].child.is_none(), "n{number} runs");
         let mut command = self.in_network(number);
         let log = fs::File::options().create(true).append(true).open(self.log_path(number)).expect("writable");
@@ -100,11 +121,6 @@ impl Cluster {
             });
         }
         self.nodes[number].child = Some(command.spawn().expect("nodectl starts"));
-        let socket = self.nodes[number].data_dir.join("api.sock");
-        wait_until(SOON, "the node answers on its socket", || {
-            self.assert_running(number);
-            std::os::unix::net::UnixStream::connect(&socket).is_ok()
-        });
     }
 
     fn assert_running(&mut self, number: usize) {

@@ -44,6 +44,17 @@ impl Candidate {
     fn business(&self) -> (bool, u64) {
         (self.full, u64::from(self.outstanding) * 1_000_000 / u64::from(self.slots.max(1)))
     }
+
+    /// How many tasks it should have waiting, at `advance` a slot.
+    fn in_advance(&self, advance: f64) -> u32 {
+        (f64::from(self.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32
+    }
+
+    /// It has at least half of what it should have waiting: a message for each task that ends would cost more than it
+    /// brings.
+    fn is_sated(&self, advance: f64) -> bool {
+        self.outstanding > self.slots.saturating_add(self.in_advance(advance) / 2)
+    }
 }
 
 impl Coordinator {
@@ -107,12 +118,13 @@ impl Coordinator {
     /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on
     /// which a task just failed gets it again only if no other has room.
     fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
+        let sated: BTreeSet<_> =
+            candidates.iter().filter(|candidate| candidate.is_sated(advance)).map(|candidate| candidate.node).collect();
         for picky in [candidates.len() > 1, false] {
-            let mut passed_over = BTreeSet::new();
+            let mut passed_over = sated.clone();
             loop {
                 let has_room = |candidate: &&mut Candidate| {
-                    let extra = (f64::from(candidate.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32;
-                    candidate.outstanding < candidate.slots.saturating_add(extra)
+                    candidate.outstanding < candidate.slots.saturating_add(candidate.in_advance(advance))
                         && candidate.orders.len() < MAX_PREFETCH as usize
                         && !passed_over.contains(&candidate.node)
                 };

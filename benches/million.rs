@@ -1,0 +1,73 @@
+//! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting takes, what the node
+//! needs, and how fast it answers meanwhile.
+
+mod support;
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use support::{
+    api::Api,
+    common::{
+        cluster::{Cluster, Discovery, both},
+        job::write_job,
+    },
+    pause, proc, report,
+};
+
+const TASKS: usize = 1_000_000;
+/// How long the job runs while questions are asked.
+const RUNS: Duration = Duration::from_secs(10);
+const QUESTIONS: u32 = 20;
+
+fn main() {
+    report::title("a million tasks in one job");
+    measure("repeat", |dir| {
+        write_job(dir, "repeat", &format!("name = \"repeat\"\ncommand = [\"/bin/true\"]\nrepeat = {TASKS}\n"))
+    });
+    measure("CSV", |dir| {
+        fs::write(dir.join("rows.csv"), rows()).expect("writable");
+        write_job(dir, "csv", "name = \"csv\"\ncommand = [\"/bin/true\", \"{x}\", \"{y}\"]\nparams = \"rows.csv\"\n")
+    });
+}
+
+fn rows() -> String {
+    let mut text = String::from("x,y\n");
+    for row in 0..TASKS {
+        writeln!(text, "{row},{:.3}", row as f64 / 7.0).expect("a string takes everything");
+    }
+    text
+}
+
+fn measure(kind: &str, make: impl FnOnce(&Path) -> PathBuf) {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.add(&[("NODECTL_NODE__CORES", "2")]);
+    let file = make(cluster.dir.path());
+    let begun = Instant::now();
+    let id = cluster.submit(0, &file);
+    let submitted = begun.elapsed();
+    let answers: Vec<Duration> = (0..QUESTIONS).map(|_| status(&cluster)).collect();
+    let api = Api::of(cluster.data_dir(0));
+    let done = api.job(&id).expect("it answers").progress.done;
+    let seconds = begun.elapsed().as_secs_f64();
+    report::bar(&format!("{kind}: submitted"), submitted.as_secs_f64(), 10.0, "s", "");
+    report::bar(&format!("{kind}: node's memory, peak"), proc::peak_rss_mib(cluster.pid(0)), 300.0, "MiB", "");
+    report::value(&format!("{kind}: node's memory after {done} tasks"), proc::rss_mib(cluster.pid(0)), "MiB", "");
+    report::bar(&format!("{kind}: `status`, the command, p95"), report::percentile(&answers, 95), 100.0, "ms", "");
+    report::value(&format!("{kind}: tasks a second meanwhile"), f64::from(done) / seconds, "", "");
+    cluster.ok(0, &["cancel", &id]);
+}
+
+/// Asked at even intervals while the job runs.
+fn status(cluster: &Cluster) -> Duration {
+    pause(RUNS / QUESTIONS);
+    let begun = Instant::now();
+    let output = cluster.command(0).arg("status").stdin(Stdio::null()).output().expect("nodectl starts");
+    let elapsed = begun.elapsed();
+    assert!(output.status.success(), "{}", both(&output));
+    elapsed
+}

@@ -1,0 +1,166 @@
+//! Many nodes' cores over a network that loses nothing and counts bytes: what membership costs when nothing happens.
+
+use nodectl::{
+    logic::{Config, Effect, Input, Now, State},
+    types::{Message, NodeId, NodeInfo, Resources, Time},
+    wire::control,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+const LATENCY: Duration = Duration::from_micros(500);
+/// Between the starts of two nodes.
+const ARRIVALS: Duration = Duration::from_millis(10);
+/// After the last start: news have gone around, periodic work has begun.
+const SETTLING: Duration = Duration::from_secs(40);
+/// Twice the longest period of the protocol.
+const MEASURED: Duration = Duration::from_secs(60);
+
+enum Event {
+    Start(usize),
+    Deliver { from: usize, to: usize, message: Message },
+    Connected { node: usize, peer: usize },
+    Tick(usize),
+}
+
+pub struct Fleet {
+    nodes: Vec<State>,
+    numbers: BTreeMap<NodeId, usize>,
+    links: BTreeSet<(usize, usize)>,
+    queue: BTreeMap<(Time, u64), Event>,
+    /// The tick that counts; earlier ones in the queue are void.
+    ticks: Vec<Option<Time>>,
+    now: Time,
+    count: u64,
+    bytes: Option<u64>,
+}
+
+impl Fleet {
+    /// `size` nodes that have found each other and settled.
+    pub fn join(size: usize) -> Self {
+        let mut fleet = Self {
+            nodes: (0..size).map(node).collect(),
+            numbers: (0..size).map(|number| (id(number), number)).collect(),
+            links: BTreeSet::new(),
+            queue: BTreeMap::new(),
+            ticks: vec![None; size],
+            now: Time(1_000_000),
+            count: 0,
+            bytes: None,
+        };
+        for number in 0..size {
+            fleet.after(ARRIVALS * number as u32, Event::Start(number));
+        }
+        fleet.run(ARRIVALS * size as u32 + SETTLING);
+        let strangers = (size * (size - 1) / 2).saturating_sub(fleet.links.len());
+        assert_eq!(strangers, 0, "pairs of nodes that have not found each other");
+        fleet
+    }
+
+    pub fn bytes_per_node_and_second(mut self) -> f64 {
+        self.bytes = Some(0);
+        self.run(MEASURED);
+        self.bytes.unwrap_or(0) as f64 / self.nodes.len() as f64 / MEASURED.as_secs_f64()
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(entry) = self.queue.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((at, _), event) = entry.remove_entry();
+            self.now = at;
+            self.happen(event);
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Start(number) => {
+                let effects = self.nodes[number].start();
+                self.follow(number, effects);
+                // Whoever was there first is found by a beacon.
+                self.connect(number, 0);
+            }
+            Event::Deliver { from, to, message } => self.tell(to, Input::Message { from: id(from), message }),
+            Event::Connected { node, peer } => self.tell(node, Input::PeerUp(id(peer))),
+            Event::Tick(number) if self.ticks[number] == Some(self.now) => {
+                self.ticks[number] = None;
+                self.tell(number, Input::Tick);
+            }
+            Event::Tick(_) => {}
+        }
+    }
+
+    fn tell(&mut self, number: usize, input: Input) {
+        let now = Now { mono: self.now, wall_ms: self.now.0 / 1000 };
+        let effects = self.nodes[number].handle(now, [input]);
+        self.follow(number, effects);
+    }
+
+    fn follow(&mut self, number: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message } => self.send(number, to, message),
+                Effect::Connect { peer, .. } => self.connect(number, self.numbers[&peer]),
+                _ => {}
+            }
+        }
+        let due = self.nodes[number].next_deadline().map(|due| due.max(self.now));
+        if let Some(due) = due
+            && self.ticks[number].is_none_or(|set| due < set)
+        {
+            self.ticks[number] = Some(due);
+            self.at(due, Event::Tick(number));
+        }
+    }
+
+    fn send(&mut self, from: usize, to: NodeId, message: Message) {
+        if let Some(bytes) = &mut self.bytes {
+            *bytes += control::encode(&message).expect("the core's messages fit").len() as u64;
+        }
+        let to = self.numbers[&to];
+        self.after(LATENCY, Event::Deliver { from, to, message });
+    }
+
+    fn connect(&mut self, node: usize, peer: usize) {
+        if node != peer && self.links.insert((node.min(peer), node.max(peer))) {
+            self.after(LATENCY, Event::Connected { node, peer });
+            self.after(LATENCY, Event::Connected { node: peer, peer: node });
+        }
+    }
+
+    fn after(&mut self, delay: Duration, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    fn at(&mut self, time: Time, event: Event) {
+        self.count += 1;
+        self.queue.insert((time, self.count), event);
+    }
+}
+
+fn id(number: usize) -> NodeId {
+    let mut id = [0; 32];
+    id[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
+    NodeId(id)
+}
+
+fn node(number: usize) -> State {
+    let info = NodeInfo {
+        id: id(number),
+        version: 1,
+        name: format!("n{number}"),
+        software: env!("CARGO_PKG_VERSION").into(),
+        addrs: vec![([10, 77, (number >> 8) as u8, number as u8], 40_000).into()],
+        resources: Resources { cpu_milli: 8000, ..Resources::default() },
+        gpus: Vec::new(),
+        labels: BTreeMap::new(),
+        draining: false,
+    };
+    let config = Config { seed: number as u64, generation: 1, keep_jobs: Duration::from_secs(3600) };
+    State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)
+}

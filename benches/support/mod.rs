@@ -1,0 +1,56 @@
+//! What all benches share: clusters of real nodes (those of the tests), questions to a node, `/proc`, and reports that
+//! print a measured value beside its bar and beside what the nearest peer was measured at.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `api` | a node's local API, without an async runtime around the caller |
+//! | `proc` | CPU time and memory of processes |
+//! | `report` | percentiles, and lines with bar and reference |
+
+// Each bench uses its own part of this.
+#![allow(dead_code)]
+
+pub mod api;
+pub mod proc;
+pub mod report;
+
+#[path = "../../tests/common/mod.rs"]
+pub mod common;
+
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks every millisecond until there is an answer; panics, saying what was awaited, when `LIMIT` is over.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
+        pause(Duration::from_millis(1));
+    }
+}
+
+/// Waits until it holds; returns how long that took from `since`.
+pub fn time_until(since: Instant, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    wait_for(what, || holds().then_some(()));
+    since.elapsed()
+}
+
+// Between two looks at the same condition, or the span over which something is measured.
+#[allow(clippy::disallowed_methods)]
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// The number after a flag on the command line (`cargo bench --bench join -- --trials 5`).
+pub fn number(flag: &str, default: usize) -> usize {
+    let mut arguments = std::env::args().skip_while(|argument| argument != flag).skip(1);
+    match arguments.next() {
+        None => default,
+        Some(text) => text.parse().unwrap_or_else(|_| panic!("{flag} takes a number, not `{text}`")),
+    }
+}

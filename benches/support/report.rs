@@ -1,0 +1,47 @@
+//! Plain lines: what was measured, its bar, the ratio of the two, and the reference.
+
+use std::{fs, time::Duration};
+
+/// Says what is measured and on what.
+pub fn title(name: &str) {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<&str> = load.split(' ').take(3).collect();
+    println!("{name} ({cores} cores, load average {})", load.join(" "));
+    println!("  {:<52} {:>12} {:>12} {:>7}  reference", "", "measured", "bar", "ratio");
+}
+
+/// One measured value beside its bar, of which it should be at most the whole.
+pub fn bar(what: &str, measured: f64, most: f64, unit: &str, reference: &str) {
+    let verdict = if measured <= most { "" } else { "  MISSED" };
+    let show = |value: f64| format!("{} {unit}", rounded(value));
+    println!(
+        "  {what:<52} {:>12} {:>12} {:>7.2}  {reference}{verdict}",
+        show(measured),
+        show(most),
+        measured / most.max(1e-9)
+    );
+}
+
+/// A value that has no bar of its own.
+pub fn value(what: &str, measured: f64, unit: &str, reference: &str) {
+    println!("  {what:<52} {:>12} {:>12} {:>7}  {reference}", format!("{} {unit}", rounded(measured)), "", "");
+}
+
+/// Three significant digits.
+fn rounded(value: f64) -> String {
+    let digits = if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 4) as usize };
+    format!("{value:.digits$}")
+}
+
+/// The sample that `percent` of all are at most (nearest rank), in milliseconds.
+pub fn percentile(samples: &[Duration], percent: usize) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100).clamp(1, sorted.len());
+    ms(sorted[rank - 1])
+}
+
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,218 @@
+//! What deciding costs: the real core drives a whole job of tasks that end at once, over a journal that answers at once.
+//! No process, disk or network takes part, and the clock is made up, so that nothing but the core's own work is measured.
+
+use crate::{
+    logic::{Config, Effect, Input, Keep, Now, State},
+    types::{
+        Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, ParamSpace, Query, Resources, TaskIndex, TaskRecord, Time,
+        WorkSpec, limits::RECORD_BATCH, query::Cursor,
+    },
+};
+use anyhow::{Context, bail};
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+
+/// Inputs that the core takes in one turn, as the node's loop has it.
+const TURN: usize = 256;
+/// What one turn advances the clock by.
+const TURN_TIME: Duration = Duration::from_micros(100);
+/// How long every task is said to have taken: what an empty process takes.
+const TASK_US: u64 = 1000;
+/// Longer than a job of instant tasks can take, in turns a task.
+const TURNS_A_TASK: u64 = 8;
+const THIS_NODE: NodeId = NodeId([7; 32]);
+/// The unit of CPU times in `/proc` is a hundredth of a second on every architecture that this runs on.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What one job cost.
+#[derive(Clone, Copy, Debug)]
+pub struct SchedulerCost {
+    pub tasks: u32,
+    pub slots: u32,
+    /// CPU time of the whole job in the core, as coordinator and as executor.
+    pub cpu: Duration,
+    /// Appends to the journal, each of which costs a disk something.
+    pub appends: u32,
+}
+
+impl SchedulerCost {
+    pub fn ms_a_task(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e3 / f64::from(self.tasks.max(1))
+    }
+}
+
+/// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user following the job.
+pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
+    let mut drive = Drive::new(slots);
+    drive.ask(Query::Submit { spec: Arc::new(spec(tasks)) });
+    let before = cpu_time()?;
+    let mut turns = 0;
+    while !drive.ended {
+        turns += 1;
+        if turns > u64::from(tasks) * TURNS_A_TASK + 1000 {
+            bail!("the job did not end within {turns} turns: {} of {tasks} tasks did", drive.done);
+        }
+        drive.turn();
+    }
+    if drive.done != tasks {
+        bail!("{} of {tasks} tasks were done when the job ended", drive.done);
+    }
+    Ok(SchedulerCost { tasks, slots, cpu: cpu_time()?.saturating_sub(before), appends: drive.appends })
+}
+
+/// CPU time of this process so far. Fields: proc_pid_stat(5).
+fn cpu_time() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").context("reading this process's CPU time")?;
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3)?.parse::<u32>().ok();
+    let (user, system) = field(14).zip(field(15)).context("/proc/self/stat has no CPU times")?;
+    Ok(TICK * (user + system))
+}
+
+/// A core and what is still to be told to it.
+struct Drive {
+    state: State,
+    inbox: Vec<Input>,
+    time: Time,
+    asked: u64,
+    done: u32,
+    appends: u32,
+    ended: bool,
+}
+
+impl Drive {
+    fn new(slots: u32) -> Self {
+        let time = Time(1_000_000);
+        let info = NodeInfo {
+            id: THIS_NODE,
+            version: 1,
+            name: "bench".into(),
+            software: env!("CARGO_PKG_VERSION").into(),
+            addrs: Vec::new(),
+            resources: Resources { cpu_milli: slots.saturating_mul(1000), ..Resources::default() },
+            gpus: Vec::new(),
+            labels: BTreeMap::new(),
+            draining: false,
+        };
+        let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600) };
+        let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
+        // The first timers; nothing else comes of a start without peers.
+        state.start();
+        Self { state, inbox: Vec::new(), time, asked: 0, done: 0, appends: 0, ended: false }
+    }
+
+    fn ask(&mut self, query: Query) {
+        self.asked += 1;
+        self.inbox.push(Input::Ask { id: self.asked, query });
+    }
+
+    fn watch(&mut self, job: JobId, cursor: Cursor) {
+        self.ask(Query::Watch { job, cursor, wait_ms: 8000, limit: RECORD_BATCH as u32 });
+    }
+
+    /// Everything that happened, at most a turn's worth; with nothing to tell, the next timer.
+    fn turn(&mut self) {
+        self.time = self.time + TURN_TIME;
+        if self.inbox.is_empty() {
+            self.time = self.state.next_deadline().map_or(self.time, |deadline| deadline.max(self.time));
+        }
+        let rest = self.inbox.split_off(self.inbox.len().min(TURN));
+        let inputs = std::mem::replace(&mut self.inbox, rest);
+        let now = Now { mono: self.time, wall_ms: self.time.0 / 1000 };
+        for effect in self.state.handle(now, inputs) {
+            self.follow(effect);
+        }
+    }
+
+    fn follow(&mut self, effect: Effect) {
+        match effect {
+            Effect::Persist { job, records, ticket } => {
+                self.appends += 1;
+                records.iter().for_each(|record| self.note(job, record));
+                self.inbox.push(Input::Persisted { ticket, result: Ok(()) });
+            }
+            Effect::StartTask { job, task, attempt, .. } => {
+                self.inbox.push(Input::TaskStarted { job, task, attempt });
+                self.inbox.push(Input::TaskEnded { job, record: Box::new(record(task, attempt)) });
+            }
+            Effect::AnswerWatch { job, cursor, progress, .. } if !progress.phase.is_ended() => self.watch(job, cursor),
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, job: JobId, record: &Keep) {
+        match record {
+            Keep::Spec(_) => self.watch(job, Cursor::default()),
+            Keep::Head(head) => {
+                self.done = head.done;
+                self.ended = head.phase.is_ended();
+            }
+            Keep::Task(_) => {}
+        }
+    }
+}
+
+fn spec(tasks: u32) -> JobSpec {
+    let work = WorkSpec {
+        name: "bench".into(),
+        command: vec!["true".into()],
+        env: Vec::new(),
+        resources: Resources::one_core(),
+        priority: 0,
+        timeout_ms: None,
+        grace_ms: 1000,
+        inputs: None,
+        after: Vec::new(),
+        outputs: Vec::new(),
+        output_limit_bytes: 1 << 20,
+        log_limit_bytes: 1 << 20,
+    };
+    JobSpec {
+        work: Arc::new(work),
+        params: ParamSpace::Single,
+        repeat: tasks,
+        retries: 0,
+        min_nodes: 0,
+        place: String::new(),
+        speculate: true,
+        wait_for_nodes: false,
+        submitter: THIS_NODE,
+        submitted_ms: 0,
+    }
+}
+
+fn record(task: TaskIndex, attempt: Attempt) -> TaskRecord {
+    TaskRecord {
+        task,
+        attempt,
+        node: THIS_NODE,
+        outcome: Outcome::Done,
+        failures: 0,
+        started_ms: 0,
+        duration_us: TASK_US,
+        cpu_us: 0,
+        max_rss_bytes: 0,
+        stdout: Default::default(),
+        stderr: Default::default(),
+        value: None,
+        outputs: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_of_the_job_goes_through_the_core() {
+        for slots in [1, 2, 64] {
+            let cost = scheduler(300, slots).unwrap();
+            assert_eq!((cost.tasks, cost.slots), (300, slots));
+        }
+    }
+
+    #[test]
+    fn ends_of_short_tasks_are_written_together() {
+        let cost = scheduler(2000, 2).unwrap();
+        assert!(cost.appends < cost.tasks / 10, "{cost:?}");
+    }
+}
