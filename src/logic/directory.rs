@@ -1,5 +1,8 @@
 //! The heads of all jobs, merged from everyone. A join-semilattice: any order of merging gives the same heads.
 
+#[cfg(test)]
+mod tests;
+
 use super::rank;
 use crate::types::{JobHead, JobId, limits};
 use std::collections::BTreeMap;

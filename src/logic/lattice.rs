@@ -4,6 +4,9 @@
 //! `(attempt, stamp)` is the join. Per job it is the product of its tasks. So replicas that merged the same records, in
 //! any order and any number of times, agree; no quorum is needed.
 
+#[cfg(test)]
+mod tests;
+
 use crate::types::{Attempt, TaskIndex, TaskRecord, limits::SUMMARY_CHUNK, message::Summary};
 use std::collections::BTreeMap;
 

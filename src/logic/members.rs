@@ -302,7 +302,7 @@ fn swim_config() -> foca::Config {
         max_packet_size: NonZeroUsize::new(limits::SWIM_PACKET_BYTES).expect("a positive limit"),
         notify_down_members: true,
         periodic_announce: Some(foca::PeriodicParams {
-            frequency: Duration::from_secs(30),
+            frequency: Duration::from_secs(300),
             num_members: NonZeroUsize::MIN,
         }),
         periodic_announce_to_down_members: None,

@@ -434,7 +434,10 @@ impl World {
                 let delay = self.delay();
                 self.after(delay, Event::TaskStops { node, life, job, task, attempt });
             }
-            Effect::Notice(text) => self.trace(|| format!("n{node}: {text}")),
+            Effect::Notice(text) => {
+                self.statistics.takeovers += u64::from(text.starts_with("taking over"));
+                self.trace(|| format!("n{node}: {text}"));
+            }
             Effect::ForgetWork { .. } | Effect::ForgetJob { .. } | Effect::Left => {}
         }
     }

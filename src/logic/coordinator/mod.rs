@@ -111,6 +111,8 @@ pub struct Coordinator {
     /// The job's files are being brought here; until then no copy elsewhere makes the job safe.
     inputs: Option<u64>,
     inputs_tries: u32,
+    /// The round of retries that is taken into account.
+    round: u32,
 }
 
 impl Coordinator {
@@ -136,6 +138,7 @@ impl Coordinator {
             tick_set: false,
             inputs: None,
             inputs_tries: 0,
+            round: head.round,
             spec,
         };
         if !recover {
@@ -223,6 +226,7 @@ impl Coordinator {
     /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
         self.flush_results(core);
+        self.notice_round(core, lattice);
         self.update_phase(core, lattice);
         if !self.head(core).phase.is_ended() {
             self.dispatch(core, lattice);
@@ -307,12 +311,27 @@ impl Coordinator {
         }
         let mut head = self.head(core).clone();
         head.round += 1;
-        head.phase = Phase::Running;
-        head.ended_ms = 0;
-        self.again.extend(failed.iter().copied());
         self.publish(core, lattice, head);
-        self.wake(core);
+        self.notice_round(core, lattice);
         failed.len() as u32
+    }
+
+    /// A retry was asked for, here or, during a partition, of another coordinator: what had failed for good is open again.
+    fn notice_round(&mut self, core: &mut Core, lattice: &Lattice) {
+        let round = self.head(core).round;
+        if std::mem::replace(&mut self.round, round) == round {
+            return;
+        }
+        let limit = self.failure_limit(core);
+        let open: Vec<_> = lattice.failed().filter(|(_, count)| *count < limit).map(|(task, _)| task).collect();
+        open.into_iter().for_each(|task| self.reopen(task));
+        if self.head(core).phase == Phase::Failed {
+            let mut head = self.head(core).clone();
+            head.phase = Phase::Running;
+            head.ended_ms = 0;
+            self.publish(core, lattice, head);
+        }
+        self.wake(core);
     }
 
     /// What a node says it holds: orders that it never got, or lost, are open again.

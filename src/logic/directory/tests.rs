@@ -1,0 +1,63 @@
+//! Heads merge the same way everywhere.
+
+use super::*;
+use crate::types::{BlobHash, NodeId, Phase};
+use proptest::{prelude::*, strategy::ValueTree};
+
+prop_compose! {
+    fn any_head()(epoch in 0..4u32, holder in 1..4u8, version in 0..4u64, cancelled: bool, round in 0..3u32) -> JobHead {
+        JobHead {
+            job: JobId(7),
+            name: "job".into(),
+            spec: BlobHash([0; 32]),
+            submitter: NodeId([0; 32]),
+            submitted_ms: 0,
+            epoch,
+            holder: NodeId([holder; 32]),
+            version,
+            // A holder writes each version once.
+            replicas: vec![NodeId([version as u8; 32])],
+            cancelled,
+            round,
+            phase: Phase::Running,
+            tasks: 1,
+            done: 0,
+            failed: 0,
+            ended_ms: 0,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn joining_is_commutative_associative_and_idempotent(a in any_head(), b in any_head(), c in any_head()) {
+        prop_assert_eq!(join(&a, &b), join(&b, &a));
+        prop_assert_eq!(join(&join(&a, &b), &c), join(&a, &join(&b, &c)));
+        prop_assert_eq!(join(&a, &a), a);
+    }
+
+    #[test]
+    fn members_that_heard_the_same_heads_have_the_same_digest(heads in prop::collection::vec(any_head(), 1..10)) {
+        let (mut forwards, mut backwards) = (Directory::default(), Directory::default());
+        for head in &heads {
+            forwards.merge(head.clone());
+        }
+        for head in heads.iter().rev() {
+            backwards.merge(head.clone());
+        }
+        prop_assert_eq!(forwards.digest(), backwards.digest());
+    }
+}
+
+#[test]
+fn beyond_the_limit_known_jobs_stay_and_new_ones_are_not_taken_in() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let head = any_head().new_tree(&mut runner).expect("a head").current();
+    let mut directory = Directory::default();
+    for number in 0..=limits::MAX_JOBS as u64 {
+        directory.merge(JobHead { job: JobId(number), ..head.clone() });
+    }
+    assert!(directory.is_full());
+    assert!(directory.get(JobId(0)).is_some());
+    assert!(directory.get(JobId(limits::MAX_JOBS as u64)).is_none());
+}
