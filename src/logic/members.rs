@@ -207,6 +207,11 @@ impl Members {
         self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
     }
 
+    /// Members found it dead, and it has not come back since.
+    pub fn was_lost(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.declared_down)
+    }
+
     /// Alive and reachable by message now.
     pub fn is_reachable(&self, node: NodeId) -> bool {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive && peer.connected)
