@@ -269,8 +269,7 @@ impl Members {
         if outcome.changes.is_empty() && !outcome.renamed {
             return;
         }
-        let is_news =
-            |member: &Member| outcome.renamed || outcome.changes.iter().any(|change| *change == Change::Up(member.id));
+        let is_news = |member: &Member| outcome.renamed || outcome.changes.contains(&Change::Up(member.id));
         for member in self.swim.iter_members().map(foca::Member::id).filter(|member| is_news(member)) {
             self.peers.entry(member.id).or_default().addrs = member.addrs.clone();
         }
