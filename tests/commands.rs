@@ -100,6 +100,76 @@ fn explain_says_what_a_job_waits_for() {
 }
 
 #[test]
+fn explain_says_why_no_node_is_suitable() {
+    let cluster = Cluster::of(2);
+    let job = CountedJob::new(&cluster, "picky", 2, "true", "where = \"labels.rack == 'z'\"");
+    let refused = cluster.run(0, &["run", job.file.to_str().expect("UTF-8")]);
+    assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
+    assert!(both(&refused).contains("labels.rack == 'z'"), "{}", both(&refused));
+    let job = CountedJob::new(&cluster, "picky", 2, "true", "where = \"labels.rack == 'z'\"\nwait = true");
+    let id = cluster.submit(1, &job.file);
+    wait_until(SOON, "explain names the condition for both nodes", || {
+        let told = both(&cluster.run(0, &["explain", &id]));
+        told.contains("waiting for a node that can run it") && told.matches("does not satisfy").count() == 2
+    });
+    cluster.ok(0, &["cancel", &id]);
+    assert_eq!(cluster.wait_end(1, &id), "cancelled");
+}
+
+#[test]
+fn resources_of_the_users_own_naming_bound_what_runs_at_once() {
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_NODE__RESOURCES", "{laser=1}")]);
+    let held = cluster.dir.path().join("held");
+    // Whoever finds it held, fails.
+    let script = format!("mkdir {0} || exit 9; sleep 0.1; rmdir {0}", held.display());
+    let more = "retries = 0\n[resources]\ncpus = 0.1\nlaser = 1";
+    let job = CountedJob::new(&cluster, "laser", 6, &script, more);
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), 6);
+    let two = CountedJob::new(&cluster, "lasers", 1, "true", "[resources]\nlaser = 2");
+    let refused = cluster.run(0, &["run", two.file.to_str().expect("UTF-8")]);
+    assert!(!refused.status.success() && both(&refused).contains("laser"), "{}", both(&refused));
+}
+
+#[test]
+fn a_job_of_higher_priority_goes_first() {
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    let gate = cluster.dir.path().join("gate");
+    let order = cluster.dir.path().join("order");
+    let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
+    let first = CountedJob::new(&cluster, "first", 1, &wait, "");
+    cluster.submit(0, &first.file);
+    wait_until(SOON, "the only core is busy", || first.executions().len() == 1);
+    let note = |name: &str| format!("echo {name} >> {}", order.display());
+    let low = CountedJob::new(&cluster, "low", 3, &note("low"), "");
+    let high = CountedJob::new(&cluster, "high", 3, &note("high"), "priority = 5");
+    let ids = [cluster.submit(0, &low.file), cluster.submit(0, &high.file)];
+    fs::write(&gate, "").expect("writable");
+    assert!(ids.iter().all(|id| cluster.wait_end(0, id) == "done"));
+    let order = fs::read_to_string(&order).expect("tasks wrote it");
+    assert_eq!(order.lines().collect::<Vec<_>>(), ["high", "high", "high", "low", "low", "low"]);
+}
+
+#[test]
+fn a_task_that_runs_too_long_or_writes_too_much_is_stopped_and_says_so() {
+    let cluster = Cluster::of(1);
+    let nap = format!("1000.{}", unique());
+    let late = format!("name = \"late\"\ncommand = [\"sleep\", \"{nap}\"]\ntimeout = \"200 ms\"\nretries = 0\n");
+    let bomb = "name = \"bomb\"\ncommand = [\"sh\", \"-c\", \"head -c 50000000 /dev/zero > big.bin\"]\n\
+                outputs = [\"big.bin\"]\noutput_limit = \"1 MiB\"\nretries = 0\n";
+    for (name, text, told) in [("late", late.as_str(), "timeout of 200 ms"), ("bomb", bomb, "limit of 1.0 MiB")] {
+        let file = write_job(cluster.dir.path(), name, text);
+        let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join(name));
+        assert_eq!(code, Some(1), "{output}");
+        assert!(output.contains(told), "{output}");
+    }
+    assert!(processes_with(&nap).is_empty());
+}
+
+#[test]
 fn every_listing_speaks_json() {
     let cluster = Cluster::of(1);
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");

@@ -52,7 +52,7 @@ pub(super) async fn detail(
     let job = resolve::job(&shared, &reference).await?;
     match shared.ask(Query::Job { job }).await? {
         Answer::Job(detail) => {
-            shared.keep_spec(job, detail.spec.clone());
+            shared.keep_detail(&detail);
             Ok(Json(Job::from(&*detail)))
         }
         _ => Err(ApiError::unexpected("a job")),

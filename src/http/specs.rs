@@ -1,7 +1,10 @@
 //! The specifications of jobs lately read: records do not repeat the parameters of their tasks.
 
 use super::server::Shared;
-use crate::types::{Answer, JobId, JobSpec, Query};
+use crate::{
+    ports::specs,
+    types::{Answer, JobHead, JobId, JobSpec, Query, query::JobDetail},
+};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
@@ -36,12 +39,26 @@ impl Shared {
         if let Some(spec) = self.specs.get(job) {
             return Some(spec);
         }
-        match self.ask(Query::Job { job }).await {
-            Ok(Answer::Job(detail)) => {
-                self.specs.put(job, detail.spec.clone());
-                Some(detail.spec)
-            }
-            _ => None,
+        let Ok(Answer::Job(detail)) = self.ask(Query::Job { job }).await else { return None };
+        let spec = if detail.is_whole() { detail.spec } else { self.fetch_spec(&detail.head).await? };
+        self.specs.put(job, spec.clone());
+        Some(spec)
+    }
+
+    /// One too large for a message, from whoever holds the job's state.
+    async fn fetch_spec(&self, head: &JobHead) -> Option<Arc<JobSpec>> {
+        let holders = std::iter::once(head.holder).chain(head.replicas.iter().copied()).collect();
+        let fetched = specs::fetch(&*self.api.fetcher, &self.api.blobs, head.spec, holders).await;
+        if let Err(error) = &fetched {
+            tracing::warn!("results of job {} are shown without parameters: its specification: {error}", head.job);
+        }
+        fetched.ok().filter(|spec| spec.task_count() == u64::from(head.tasks))
+    }
+
+    /// Remembers the specification in an answer, if all of it is there.
+    pub fn keep_detail(&self, detail: &JobDetail) {
+        if detail.is_whole() {
+            self.specs.put(detail.head.job, detail.spec.clone());
         }
     }
 

@@ -236,6 +236,30 @@ async fn results_come_page_by_page_with_their_parameters() {
     assert_eq!(specs, 1, "the specification is asked for once");
 }
 
+/// Another node coordinates the job, whose specification is too large for a message.
+#[tokio::test]
+async fn parameters_of_a_large_job_come_with_its_specification() {
+    let whole = spec("w");
+    let bytes = postcard::to_stdvec(&whole).unwrap();
+    let hash = BlobHash::of(&bytes);
+    let node = FakeNode::start(move |query| match query {
+        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+            head: JobHead { spec: hash, ..head(job.0, "w", 1) },
+            progress: progress(Phase::Running, 0, 0),
+            spec: Arc::new(spec("w").outline()),
+        }))),
+        query => watched(query),
+    })
+    .await;
+    let shown = node.client.job("0000000000000007").await.unwrap();
+    assert_eq!(shown.work.params, ["x"], "the outline has the names");
+    let page = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
+    assert!(page.results[0].params.is_empty(), "shown all the same while nobody has it");
+    node.remote.lock().unwrap().insert(hash, bytes);
+    let page = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
+    assert_eq!(page.results[0].params["x"], serde_json::json!(10));
+}
+
 #[tokio::test]
 async fn events_tell_results_progress_and_the_end_and_resume() {
     let node = FakeNode::start(watched).await;

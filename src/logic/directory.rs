@@ -31,10 +31,13 @@ impl Directory {
         self.heads.values()
     }
 
-    /// Merges a head; `Some(previous)` if that changed anything, where `previous` is what was known before.
+    /// Merges a head; `Some(previous)` if that changed anything, where `previous` is what was known before. A new job
+    /// beyond the limit is not taken in: memory is bounded, and jobs that are known stay known.
     pub fn merge(&mut self, head: JobHead) -> Option<Option<JobHead>> {
         let Some(known) = self.heads.get(&head.job) else {
-            self.make_room();
+            if self.is_full() {
+                return None;
+            }
             self.heads.insert(head.job, head);
             return Some(None);
         };
@@ -61,15 +64,8 @@ impl Directory {
         heads.chunks(limits::HEADS_BATCH).map(<[JobHead]>::to_vec).collect()
     }
 
-    /// Bounded memory: past the limit, the job that ended longest ago makes room.
-    fn make_room(&mut self) {
-        if self.heads.len() < limits::MAX_JOBS {
-            return;
-        }
-        let ended = self.heads.values().filter(|head| head.phase.is_ended());
-        let oldest = ended.min_by_key(|head| head.ended_ms).map(|head| head.job);
-        if let Some(job) = oldest.or_else(|| self.heads.keys().next().copied()) {
-            self.heads.remove(&job);
-        }
+    /// No further job can be remembered until old ones are forgotten.
+    pub fn is_full(&self) -> bool {
+        self.heads.len() >= limits::MAX_JOBS
     }
 }

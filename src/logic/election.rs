@@ -98,6 +98,12 @@ impl State {
         if self.leaving {
             return Err(QueryError::Leaving);
         }
+        if self.core.directory.is_full() {
+            let limit = limits::MAX_JOBS;
+            return Err(QueryError::Invalid(format!(
+                "{limit} jobs are remembered; ended ones are forgotten after `jobs.keep`"
+            )));
+        }
         let count = spec.task_count();
         if count == 0 || count > limits::MAX_TASKS || spec.work.command.is_empty() {
             return Err(QueryError::Invalid(format!("{count} tasks; 1 to {} are possible", limits::MAX_TASKS)));
@@ -179,6 +185,9 @@ impl State {
     pub(super) fn offered(&mut self, from: NodeId, head: JobHead, spec: Option<Arc<JobSpec>>) {
         let job = head.job;
         let fresh = head.epoch == 0;
+        if self.core.directory.get(job).is_none() && self.core.directory.is_full() {
+            return;
+        }
         let has_spec = self.copies.get(&job).is_some_and(|copy| copy.spec.is_some());
         if fresh {
             if let (false, Some(spec)) = (has_spec || self.leaving, spec) {
@@ -258,8 +267,10 @@ impl State {
         }
         let Some(before) = self.core.directory.merge(head) else {
             // No news to the directory, but perhaps our own coordinator just put it there.
-            let head = self.core.directory.get(job).expect("merged").clone();
-            return self.head_seen(&head);
+            if let Some(head) = self.core.directory.get(job).cloned() {
+                self.head_seen(&head);
+            }
+            return;
         };
         let after = self.core.directory.get(job).expect("just merged").clone();
         let yields = self
@@ -304,6 +315,13 @@ impl State {
         if let Some(submission) = self.submissions.remove(&job) {
             self.core.answer(submission.asker, Ok(Answer::Submitted { job }));
         }
+    }
+
+    /// The disk refuses a job that its user still waits for: the user decides what to do, the job does not linger.
+    fn refuse_submission(&mut self, job: JobId, error: &str) {
+        let Some(submission) = self.submissions.remove(&job) else { return };
+        self.core.answer(submission.asker, Err(QueryError::Storage(error.into())));
+        self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
     }
 
     /// A better claim than ours: hand over what we know.
@@ -455,6 +473,9 @@ impl State {
             let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
             if coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result) {
                 self.touched.insert(job);
+                if let Err(error) = result {
+                    return self.refuse_submission(job, error);
+                }
                 let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
                 return self.answer_submission(&head);
             }

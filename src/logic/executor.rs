@@ -411,9 +411,11 @@ impl Executor {
         let ordered = self.jobs.get_mut(&job)?;
         let running = ordered.running.remove(&key)?;
         self.free.give(&ordered.work.resources);
+        // The node may offer less than when the task started.
+        self.free = self.free.at_most(&self.capacity);
         for (card, share) in &running.gpus {
             if let Some(card) = self.cards.get_mut(*card) {
-                card.free_milli += share;
+                card.free_milli = (card.free_milli + share).min(1000);
             }
         }
         Some(running)

@@ -4,7 +4,7 @@
 //! `(attempt, stamp)` is the join. Per job it is the product of its tasks. So replicas that merged the same records, in
 //! any order and any number of times, agree; no quorum is needed.
 
-use crate::types::{Attempt, TaskIndex, TaskRecord, message::Summary};
+use crate::types::{Attempt, TaskIndex, TaskRecord, limits::SUMMARY_CHUNK, message::Summary};
 use std::collections::BTreeMap;
 
 /// The state of one task.
@@ -47,7 +47,7 @@ impl Cell {
     }
 }
 
-/// The state of a job. Memory: one bit a task, 16 bytes more for those that are done, some more for failed ones.
+/// The state of a job. Memory: 24 bytes a task up to the highest that ended, some more for failed ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lattice {
     tasks: u32,
@@ -152,20 +152,45 @@ impl Lattice {
                 done[task / 8] |= 1 << (task % 8);
             }
         }
-        Summary { done, failed: self.failed().collect() }
+        let digests = self.cells.chunks(SUMMARY_CHUNK).map(digest).collect();
+        Summary { done, failed: self.failed().collect(), digests }
     }
 
     /// The tasks of which this replica knows more than the other.
     pub fn ahead_of(&self, other: &Summary) -> Vec<TaskIndex> {
         let their_done = |task: usize| other.done.get(task / 8).is_some_and(|byte| byte & (1 << (task % 8)) != 0);
         let their_failures: BTreeMap<_, _> = other.failed.iter().copied().collect();
+        let chunks = self.cells.chunks(SUMMARY_CHUNK).enumerate();
+        let diverges: Vec<_> = chunks
+            .map(|(chunk, cells)| {
+                let first = chunk * SUMMARY_CHUNK;
+                let is_done = |index: usize| matches!(cells[index], Cell::Done { .. });
+                // Where one side merely knows more, what is missing goes over anyway.
+                let same_tasks = (0..cells.len()).all(|index| is_done(index) == their_done(first + index));
+                same_tasks && other.digests.get(chunk) != Some(&digest(cells))
+            })
+            .collect();
         let is_ahead = |(task, cell): (usize, &Cell)| match cell {
             Cell::Unknown => false,
-            _ if their_done(task) => false,
+            Cell::Done { .. } if their_done(task) => diverges[task / SUMMARY_CHUNK],
             Cell::Done { .. } => true,
+            _ if their_done(task) => false,
             Cell::Failed(count) => their_failures.get(&(task as u32)).copied().unwrap_or(0) < *count,
         };
         let indexed = self.cells.iter().enumerate();
         indexed.filter(|entry| is_ahead(*entry)).map(|(task, _)| task as TaskIndex).collect()
     }
+}
+
+/// A hash of which results these tasks have.
+fn digest(cells: &[Cell]) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for (index, cell) in cells.iter().enumerate() {
+        if let Cell::Done { attempt, stamp } = cell {
+            hasher.update(&(index as u32).to_le_bytes());
+            hasher.update(&attempt.epoch.to_le_bytes()).update(&attempt.number.to_le_bytes());
+            hasher.update(&stamp.to_le_bytes());
+        }
+    }
+    u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
 }

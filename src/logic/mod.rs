@@ -27,6 +27,8 @@ pub mod lattice;
 pub mod members;
 mod questions;
 pub mod rank;
+#[cfg(test)]
+mod tests;
 pub mod timers;
 
 use self::{
@@ -148,7 +150,7 @@ impl State {
             Input::TaskStarted { job, task, attempt } => self.executor.started(job, (task, attempt)),
             Input::TaskEnded { job, record } => self.executor.ended(&mut self.core, job, *record),
             Input::TaskStopped { job, task, attempt } => self.executor.stopped(&mut self.core, job, (task, attempt)),
-            Input::Info(info) => self.info_changed(info),
+            Input::Info(info) => self.described(info),
             Input::Leave => self.leave(),
         }
     }
@@ -297,6 +299,13 @@ impl State {
         if self.core.members.set_info(info) {
             self.members_changed();
         }
+    }
+
+    /// The machine is described anew. Whether the node is being drained is not the machine's to say.
+    fn described(&mut self, info: NodeInfo) {
+        let known = self.core.members.my_info();
+        let (draining, version) = (known.draining, info.version.max(known.version + 1));
+        self.info_changed(NodeInfo { draining, version, ..info });
     }
 
     fn info_changed(&mut self, info: NodeInfo) {

@@ -3,13 +3,12 @@
 use super::{Node, Ports, convert};
 use crate::{
     logic::{Asker, Effect, Keep},
-    ports::{Event, StartTask, StoreEvent},
+    ports::{Event, StartTask, StoreEvent, specs},
     types::{
         Answer, BlobHash, JobId, JobSpec, Manifest, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
-        limits::{INLINE_SPEC_BYTES, MAX_SPEC_BYTES, RECORD_BATCH_BYTES},
+        limits::{INLINE_SPEC_BYTES, RECORD_BATCH_BYTES},
         query::{Cursor, Location, Progress},
     },
-    wire::control,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use std::{collections::BTreeSet, sync::Arc};
@@ -73,13 +72,8 @@ impl Node {
         match to {
             Asker::Local(id) => self.answer(id, answer),
             Asker::Remote(node, id) => {
-                let message = Message::Answer { id, answer };
-                // Only a job with a huge parameter table can be too large; its watcher gets the reason, not silence.
-                let message = match control::encode(&message) {
-                    Ok(_) => message,
-                    Err(error) => Message::Answer { id, answer: Err(QueryError::Invalid(error.to_string())) },
-                };
-                self.ports.network.send(node, message);
+                let answer = answer.map(fit_into_message);
+                self.ports.network.send(node, Message::Answer { id, answer });
             }
         }
     }
@@ -166,10 +160,20 @@ impl Node {
     fn load_spec(&self, job: JobId, hash: BlobHash, holders: Vec<NodeId>) {
         let ports = self.ports.clone();
         tokio::spawn(async move {
-            let spec = fetch_spec(&ports, hash, holders).await;
+            let spec = specs::fetch(&*ports.fetcher, &ports.blobs, hash, holders).await;
             ports.handle.tell(Event::Store(StoreEvent::SpecLoaded { job, spec })).await;
         });
     }
+}
+
+/// Only a job with a huge parameter table can be too large. Whoever needs its values fetches the specification's blob.
+fn fit_into_message(answer: Answer) -> Answer {
+    let Answer::Job(mut detail) = answer else { return answer };
+    let bytes = postcard::to_stdvec(&*detail.spec).expect("plain data always encodes").len();
+    if bytes > INLINE_SPEC_BYTES {
+        detail.spec = Arc::new(detail.spec.outline());
+    }
+    Answer::Job(detail)
 }
 
 /// Brings a manifest and every file that it names.
@@ -181,22 +185,4 @@ async fn fetch_tree(ports: &Ports, manifest: BlobHash, holders: Vec<NodeId>) -> 
     let hashes: BTreeSet<_> = manifest.files.iter().map(|file| file.hash).collect();
     let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
     fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await
-}
-
-/// Brings, reads and checks a specification.
-async fn fetch_spec(ports: &Ports, hash: BlobHash, holders: Vec<NodeId>) -> Result<Arc<JobSpec>, String> {
-    ports.fetcher.fetch(hash, holders).await?;
-    let path = ports.blobs.path(hash).ok_or("it vanished from the store")?;
-    tokio::task::spawn_blocking(move || {
-        let size = std::fs::metadata(&path).map_err(|error| error.to_string())?.len();
-        if size > MAX_SPEC_BYTES as u64 {
-            return Err(format!("a specification of {size} bytes"));
-        }
-        let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
-        let spec: JobSpec = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
-        control::validate_spec(&spec).map_err(|error| error.to_string())?;
-        Ok(Arc::new(spec))
-    })
-    .await
-    .map_err(|error| error.to_string())?
 }

@@ -3,6 +3,13 @@
 //! Adapters (`net`, `store`, `worker`, `gpu`) implement these traits and know nothing of each other or of `logic`; `app`
 //! puts them together. Every method that is not `async` returns at once and never blocks the node's loop, except where
 //! its text says otherwise.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | the traits and the events |
+//! | `specs` | fetching a specification through them |
+
+pub mod specs;
 
 use crate::{
     types::{

@@ -27,8 +27,10 @@ pub const MAX_RESULT_BYTES: usize = 64 << 10;
 pub const MAX_OUTPUT_FILES: usize = 4096;
 /// Messages waiting for one peer; past this the connection is dropped and resynchronised.
 pub const PEER_QUEUE: usize = 4096;
+/// Tasks under one digest of a replica's summary.
+pub const SUMMARY_CHUNK: usize = 1024;
 /// Jobs remembered by a node.
-pub const MAX_JOBS: usize = 4096;
+pub const MAX_JOBS: usize = 16_384;
 /// Job heads in one message.
 pub const HEADS_BATCH: usize = 128;
 /// Copies of a job's state: its coordinator's and two more.

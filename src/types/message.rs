@@ -31,6 +31,8 @@ pub struct Summary {
     pub done: Vec<u8>,
     /// Tasks that are not done, with how often they failed.
     pub failed: Vec<(TaskIndex, u32)>,
+    /// A hash of the done keys of each `SUMMARY_CHUNK` tasks: replicas that hold different results for a task notice.
+    pub digests: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -40,6 +40,11 @@ impl Predicate {
     pub fn eval(&self, node: &NodeInfo) -> bool {
         self.0.eval(node)
     }
+
+    /// Whether it says anything about GPUs, which a node knows later than the rest of itself.
+    pub fn concerns_gpus(&self) -> bool {
+        self.0.concerns_gpus()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -127,7 +132,21 @@ impl Expr {
     }
 }
 
+impl Expr {
+    fn concerns_gpus(&self) -> bool {
+        match self {
+            Self::Any(exprs) | Self::All(exprs) => exprs.iter().any(Self::concerns_gpus),
+            Self::Not(expr) => expr.concerns_gpus(),
+            Self::Test { field, .. } | Self::In { field, .. } => field.is_of_gpus(),
+        }
+    }
+}
+
 impl Field {
+    fn is_of_gpus(&self) -> bool {
+        matches!(self, Self::Gpus | Self::GpuMemory | Self::GpuName | Self::GpuVendor | Self::GpuDriver)
+    }
+
     fn test(&self, node: &NodeInfo, op: Op, value: &Literal) -> bool {
         let any_gpu = |test: &dyn Fn(&Gpu) -> bool| counted_gpus(node).any(test);
         match self {

@@ -137,7 +137,15 @@ pub struct MemberLine {
 pub struct JobDetail {
     pub head: JobHead,
     pub progress: Progress,
+    /// Its outline, if the whole is too large for a message and another node was asked.
     pub spec: Arc<JobSpec>,
+}
+
+impl JobDetail {
+    /// The parameters of every task are there.
+    pub fn is_whole(&self) -> bool {
+        self.spec.task_count() == u64::from(self.head.tasks)
+    }
 }
 
 /// Where a task's output is.

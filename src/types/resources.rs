@@ -60,6 +60,17 @@ impl Resources {
         }
     }
 
+    /// At most what `limit` has of each.
+    pub fn at_most(&self, limit: &Resources) -> Resources {
+        let named = self.named_milli.iter().map(|(name, amount)| (name.clone(), (*amount).min(limit.named(name))));
+        Resources {
+            cpu_milli: self.cpu_milli.min(limit.cpu_milli),
+            memory_bytes: self.memory_bytes.min(limit.memory_bytes),
+            gpu_milli: self.gpu_milli.min(limit.gpu_milli),
+            named_milli: named.collect(),
+        }
+    }
+
     /// How many times `need` fits into `self` at once. Needs of nothing are bounded by one per hundredth of a core.
     pub fn slots(&self, need: &Resources) -> u32 {
         let mut slots = u64::from(self.cpu_milli) / u64::from(need.cpu_milli.max(10));

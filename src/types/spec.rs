@@ -130,6 +130,12 @@ impl JobSpec {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
+    /// The same without the values of its parameters, which may be more than a message holds. It has no tasks.
+    pub fn outline(&self) -> Self {
+        let columns = self.params.names().into_iter().map(str::to_string).collect();
+        Self { params: ParamSpace::Rows { columns, cells: Vec::new() }, ..self.clone() }
+    }
+
     /// The parameters of a task.
     pub fn task_params(&self, task: TaskIndex) -> Params {
         self.params.get(u64::from(task / self.repeat.max(1)))

@@ -1,7 +1,7 @@
 //! A job between its file and its submission. Knows which files it needs, not how they are stored: the caller stores
 //! each upload, and gets the manifest and then the specification.
 
-use crate::types::{BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec};
+use crate::types::{BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec, predicate::Predicate};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -50,6 +50,11 @@ pub struct Submission {
 }
 
 impl PlannedJob {
+    /// Whether which GPUs there are decides if a node can run it.
+    pub fn concerns_gpus(&self) -> bool {
+        self.work.resources.gpu_milli > 0 || Predicate::parse(&self.place).is_ok_and(|place| place.concerns_gpus())
+    }
+
     pub fn task_count(&self) -> u64 {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }

@@ -6,6 +6,7 @@
 //! | `cluster` | nodes: start, kill, restart, ask |
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `netns` | network namespaces on a bridge: cut links, partitions |
+//! | `terminal` | a command on a pseudo-terminal |
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
@@ -13,6 +14,7 @@
 pub mod cluster;
 pub mod job;
 pub mod netns;
+pub mod terminal;
 
 use std::{
     fs,

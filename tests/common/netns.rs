@@ -74,7 +74,7 @@ impl Lab {
         let [left, right] = ports;
         let rules = format!(
             "table bridge lab {{ chain cut {{ type filter hook forward priority 0; policy accept;\n\
-             iifname {left} oifname {right} drop\niifname {right} oifname {left} drop\n}} }}"
+             iifname {left} oifname {right} drop\niifname {right} oifname {left} drop\n}}\n}}\n"
         );
         let parted = self.nft(&rules);
         if let Err(why) = &parted {

@@ -1,8 +1,12 @@
 //! What goes wrong, and how often: drawn anew for every seed, so that some runs know one kind of fault only.
 
 use crate::world::{Event, World};
+use nodectl::types::Time;
 use rand::{RngExt, rngs::StdRng};
 use std::{collections::BTreeSet, time::Duration};
+
+/// By now the cluster has formed, and whatever was submitted to a lonely node has its copies.
+const SETTLED: Time = Time(8_000_000);
 
 #[derive(Debug, Default)]
 pub struct Faults {
@@ -47,6 +51,16 @@ impl Faults {
             only_crashes: false,
             nodes,
         };
+        if faults.wipes {
+            // Two copies survive the loss of a disk only while both are where they should be.
+            faults = Self {
+                longest_delay_us: 3_000,
+                task_failure: faults.task_failure,
+                wipes: true,
+                nodes,
+                ..Self::default()
+            };
+        }
         let other = faults.partitions || faults.one_way || faults.pauses || faults.wipes || faults.link_resets;
         let slow = faults.longest_delay_us > 10_000;
         faults.only_crashes = !other && !faults.clock_jumps && !slow && faults.loss == 0.0;
@@ -78,7 +92,7 @@ impl World {
         let victim = self.rng.random_range(0..nodes);
         match self.rng.random_range(0..7) {
             0 | 1 if self.faults.crashes => self.crash_for_a_while(victim),
-            2 if self.faults.wipes && !self.faults.wiped => self.wipe(victim),
+            2 if self.faults.wipes && !self.faults.wiped && self.now > SETTLED => self.wipe(victim),
             3 if self.faults.partitions => self.partition(),
             4 if self.faults.one_way => {
                 let other = self.rng.random_range(0..nodes);

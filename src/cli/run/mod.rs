@@ -30,7 +30,7 @@ use super::{
 use crate::{
     app::{self, StartedNode, settings::Settings},
     http::{Client, ClientError, socket_path},
-    workloads::job_file,
+    workloads::{PlannedJob, job_file},
 };
 use follow::Followed;
 use interrupt::Policy;
@@ -46,7 +46,12 @@ struct Plan {
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
 pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let jobs = job_file::load(&args.job_file)?;
-    let (client, own) = connect(settings, args.detach).await?;
+    let (client, mut own) = connect(settings, args.detach).await?;
+    if let Some(node) = &mut own
+        && jobs.iter().any(PlannedJob::concerns_gpus)
+    {
+        node.gpus_known().await;
+    }
     let ended = submit_and_follow(&client, args, jobs, own.is_some()).await;
     stop(own).await;
     ended
@@ -74,7 +79,7 @@ async fn stop(own: Option<StartedNode>) {
 async fn submit_and_follow(
     client: &Client,
     args: RunArgs,
-    jobs: Vec<crate::workloads::PlannedJob>,
+    jobs: Vec<PlannedJob>,
     solo: bool,
 ) -> Result<Exit, CliError> {
     let output = output::choose(args.follow.list);

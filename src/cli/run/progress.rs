@@ -21,9 +21,11 @@ pub enum Progress {
 
 impl Progress {
     pub fn choose(quiet: bool) -> Self {
-        match (quiet, std::io::stderr().is_terminal()) {
+        let bars = MultiProgress::new();
+        // Hidden on a terminal too that cannot move its cursor (TERM=dumb, or none).
+        match (quiet, std::io::stderr().is_terminal() && !bars.is_hidden()) {
             (true, _) => Self::Silent,
-            (false, true) => Self::Bars(MultiProgress::new()),
+            (false, true) => Self::Bars(bars),
             (false, false) => Self::Lines,
         }
     }

@@ -390,6 +390,19 @@ impl Coordinator {
         self.reopen(record.task);
     }
 
+    /// Why nothing of the job can start at present, in words.
+    pub(super) fn stands_still(&self, core: &Core) -> Option<String> {
+        self.waits_for(core).or_else(|| self.held_back()).or_else(|| self.lacks_nodes(core))
+    }
+
+    /// No node that is here could run it.
+    fn lacks_nodes(&self, core: &Core) -> Option<String> {
+        let members = core.members.alive();
+        let mut known = members.iter().filter_map(|node| core.members.info(*node));
+        let is_idle = self.active.is_empty() && self.results.is_empty();
+        (is_idle && known.all(|info| self.objection(info).is_some())).then(|| "a node that can run it".into())
+    }
+
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
     pub(super) fn held_back(&self) -> Option<String> {
         match self.hold.as_ref()? {

@@ -139,7 +139,9 @@ impl Coordinator {
             spec,
         };
         if !recover {
-            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone())]);
+            // In one write: a journal begins with the specification, and a head without one is worth nothing.
+            core.directory.merge(head.clone());
+            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone()), Keep::Head(head.clone())]);
             let submitter = vec![head.submitter];
             coordinator.inputs = coordinator.spec.work.inputs.map(|manifest| core.fetch_tree(manifest, submitter));
         }

@@ -179,7 +179,7 @@ impl Coordinator {
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
             rate_milli: self.progress.rate_milli(core.mono()),
-            waiting_for: if head.phase.is_ended() { None } else { self.waits_for(core).or_else(|| self.held_back()) },
+            waiting_for: if head.phase.is_ended() { None } else { self.stands_still(core) },
             nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
         }
     }
@@ -192,35 +192,50 @@ impl Coordinator {
     }
 
     pub fn list(&self, core: &Core, lattice: &Lattice, filter: TaskFilter, offset: u32, limit: u32) -> Answer {
-        let matches = |line: &TaskLine| match filter {
-            TaskFilter::All => true,
-            TaskFilter::Pending => matches!(line.state, TaskState::Pending | TaskState::Queued),
-            TaskFilter::Running => line.state == TaskState::Running,
-            TaskFilter::Done => line.state == TaskState::Done,
-            TaskFilter::Failed => line.state == TaskState::Failed,
+        let head = self.head(core);
+        let (failure_limit, cancelled) = (self.failure_limit(core), head.phase == Phase::Cancelled);
+        let matches = |task: &TaskIndex| {
+            let state = self.state(lattice, *task, failure_limit, cancelled);
+            match filter {
+                TaskFilter::All => true,
+                TaskFilter::Pending => matches!(state, TaskState::Pending | TaskState::Queued),
+                TaskFilter::Running => state == TaskState::Running,
+                TaskFilter::Done => state == TaskState::Done,
+                TaskFilter::Failed => state == TaskState::Failed,
+            }
         };
-        let limit = limit.min(4096) as usize;
-        let all = (0..lattice.tasks()).map(|task| self.line(core, lattice, task));
+        let page = limit.min(4096);
+        if filter == TaskFilter::All {
+            let total = lattice.tasks();
+            let shown = offset.min(total)..offset.saturating_add(page).min(total);
+            return Answer::Tasks { lines: shown.map(|task| self.line(core, lattice, task)).collect(), total };
+        }
         let (mut lines, mut total) = (Vec::new(), 0);
-        for line in all.filter(matches) {
-            if total >= offset && lines.len() < limit {
-                lines.push(line);
+        for task in (0..lattice.tasks()).filter(matches) {
+            if total >= offset && (lines.len() as u32) < page {
+                lines.push(self.line(core, lattice, task));
             }
             total += 1;
         }
         Answer::Tasks { lines, total }
     }
 
-    fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
+    fn state(&self, lattice: &Lattice, task: TaskIndex, failure_limit: u32, cancelled: bool) -> TaskState {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
-        let state = match (lattice.cell(task), active) {
+        match (lattice.cell(task), active) {
             (Cell::Done { .. }, _) => TaskState::Done,
             (_, Some(active)) if active.started.is_some() => TaskState::Running,
             (_, Some(_)) => TaskState::Queued,
-            (Cell::Failed(count), None) if count >= self.failure_limit(core) => TaskState::Failed,
-            _ if self.head(core).phase == Phase::Cancelled => TaskState::Cancelled,
+            (Cell::Failed(count), None) if count >= failure_limit => TaskState::Failed,
+            _ if cancelled => TaskState::Cancelled,
             _ => TaskState::Pending,
-        };
+        }
+    }
+
+    fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
+        let active = self.active.get(&task).and_then(|attempts| attempts.first());
+        let cancelled = self.head(core).phase == Phase::Cancelled;
+        let state = self.state(lattice, task, self.failure_limit(core), cancelled);
         let running = active.and_then(|active| active.started).map(|started| core.mono() - started);
         TaskLine {
             task,
@@ -260,7 +275,7 @@ impl Coordinator {
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
-            (Phase::Failed, ..) => format!("ended with {} failed tasks", progress.failed),
+            (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
             _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
         };

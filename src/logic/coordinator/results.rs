@@ -251,6 +251,10 @@ impl Coordinator {
         let limit = self.failure_limit(core);
         let was_done = lattice.is_done(record.task);
         if !lattice.merge(record) || was_done {
+            // Known already, by another way: only what was held back for it goes on.
+            if !lattice.is_done(record.task) && lattice.failures(record.task) < limit {
+                self.reopen(record.task);
+            }
             return;
         }
         self.progress.record(core.mono(), record);

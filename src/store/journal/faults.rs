@@ -124,6 +124,19 @@ fn a_full_disk_is_told_with_the_path_and_a_retry_is_clean() {
 }
 
 #[test]
+fn nothing_takes_the_place_of_a_specification_that_found_no_room() {
+    let (_dir, faults, store, mut events) = faulty();
+    faults.short_write.store(1, Ordering::SeqCst);
+    store.append(JOB, vec![spec()], 1);
+    assert!(persisted(&mut events).1.unwrap_err().contains("No space left"));
+    store.append(JOB, vec![task(0, 1)], 2);
+    assert!(persisted(&mut events).1.unwrap_err().contains("specification"));
+    store.append(JOB, vec![spec(), task(0, 1)], 3);
+    assert_eq!(persisted(&mut events), (3, Ok(())));
+    assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
+}
+
+#[test]
 fn a_half_frame_that_cannot_be_cut_off_at_once_is_cut_off_later() {
     let (_dir, faults, store, mut events) = faulty();
     store.append(JOB, vec![spec()], 1);

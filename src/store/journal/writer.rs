@@ -118,6 +118,13 @@ struct Addition {
     appends: Vec<Append>,
 }
 
+impl Addition {
+    fn begins_with_spec(&self) -> bool {
+        let first = self.appends.iter().flat_map(|append| &append.records).next();
+        matches!(first, Some(Record::Spec(_)))
+    }
+}
+
 /// A ticket and what became of it.
 type Report = (u64, Result<(), String>);
 
@@ -172,6 +179,10 @@ impl Writer {
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
         open.used = self.group;
         let mut buffer = Vec::new();
+        if open.end <= frame::HEADER_BYTES as u64 && !addition.begins_with_spec() {
+            // After a failed append of the specification: what follows it must not take its place.
+            return Err(io::Error::other("the job's specification is not written yet"));
+        }
         if open.end == 0 {
             buffer.extend_from_slice(&frame::header(job));
         }

@@ -67,6 +67,13 @@ fn any_gpu_may_satisfy_and_cpu_drivers_do_not_count() {
 }
 
 #[test]
+fn what_concerns_gpus_is_known() {
+    let concerns = |text: &str| Predicate::parse(text).unwrap().concerns_gpus();
+    assert!(concerns("name == 'a' or not (gpu.memory >= 8 GiB)") && concerns("gpus in [1, 2]"));
+    assert!(!concerns("labels.gpu == 'yes' and cores > 2") && !concerns(""));
+}
+
+#[test]
 fn a_missing_label_satisfies_nothing() {
     assert!(!holds("labels.none == x"));
     assert!(!holds("labels.none != x"));

@@ -39,7 +39,7 @@ fn membership() -> Vec<Message> {
 }
 
 fn replication() -> Vec<Message> {
-    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)] };
+    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)], digests: vec![u64::MAX] };
     vec![
         Message::Offer { head: head(), spec: Some(Arc::new(spec())) },
         Message::Offer { head: head(), spec: None },
