@@ -76,6 +76,9 @@ fn cluster(lab: Option<Lab>) -> Cluster {
 }
 
 fn series(mut cluster: Cluster, death: Death, victim: Victim, trials: usize, most: f64, reference: &str) {
+    if trials == 0 {
+        return;
+    }
     let results: Vec<Trial> = (0..trials).map(|_| trial(&mut cluster, death, victim)).collect();
     let who = if victim == Victim::Worker { "worker" } else { "coordinator" };
     let how = if death == Death::Kill { "killed" } else { "cut off" };

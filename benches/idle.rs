@@ -39,10 +39,12 @@ fn real(seconds: usize) {
 
 /// The core alone, over a network that only counts.
 fn simulated() {
-    let sent: Vec<f64> = FLEETS.iter().map(|nodes| Fleet::join(*nodes).bytes_per_node_and_second()).collect();
-    for (nodes, bytes) in FLEETS.iter().zip(&sent) {
-        report::value(&format!("sent by each of {nodes} simulated nodes"), *bytes, "B/s", "");
-    }
+    let measure = |nodes: &usize| {
+        let bytes = Fleet::join(*nodes).bytes_per_node_and_second();
+        report::value(&format!("sent by each of {nodes} simulated nodes"), bytes, "B/s", "");
+        bytes
+    };
+    let sent: Vec<f64> = FLEETS.iter().map(measure).collect();
     let what = format!("{} nodes against {}: bytes a node sends", FLEETS[2], FLEETS[0]);
     report::bar(&what, sent[2] / sent[0], GROWTH, "×", "");
 }

@@ -13,11 +13,15 @@ use std::{
 const LATENCY: Duration = Duration::from_micros(500);
 /// Between the starts of two nodes.
 const ARRIVALS: Duration = Duration::from_millis(10);
+/// Between two members' hearing of each other and their connection: by then news have gone around, and nobody has to
+/// introduce itself to everybody. Joining is not what is measured here.
+const DIALING: Duration = Duration::from_secs(5);
 /// After the last start: news have gone around, periodic work has begun.
 const SETTLING: Duration = Duration::from_secs(40);
 /// Twice the longest period of the protocol.
 const MEASURED: Duration = Duration::from_secs(60);
 
+#[expect(clippy::large_enum_variant, reason = "most events are messages, and each is moved twice")]
 enum Event {
     Start(usize),
     Deliver { from: usize, to: usize, message: Message },
@@ -83,7 +87,7 @@ impl Fleet {
                 let effects = self.nodes[number].start();
                 self.follow(number, effects);
                 // Whoever was there first is found by a beacon.
-                self.connect(number, 0);
+                self.connect(number, 0, LATENCY);
             }
             Event::Deliver { from, to, message } => self.tell(to, Input::Message { from: id(from), message }),
             Event::Connected { node, peer } => self.tell(node, Input::PeerUp(id(peer))),
@@ -105,7 +109,7 @@ impl Fleet {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => self.send(number, to, message),
-                Effect::Connect { peer, .. } => self.connect(number, self.numbers[&peer]),
+                Effect::Connect { peer, .. } => self.connect(number, self.numbers[&peer], DIALING),
                 _ => {}
             }
         }
@@ -126,10 +130,10 @@ impl Fleet {
         self.after(LATENCY, Event::Deliver { from, to, message });
     }
 
-    fn connect(&mut self, node: usize, peer: usize) {
+    fn connect(&mut self, node: usize, peer: usize, delay: Duration) {
         if node != peer && self.links.insert((node.min(peer), node.max(peer))) {
-            self.after(LATENCY, Event::Connected { node, peer });
-            self.after(LATENCY, Event::Connected { node: peer, peer: node });
+            self.after(delay, Event::Connected { node, peer });
+            self.after(delay, Event::Connected { node: peer, peer: node });
         }
     }
 

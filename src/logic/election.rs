@@ -358,11 +358,12 @@ impl State {
         }
     }
 
-    /// At once, if everyone who may know more of the job is here. A node that just started cannot know that they are not
-    /// about to come back, too, and gives them time.
+    /// At once, if everyone who may know more of the job is here, or was and is lost. Of the others, a node that just
+    /// started cannot know that they are not about to come back, too, and gives them time.
     fn earliest_claim(&self, job: JobId) -> Time {
         let head = self.core.directory.get(job).expect("turn_to_claim() found it");
-        let complete = head.replicas.iter().chain([&head.holder]).all(|node| self.core.members.is_alive(*node));
+        let is_accounted_for = |node: &NodeId| self.core.members.is_alive(*node) || self.core.members.was_lost(*node);
+        let complete = head.replicas.iter().chain([&head.holder]).all(is_accounted_for);
         let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
         (self.core.started + patience).max(self.core.mono())
     }

@@ -207,6 +207,11 @@ impl Members {
         self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
     }
 
+    /// Members found it dead, and it has not come back since.
+    pub fn was_lost(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.declared_down)
+    }
+
     /// Alive and reachable by message now.
     pub fn is_reachable(&self, node: NodeId) -> bool {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive && peer.connected)
@@ -264,8 +269,7 @@ impl Members {
         if outcome.changes.is_empty() && !outcome.renamed {
             return;
         }
-        let is_news =
-            |member: &Member| outcome.renamed || outcome.changes.iter().any(|change| *change == Change::Up(member.id));
+        let is_news = |member: &Member| outcome.renamed || outcome.changes.contains(&Change::Up(member.id));
         for member in self.swim.iter_members().map(foca::Member::id).filter(|member| is_news(member)) {
             self.peers.entry(member.id).or_default().addrs = member.addrs.clone();
         }

@@ -130,6 +130,7 @@ fn the_help_names_every_command() {
       init         Writes a commented job file that runs as it is
       doctor       Finds out what is wrong here and says what to do; exits with 1 if something does not
                    work
+      bench        Measures what this machine can do
       config       The settings in effect
       completions  Prints a completion script for a shell
       man          Prints the manual page, or writes all pages into a directory
