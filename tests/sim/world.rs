@@ -335,6 +335,9 @@ impl World {
         if self.nodes[node].life != life {
             return;
         }
+        // Like the real one, a journal begins with the specification or not at all.
+        let begins = matches!(records.first(), Some(Keep::Spec(_))) || self.nodes[node].disk.contains_key(&job);
+        let fails = fails || !begins;
         let result = if fails { Err("no space left on device".to_string()) } else { Ok(()) };
         if !fails {
             self.nodes[node].disk.entry(job).or_default().extend(records);
