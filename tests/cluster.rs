@@ -262,7 +262,7 @@ fn a_job_of_many_rows_is_known_everywhere_with_its_parameters() {
         for result in done {
             let task = result["task"].as_u64().expect("a number");
             assert_eq!(result["params"]["i"], task, "{result}");
-            assert_eq!(stdout(result).trim(), format!("a text that makes the row longer {task}"));
+            assert_eq!(result["params"]["text"], format!("a text that makes the row longer {task}"));
         }
     }
 }

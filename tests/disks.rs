@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    LATER, SOON,
+    LATER,
     cluster::{Cluster, Discovery, both},
     job::{CountedJob, assert_all_squares, write_job},
     wait_until,
@@ -41,6 +41,8 @@ fn a_job_stands_still_while_its_coordinators_disk_is_full_and_then_goes_on() {
     cluster.wait_members(2);
     let gate = cluster.dir.path().join("gate");
     let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
+    // More than the journal's last page takes without a new one.
+    let wait = format!("{wait}; head -c 1500 /dev/zero | tr \"\\\\0\" x >&2");
     // Tasks have room where they run; the job's identity decides who coordinates it.
     let job = CountedJob::new(&cluster, "squares", 40, &wait, "where = \"name == 'n1'\"");
     let id = (0..64).map(|_| cluster.submit(0, &job.file)).find(|id| {
