@@ -4,11 +4,11 @@ mod common;
 
 use common::{
     LATER, SOON,
-    cluster::{Cluster, Discovery, both},
+    cluster::{Cluster, both},
     job::{CountedJob, assert_all_squares, read_results, run_to_end, stdout, write_job},
     processes_with, unique, wait_until,
 };
-use std::{fs, process::Command};
+use std::fs;
 
 #[test]
 fn three_nodes_see_each_other() {
@@ -242,44 +242,29 @@ fn uploaded_files_reach_the_tasks() {
     assert!(results.values().all(|result| stdout(result).starts_with("10 ")), "{results:?}");
 }
 
+/// A table of parameters that no message holds, seen from every node.
 #[test]
-fn a_full_disk_is_a_clear_error_and_the_node_lives_on() {
-    let Some(disk) = SmallDisk::new("4m") else { return };
-    let mut cluster = Cluster::empty(Discovery::Peers);
-    let dir = disk.path().to_str().expect("UTF-8").to_string();
-    std::os::unix::fs::symlink(&dir, cluster.dir.path().join("n0")).expect("writable");
-    cluster.add(&[]);
-    fs::write(disk.path().join("ballast"), vec![0; 3 << 20]).expect("there is room for it");
-    // Its specification alone is larger than what is left.
-    let rows: String = (0..40_000).map(|i| format!("{{\"i\": {i}, \"text\": \"{}\"}}\n", "x".repeat(40))).collect();
-    fs::write(cluster.dir.path().join("rows.jsonl"), rows).expect("writable");
-    let text = "name = \"big\"\ncommand = [\"true\"]\nparams = \"rows.jsonl\"\n";
-    let file = write_job(cluster.dir.path(), "big", text);
-    let output = cluster.run(0, &["run", "--detach", file.to_str().expect("UTF-8")]);
-    assert!(!output.status.success());
-    assert!(both(&output).contains("No space left"), "{}", both(&output));
-    fs::remove_file(disk.path().join("ballast")).expect("it was written");
-    let job = CountedJob::new(&cluster, "squares", 3, "true", "");
-    let id = cluster.submit(0, &job.file);
-    assert_eq!(cluster.wait_end(0, &id), "done");
-}
-
-#[test]
-fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
-    let mut cluster = Cluster::of(1);
-    let job = CountedJob::new(&cluster, "squares", 10, "true", "");
-    let id = cluster.submit(0, &job.file);
-    assert_eq!(cluster.wait_end(0, &id), "done");
-    cluster.kill9(0);
-    let journal = cluster.data_dir(0).join("jobs").join(&id).join("journal");
-    let mut bytes = fs::read(&journal).expect("a journal");
-    bytes.extend_from_slice(&[0xff; 37]);
-    fs::write(&journal, &bytes).expect("writable");
-    cluster.restart(0);
-    assert_eq!(cluster.wait_end(0, &id), "done");
-    assert_all_squares(&cluster.results(0, &id), 10);
-    assert!(cluster.log(0).contains("journal"), "the damage is not told");
-    assert!(job.executions().values().all(|count| *count == 1));
+fn a_job_of_many_rows_is_known_everywhere_with_its_parameters() {
+    let cluster = Cluster::of(2);
+    let rows: String = (0..300_000).map(|i| format!("{i},a text that makes the row longer {i}\n")).collect();
+    fs::write(cluster.dir.path().join("rows.csv"), format!("i,text\n{rows}")).expect("writable");
+    let text = "name = \"rows\"\ncommand = [\"echo\", \"{text}\"]\nparams = \"rows.csv\"\nspeculate = false\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "rows", text));
+    for node in 0..2 {
+        cluster.wait_done(node, &id, 20, LATER);
+    }
+    cluster.ok(0, &["cancel", &id]);
+    for node in 0..2 {
+        assert_eq!(cluster.wait_end(node, &id), "cancelled");
+        let results = cluster.results(node, &id);
+        let done: Vec<_> = results.values().filter(|result| result["status"] == "done").collect();
+        assert!(done.len() >= 20, "{} results", done.len());
+        for result in done {
+            let task = result["task"].as_u64().expect("a number");
+            assert_eq!(result["params"]["i"], task, "{result}");
+            assert_eq!(result["params"]["text"], format!("a text that makes the row longer {task}"));
+        }
+    }
 }
 
 fn find_file(dir: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
@@ -288,37 +273,4 @@ fn find_file(dir: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .find_map(|path| if path.is_dir() { find_file(&path, name) } else { path.ends_with(name).then_some(path) })
-}
-
-/// A file system of a few megabytes, gone when dropped.
-struct SmallDisk {
-    dir: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn new(size: &str) -> Option<Self> {
-        let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(dir.path())
-            .output();
-        match mount {
-            Ok(output) if output.status.success() => Some(Self { dir }),
-            other => {
-                eprintln!("SKIPPED: a small disk cannot be mounted here: {other:?}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &std::path::Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a node that is still dying may have files open.
-        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).output();
-    }
 }

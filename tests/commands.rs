@@ -160,7 +160,9 @@ fn a_task_that_runs_too_long_or_writes_too_much_is_stopped_and_says_so() {
     let late = format!("name = \"late\"\ncommand = [\"sleep\", \"{nap}\"]\ntimeout = \"200 ms\"\nretries = 0\n");
     let bomb = "name = \"bomb\"\ncommand = [\"sh\", \"-c\", \"head -c 50000000 /dev/zero > big.bin\"]\n\
                 outputs = [\"big.bin\"]\noutput_limit = \"1 MiB\"\nretries = 0\n";
-    for (name, text, told) in [("late", late.as_str(), "timeout of 200 ms"), ("bomb", bomb, "limit of 1.0 MiB")] {
+    for (name, text, told) in
+        [("late", late.as_str(), "ran longer than its timeout"), ("bomb", bomb, "limit of 1.0 MiB")]
+    {
         let file = write_job(cluster.dir.path(), name, text);
         let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join(name));
         assert_eq!(code, Some(1), "{output}");

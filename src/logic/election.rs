@@ -9,24 +9,19 @@ use super::{
     Effect, State,
     coordinator::{Coordinator, is_worth_storing},
     core::Core,
-    io::{Asker, Keep},
+    io::Keep,
     lattice::Lattice,
     rank,
     timers::Timer,
 };
-use crate::types::{
-    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Phase, QueryError, TaskRecord, Time, limits,
-    message::Summary,
-};
+use crate::types::{JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits, message::Summary};
 use rand::RngExt;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// How long the next candidate waits for the one before it.
 const TURN: Duration = Duration::from_millis(700);
 /// A node that just started waits this long for the others who held a job before it claims it from its own disk.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
-/// How long a submission waits for the coordinator it chose.
-const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 
 /// The state of a job as this node keeps it.
 pub struct Copy {
@@ -49,14 +44,6 @@ struct Promise {
     keep: Vec<Keep>,
     /// The write waits for blobs.
     fetching: bool,
-}
-
-/// A job on its way to its first coordinator.
-pub struct Submission {
-    spec: Arc<JobSpec>,
-    asker: Asker,
-    tried: BTreeSet<NodeId>,
-    tries: u64,
 }
 
 impl Copy {
@@ -82,103 +69,6 @@ impl State {
                 }
             }
         }
-    }
-
-    /// A user's job: chosen, numbered and offered to the member that ranks first for it.
-    pub(super) fn submit(&mut self, asker: Asker, spec: Arc<JobSpec>) {
-        if let Err(problem) = self.check_spec(&spec) {
-            return self.core.answer(asker, Err(problem));
-        }
-        let job = JobId(self.core.rng.random());
-        self.submissions.insert(job, Submission { spec, asker, tried: BTreeSet::new(), tries: 0 });
-        self.offer_submission(job);
-    }
-
-    fn check_spec(&self, spec: &JobSpec) -> Result<(), QueryError> {
-        if self.leaving {
-            return Err(QueryError::Leaving);
-        }
-        if self.core.directory.is_full() {
-            let limit = limits::MAX_JOBS;
-            return Err(QueryError::Invalid(format!(
-                "{limit} jobs are remembered; ended ones are forgotten after `jobs.keep`"
-            )));
-        }
-        let count = spec.task_count();
-        if count == 0 || count > limits::MAX_TASKS || spec.work.command.is_empty() {
-            return Err(QueryError::Invalid(format!("{count} tasks; 1 to {} are possible", limits::MAX_TASKS)));
-        }
-        let place = crate::types::predicate::Predicate::parse(&spec.place);
-        let place = place.map_err(|error| QueryError::Invalid(format!("`where`: {error}")))?;
-        if spec.wait_for_nodes {
-            return Ok(());
-        }
-        let members = self.core.members.alive();
-        let infos: Vec<_> = members.iter().filter_map(|node| self.core.members.info(*node)).collect();
-        let able = infos
-            .iter()
-            .any(|info| info.resources.fits(&spec.work.resources) && (spec.place.is_empty() || place.eval(info)));
-        if able {
-            return Ok(());
-        }
-        let lacking = infos.iter().filter_map(|info| info.resources.lacks(&spec.work.resources)).next();
-        let why = lacking.map_or_else(
-            || format!("no node satisfies `where = \"{}\"`", spec.place),
-            |lacking| format!("no node has enough {lacking}"),
-        );
-        Err(QueryError::Unsatisfiable(format!(
-            "{why} (`wait = true` accepts it all the same, for nodes that come later)"
-        )))
-    }
-
-    fn offer_submission(&mut self, job: JobId) {
-        let reachable = self.core.members.connected().into_iter().chain([self.core.me]);
-        let stays = |node: &NodeId| self.core.members.info(*node).is_some_and(|info| !info.draining);
-        let ranked = rank::ranked(job, reachable.filter(stays));
-        let Some(submission) = self.submissions.get_mut(&job) else { return };
-        let choice = ranked.iter().find(|node| !submission.tried.contains(node)).copied().unwrap_or(self.core.me);
-        // Every try claims a higher epoch than the one before, which may have been heard after all.
-        let tries = submission.tries;
-        submission.tries += 1;
-        submission.tried.insert(choice);
-        let spec = submission.spec.clone();
-        let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
-        let head = JobHead {
-            job,
-            name: spec.work.name.clone(),
-            spec: BlobHash::of(&bytes),
-            submitter: self.core.me,
-            submitted_ms: spec.submitted_ms,
-            epoch: 0,
-            holder: choice,
-            version: tries,
-            replicas: Vec::new(),
-            cancelled: false,
-            round: 0,
-            phase: Phase::Waiting,
-            tasks: spec.task_count() as u32,
-            done: 0,
-            failed: 0,
-            ended_ms: 0,
-        };
-        // Specifications too large for a message stay with us, and us they make the first coordinator.
-        let fits = bytes.len() <= limits::INLINE_SPEC_BYTES;
-        let to = if fits { choice } else { self.core.me };
-        let head = JobHead { holder: to, ..head };
-        self.core.send(to, Message::Offer { head, spec: Some(spec) });
-        self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
-    }
-
-    pub(super) fn resubmit(&mut self, job: JobId) {
-        if !self.submissions.contains_key(&job) {
-            return;
-        }
-        let claimed = self.core.directory.get(job).is_some_and(|head| self.core.members.is_alive(head.holder));
-        if claimed {
-            // It has a coordinator, which only lacks a replica as yet.
-            return self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
-        }
-        self.offer_submission(job);
     }
 
     /// Asked to keep a job's state, or, where nobody has claimed it yet, to coordinate it.
@@ -303,25 +193,6 @@ impl State {
             self.coordinators.iter().filter(|(_, c)| c.comes_after(head.job)).map(|(job, _)| *job).collect();
         self.touched.extend(followers);
         self.ask_again();
-    }
-
-    /// A submission is safe once its coordinator and a replica have it, or the one node that there is.
-    fn answer_submission(&mut self, head: &JobHead) {
-        let job = head.job;
-        let safe = head.epoch > 0 && (!head.replicas.is_empty() || !self.core.members.has_company());
-        if !safe || self.coordinators.get(&job).is_some_and(|coordinator| !coordinator.is_written()) {
-            return;
-        }
-        if let Some(submission) = self.submissions.remove(&job) {
-            self.core.answer(submission.asker, Ok(Answer::Submitted { job }));
-        }
-    }
-
-    /// The disk refuses a job that its user still waits for: the user decides what to do, the job does not linger.
-    fn refuse_submission(&mut self, job: JobId, error: &str) {
-        let Some(submission) = self.submissions.remove(&job) else { return };
-        self.core.answer(submission.asker, Err(QueryError::Storage(error.into())));
-        self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
     }
 
     /// A better claim than ours: hand over what we know.

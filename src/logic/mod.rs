@@ -12,6 +12,7 @@
 //! | `rank` | rendezvous hashing: who stands first for a job |
 //! | `directory` | the heads of all jobs |
 //! | `lattice` | what is known of a job's tasks |
+//! | `submission` | a user's job on its way to its first coordinator |
 //! | `election` | claiming jobs, yielding them, keeping copies of their state |
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
@@ -27,6 +28,7 @@ pub mod lattice;
 pub mod members;
 mod questions;
 pub mod rank;
+mod submission;
 #[cfg(test)]
 mod tests;
 pub mod timers;
@@ -34,10 +36,11 @@ pub mod timers;
 use self::{
     coordinator::Coordinator,
     core::Core,
-    election::{Copy, Submission},
+    election::Copy,
     executor::Executor,
     members::{Change, Members, Outcome},
     questions::Questions,
+    submission::Submission,
     timers::Timer,
 };
 use crate::types::{JobId, Message, NodeId, NodeInfo, Time, limits};

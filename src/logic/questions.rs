@@ -185,7 +185,7 @@ impl State {
         }
         self.touched.insert(job);
         let answer = match query {
-            Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice))),
+            Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice, asker))),
             Query::Tasks { filter, offset, limit, .. } => coordinator.list(core, lattice, filter, offset, limit),
             Query::Explain { task, .. } => Answer::Explanation(coordinator.explain(core, lattice, task)),
             Query::Retry { .. } => Answer::Retried { tasks: coordinator.retry(core, lattice) },

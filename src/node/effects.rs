@@ -72,7 +72,6 @@ impl Node {
         match to {
             Asker::Local(id) => self.answer(id, answer),
             Asker::Remote(node, id) => {
-                let answer = answer.map(fit_into_message);
                 self.ports.network.send(node, Message::Answer { id, answer });
             }
         }
@@ -164,16 +163,6 @@ impl Node {
             ports.handle.tell(Event::Store(StoreEvent::SpecLoaded { job, spec })).await;
         });
     }
-}
-
-/// Only a job with a huge parameter table can be too large. Whoever needs its values fetches the specification's blob.
-fn fit_into_message(answer: Answer) -> Answer {
-    let Answer::Job(mut detail) = answer else { return answer };
-    let bytes = postcard::to_stdvec(&*detail.spec).expect("plain data always encodes").len();
-    if bytes > INLINE_SPEC_BYTES {
-        detail.spec = Arc::new(detail.spec.outline());
-    }
-    Answer::Job(detail)
 }
 
 /// Brings a manifest and every file that it names.

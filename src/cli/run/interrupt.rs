@@ -1,7 +1,7 @@
 //! Ctrl-C, SIGTERM and `--timeout` while jobs are followed.
 //!
 //! On a terminal, Ctrl-C asks whether to detach, cancel or go on; a second one cancels at once. Without a terminal it
-//! cancels, and so does SIGTERM. With a node inside this process, nothing would run after a detach: it cancels and says so.
+//! cancels, and so does SIGTERM. While jobs are being submitted, it counts once they are; a second one gives up. With a node inside this process, nothing would run after a detach: it cancels and says so.
 
 use super::{Plan, follow::Followed, progress::Progress};
 use crate::{
@@ -56,16 +56,62 @@ enum Choice {
     GoOn,
 }
 
+/// What the user or the system may do to the command from its start: nothing that is submitted is ever left unattended.
+pub struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+    /// One came before there was anything to decide about.
+    pending: Option<SignalKind>,
+}
+
+impl Interrupts {
+    pub fn listen() -> Result<Self, CliError> {
+        let listen =
+            |kind| signal(kind).map_err(|source| CliError::File { doing: "listening for signals".into(), source });
+        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, pending: None })
+    }
+
+    /// Submits to the end, whoever interrupts; none if someone does so twice.
+    pub async fn submitting<T>(&mut self, submitting: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(submitting);
+        loop {
+            tokio::select! {
+                submitted = &mut submitting => return Some(submitted),
+                kind = self.next() => {
+                    if self.pending.replace(kind).is_some() {
+                        return None;
+                    }
+                    eprintln!("the submission is about to end; Ctrl-C again gives it up");
+                }
+            }
+        }
+    }
+
+    async fn next_or_pending(&mut self) -> SignalKind {
+        match self.pending.take() {
+            Some(kind) => kind,
+            None => self.next().await,
+        }
+    }
+
+    async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        }
+    }
+}
+
 /// Follows until the jobs end or someone interrupts.
 pub(super) async fn guard(
     client: &Client,
     jobs: &[Followed],
     plan: &Plan,
     progress: &Progress,
+    interrupts: &mut Interrupts,
     following: impl Future<Output = Result<Vec<RunSummary>, CliError>>,
 ) -> Result<Ended, CliError> {
-    let mut interrupts = listen(SignalKind::interrupt())?;
-    let mut terminations = listen(SignalKind::terminate())?;
     let expired = async {
         match plan.timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -80,8 +126,7 @@ pub(super) async fn guard(
                 eprintln!("the time is up: cancelling");
                 break false;
             }
-            _ = terminations.recv() => break true,
-            _ = interrupts.recv() => match decide(plan.policy, progress, &mut interrupts).await {
+            kind = interrupts.next_or_pending() => match decide(kind, plan.policy, progress, interrupts).await {
                 Choice::GoOn => {}
                 Choice::Cancel => break true,
                 Choice::Detach => {
@@ -100,12 +145,13 @@ pub(super) async fn guard(
             ))),
         },
         // Who interrupts a third time wants out.
-        _ = interrupts.recv() => Ok(Ended::Detached),
+        _ = interrupts.next() => Ok(Ended::Detached),
     }
 }
 
-async fn decide(policy: Policy, progress: &Progress, interrupts: &mut Signal) -> Choice {
+async fn decide(kind: SignalKind, policy: Policy, progress: &Progress, interrupts: &mut Interrupts) -> Choice {
     match policy {
+        _ if kind == SignalKind::terminate() => Choice::Cancel,
         Policy::Cancel => Choice::Cancel,
         Policy::Detach => Choice::Detach,
         Policy::CancelSolo => {
@@ -118,7 +164,7 @@ async fn decide(policy: Policy, progress: &Progress, interrupts: &mut Signal) ->
             });
             tokio::select! {
                 line = read_line() => choice(line.as_deref()),
-                _ = interrupts.recv() => Choice::Cancel,
+                _ = interrupts.next() => Choice::Cancel,
             }
         }
     }
@@ -158,10 +204,6 @@ fn tell_detached(jobs: &[Followed]) {
             job.id, job.name, job.id, job.id
         );
     }
-}
-
-fn listen(kind: SignalKind) -> Result<Signal, CliError> {
-    signal(kind).map_err(|source| CliError::File { doing: "listening for signals".into(), source })
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use crate::{
     workloads::{PlannedJob, job_file},
 };
 use follow::Followed;
-use interrupt::Policy;
+use interrupt::{Interrupts, Policy};
 use std::{path::PathBuf, time::Duration};
 
 /// What is done with the jobs that were submitted or named.
@@ -83,7 +83,10 @@ async fn submit_and_follow(
     solo: bool,
 ) -> Result<Exit, CliError> {
     let output = output::choose(args.follow.list);
-    let submitted = submit::submit(client, jobs, args.follow.into.as_deref()).await?;
+    let mut interrupts = Interrupts::listen()?;
+    let submitting = submit::submit(client, jobs, args.follow.into.as_deref());
+    let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
+    let submitted = submitted?;
     if args.detach || args.follow.list.quiet {
         for job in &submitted {
             print(&output.submitted(&job.id, &job.name))?;
@@ -94,7 +97,7 @@ async fn submit_and_follow(
         return Ok(Exit::Done);
     }
     let plan = Plan::new(&args.follow, solo);
-    follow_all(client, submitted, &plan).await
+    follow_all(client, submitted, &plan, interrupts).await
 }
 
 /// Follows a job as `run` does.
@@ -103,7 +106,7 @@ pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError>
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
     let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
     let solo = client.node().await?.solo;
-    follow_all(client, vec![followed], &Plan::new(&args.follow, solo)).await
+    follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
 
 /// `results --into`: what there is now, without waiting for more.
@@ -124,10 +127,16 @@ impl Plan {
     }
 }
 
-async fn follow_all(client: &Client, jobs: Vec<Followed>, plan: &Plan) -> Result<Exit, CliError> {
+async fn follow_all(
+    client: &Client,
+    jobs: Vec<Followed>,
+    plan: &Plan,
+    mut interrupts: Interrupts,
+) -> Result<Exit, CliError> {
     let progress = progress::Progress::choose(plan.list.quiet);
     let following = follow::follow_all(client, &jobs, &progress);
-    let (ends, interrupted) = match interrupt::guard(client, &jobs, plan, &progress, following).await? {
+    let (ends, interrupted) = match interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await?
+    {
         interrupt::Ended::Followed { ends, interrupted } => (ends, interrupted),
         interrupt::Ended::Detached => return Ok(Exit::Interrupted),
     };

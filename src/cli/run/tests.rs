@@ -150,7 +150,9 @@ async fn the_end_of_the_time_cancels() {
     let timeout = Some(Duration::from_millis(20));
     let plan = Plan { policy: Policy::Cancel, timeout, list: ListArgs::default() };
     let following = follow::follow_all(&node.client, &jobs, &Progress::Silent);
-    match interrupt::guard(&node.client, &jobs, &plan, &Progress::Silent, following).await.unwrap() {
+    let mut interrupts = Interrupts::listen().unwrap();
+    let guarded = interrupt::guard(&node.client, &jobs, &plan, &Progress::Silent, &mut interrupts, following);
+    match guarded.await.unwrap() {
         interrupt::Ended::Followed { ends, interrupted: false } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
         _ => panic!("not followed to the end"),
     }

@@ -8,7 +8,7 @@ use super::{Active, Coordinator, Hold};
 use crate::{
     logic::{core::Core, lattice::Lattice},
     types::{
-        Attempt, Message, NodeId, NodeInfo, TaskIndex,
+        Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex,
         limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
         message::Assignment,
         record::TaskRecord,
@@ -67,7 +67,7 @@ impl Coordinator {
         if candidates.is_empty() {
             return;
         }
-        let in_advance = self.prefetch_per_slot();
+        let in_advance = self.prefetch_per_slot(core);
         for advance in [0.0, in_advance] {
             self.fill(core, lattice, &mut candidates, advance);
         }
@@ -110,9 +110,12 @@ impl Coordinator {
         unsuitable.then(|| format!("it does not satisfy `where = \"{}\"`", self.spec.place))
     }
 
-    /// How many tasks a slot should have waiting, from how long they take.
-    fn prefetch_per_slot(&self) -> f64 {
-        self.progress.mean_duration().map_or(0.0, |mean| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5))
+    /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always one: a slot that
+    /// falls free would go to a job of lower priority that has one there.
+    fn prefetch_per_slot(&self, core: &Core) -> f64 {
+        let others = core.directory.iter().any(|head| head.job != self.job && head.phase == Phase::Running);
+        let hidden = |mean: Duration| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5);
+        self.progress.mean_duration().map_or(0.0, hidden).max(if others { 1.0 } else { 0.0 })
     }
 
     /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on

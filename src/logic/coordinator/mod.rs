@@ -90,6 +90,8 @@ pub struct Coordinator {
     job: JobId,
     epoch: u32,
     spec: Arc<JobSpec>,
+    /// The specification fits into a message; other nodes get a larger one as a blob.
+    is_inline: bool,
     place: Option<Predicate>,
     hold: Option<Hold>,
     /// Tasks below this have been ordered once or are in `again`.
@@ -122,6 +124,7 @@ impl Coordinator {
         let mut coordinator = Self {
             job: head.job,
             epoch: head.epoch,
+            is_inline: postcard::to_stdvec(&*spec).is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
             place: Predicate::parse(&spec.place).ok(),
             hold: None,
             fresh: 0,

@@ -13,7 +13,7 @@ use crate::{
         query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
     },
 };
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// Durations kept for the median.
 const SAMPLES: usize = 101;
@@ -184,11 +184,14 @@ impl Coordinator {
         }
     }
 
-    pub fn detail(&self, core: &Core, lattice: &Lattice) -> JobDetail {
+    /// All about the job. Another node gets no more of the specification than a message holds.
+    pub fn detail(&self, core: &Core, lattice: &Lattice, asker: Asker) -> JobDetail {
         let mut head = self.head(core).clone();
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(self.failure_limit(core));
-        JobDetail { head, progress: self.progress(core, lattice), spec: self.spec.clone() }
+        let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
+        let spec = if is_whole { self.spec.clone() } else { Arc::new(self.spec.outline()) };
+        JobDetail { head, progress: self.progress(core, lattice), spec }
     }
 
     pub fn list(&self, core: &Core, lattice: &Lattice, filter: TaskFilter, offset: u32, limit: u32) -> Answer {

@@ -6,7 +6,7 @@ use crate::{
     logic::{core::Core, io::Effect, lattice::Lattice, rank},
     types::{
         Message, NodeId, TaskIndex, TaskRecord, Time,
-        limits::{INLINE_SPEC_BYTES, JOB_REPLICAS, RECORD_BATCH},
+        limits::{JOB_REPLICAS, RECORD_BATCH},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -57,8 +57,7 @@ impl Coordinator {
 
     fn offer(&self, core: &mut Core, node: NodeId) {
         let head = self.head(core).clone();
-        let bytes = postcard::to_stdvec(&*self.spec).expect("plain data always encodes");
-        let spec = (bytes.len() <= INLINE_SPEC_BYTES).then(|| self.spec.clone());
+        let spec = self.is_inline.then(|| self.spec.clone());
         core.send(node, Message::Offer { head, spec });
     }
 

@@ -1,0 +1,158 @@
+//! Disks that are full, read-only or damaged, under real nodes: a clear error, the intact part is used, nothing lies.
+
+mod common;
+
+use common::{
+    LATER,
+    cluster::{Cluster, Discovery, both},
+    job::{CountedJob, assert_all_squares, write_job},
+    wait_until,
+};
+use std::{fs, path::Path, process::Command};
+
+#[test]
+fn a_full_disk_is_a_clear_error_and_the_node_lives_on() {
+    let Some(disk) = SmallDisk::new("4m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    disk.becomes_node(&cluster, 0);
+    cluster.add(&[]);
+    fs::write(disk.path().join("ballast"), vec![0; 3 << 20]).expect("there is room for it");
+    // Its specification alone is larger than what is left.
+    let rows: String = (0..40_000).map(|i| format!("{{\"i\": {i}, \"text\": \"{}\"}}\n", "x".repeat(40))).collect();
+    fs::write(cluster.dir.path().join("rows.jsonl"), rows).expect("writable");
+    let text = "name = \"big\"\ncommand = [\"true\"]\nparams = \"rows.jsonl\"\n";
+    let file = write_job(cluster.dir.path(), "big", text);
+    let output = cluster.run(0, &["run", "--detach", file.to_str().expect("UTF-8")]);
+    assert!(!output.status.success());
+    assert!(both(&output).contains("No space left"), "{}", both(&output));
+    fs::remove_file(disk.path().join("ballast")).expect("it was written");
+    let job = CountedJob::new(&cluster, "squares", 3, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+}
+
+#[test]
+fn a_job_stands_still_while_its_coordinators_disk_is_full_and_then_goes_on() {
+    let Some(disk) = SmallDisk::new("4m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    disk.becomes_node(&cluster, 0);
+    cluster.add(&[]);
+    cluster.add(&[]);
+    cluster.wait_members(2);
+    let gate = cluster.dir.path().join("gate");
+    let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
+    // More than the journal's last page takes without a new one.
+    let wait = format!("{wait}; head -c 1500 /dev/zero | tr \"\\\\0\" x >&2");
+    // Tasks have room where they run; the job's identity decides who coordinates it.
+    let job = CountedJob::new(&cluster, "squares", 40, &wait, "where = \"name == 'n1'\"");
+    let id = (0..64).map(|_| cluster.submit(0, &job.file)).find(|id| {
+        let found = cluster.coordinator(0, id) == Some(0);
+        if !found {
+            cluster.ok(0, &["cancel", id]);
+        }
+        found
+    });
+    let id = id.expect("n0 coordinates every second job");
+    fill(&disk.path().join("ballast"));
+    fs::write(&gate, "").expect("another disk");
+    wait_until(LATER, "explain tells of the disk", || {
+        let told = both(&cluster.run(0, &["explain", &id]));
+        told.contains("disk") && told.contains("No space left")
+    });
+    fs::remove_file(disk.path().join("ballast")).expect("it was written");
+    assert_eq!(cluster.wait_end(1, &id), "done");
+    assert_all_squares(&cluster.results(1, &id), 40);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let Some(disk) = SmallDisk::new("4m") else { return };
+    let cluster = Cluster::empty(Discovery::Peers);
+    disk.remount("ro");
+    let data_dir = disk.path().join("data");
+    let secret = cluster.dir.path().join("secret");
+    let output = cluster
+        .command(0)
+        .arg("--data-dir")
+        .arg(&data_dir)
+        .args(["join", "--secret-file"])
+        .arg(&secret)
+        .output()
+        .expect("nodectl starts");
+    assert!(!output.status.success());
+    let told = both(&output);
+    assert!(told.contains("Read-only") && told.contains(data_dir.to_str().expect("UTF-8")), "{told}");
+}
+
+#[test]
+fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
+    let mut cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 10, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    cluster.kill9(0);
+    let journal = cluster.data_dir(0).join("jobs").join(&id).join("journal");
+    let mut bytes = fs::read(&journal).expect("a journal");
+    bytes.extend_from_slice(&[0xff; 37]);
+    fs::write(&journal, &bytes).expect("writable");
+    cluster.restart(0);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), 10);
+    assert!(cluster.log(0).contains("journal"), "the damage is not told");
+    assert!(job.executions().values().all(|count| *count == 1));
+}
+
+/// Until not a byte more fits.
+fn fill(path: &Path) {
+    let mut bytes = Vec::new();
+    for size in [64 << 10, 4096, 1] {
+        while fs::write(path, vec![0; bytes.len() + size]).is_ok() {
+            bytes.resize(bytes.len() + size, 0);
+        }
+        fs::write(path, &bytes).expect("it fitted before");
+    }
+}
+
+/// A file system of a few megabytes, gone when dropped.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
+        let disk = Self { dir };
+        let mounted = disk.mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
+        if let Err(why) = &mounted {
+            eprintln!("SKIPPED: a small disk cannot be mounted here: {why}");
+        }
+        mounted.is_ok().then_some(disk)
+    }
+
+    fn mount(&self, arguments: &[&str]) -> Result<(), String> {
+        let output = Command::new("mount").args(arguments).arg(self.path()).output();
+        let output = output.map_err(|error| error.to_string())?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    }
+
+    fn remount(&self, option: &str) {
+        self.mount(&["-o", &format!("remount,{option}")]).expect("it was mounted by us");
+    }
+
+    /// A node that is yet to start will have its data here.
+    fn becomes_node(&self, cluster: &Cluster, number: usize) {
+        let data_dir = cluster.dir.path().join(format!("n{number}"));
+        std::os::unix::fs::symlink(self.path(), data_dir).expect("writable");
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a node that is still dying may have files open.
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).output();
+    }
+}
