@@ -13,12 +13,14 @@
 //! | `directory` | the heads of all jobs |
 //! | `lattice` | what is known of a job's tasks |
 //! | `submission` | a user's job on its way to its first coordinator |
-//! | `election` | claiming jobs, yielding them, keeping copies of their state |
+//! | `election` | claiming jobs and yielding them |
+//! | `copies` | keeping copies of jobs' state |
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
 //! | `questions` | finding who can answer a user |
 
 pub mod coordinator;
+pub mod copies;
 pub mod core;
 pub mod directory;
 pub mod election;
@@ -35,8 +37,8 @@ pub mod timers;
 
 use self::{
     coordinator::Coordinator,
+    copies::LocalCopy,
     core::Core,
-    election::Copy,
     executor::Executor,
     members::{Change, Members, Outcome},
     questions::Questions,
@@ -74,7 +76,7 @@ pub struct State {
     core: Core,
     config: Config,
     /// The jobs whose state this node keeps, as coordinator or replica.
-    copies: BTreeMap<JobId, Copy>,
+    copies: BTreeMap<JobId, LocalCopy>,
     coordinators: BTreeMap<JobId, Coordinator>,
     executor: Executor,
     questions: Questions,
@@ -255,7 +257,7 @@ impl State {
     }
 
     /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the turn.
-    fn with_coordinator(&mut self, job: JobId, action: impl FnOnce(&mut Coordinator, &mut Core, &mut Copy)) {
+    fn with_coordinator(&mut self, job: JobId, action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy)) {
         if let Some((coordinator, copy)) = pair(&mut self.coordinators, &mut self.copies, job) {
             action(coordinator, &mut self.core, copy);
             self.touched.insert(job);
@@ -263,7 +265,7 @@ impl State {
     }
 
     /// The same for messages that are meant for the claim of this epoch.
-    fn with_claim(&mut self, job: JobId, epoch: u32, action: impl FnOnce(&mut Coordinator, &mut Core, &mut Copy)) {
+    fn with_claim(&mut self, job: JobId, epoch: u32, action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy)) {
         if self.coordinators.get(&job).is_some_and(|coordinator| coordinator.epoch() == epoch) {
             self.with_coordinator(job, action);
         }
@@ -405,9 +407,9 @@ impl State {
 /// A job's coordinator together with its state.
 fn pair<'a>(
     coordinators: &'a mut BTreeMap<JobId, Coordinator>,
-    copies: &'a mut BTreeMap<JobId, Copy>,
+    copies: &'a mut BTreeMap<JobId, LocalCopy>,
     job: JobId,
-) -> Option<(&'a mut Coordinator, &'a mut Copy)> {
+) -> Option<(&'a mut Coordinator, &'a mut LocalCopy)> {
     Some((coordinators.get_mut(&job)?, copies.get_mut(&job)?))
 }
 
