@@ -65,6 +65,26 @@ fn a_job_stands_still_while_its_coordinators_disk_is_full_and_then_goes_on() {
 }
 
 #[test]
+fn a_node_with_a_full_disk_does_not_use_up_the_retries_of_tasks() {
+    let Some(disk) = SmallDisk::new("4m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    disk.becomes_node(&cluster, 0);
+    for _ in 0..3 {
+        cluster.add(&[]);
+    }
+    cluster.wait_members(3);
+    fill(&disk.path().join("ballast"));
+    let job = CountedJob::new(&cluster, "squares", 30, "true", "retries = 0");
+    let file = job.file.to_str().expect("UTF-8");
+    // A coordinator with a full disk refuses the job; which node it is, the job's random number decides.
+    let accepted =
+        (0..16).map(|_| cluster.run(1, &["run", "--detach", "--quiet", file])).find(|run| run.status.success());
+    let id = String::from_utf8(accepted.expect("two of three nodes have room").stdout).expect("UTF-8");
+    assert_eq!(cluster.wait_end(1, id.trim()), "done");
+    assert_all_squares(&cluster.results(1, id.trim()), 30);
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_is_named() {
     let Some(disk) = SmallDisk::new("4m") else { return };
     let cluster = Cluster::empty(Discovery::Peers);

@@ -35,7 +35,7 @@ pub enum Failure {
     Timeout { limit_ms: u64 },
     /// The program could not be started.
     Spawn(String),
-    /// Its inputs could not be brought to the node.
+    /// The node could not prepare it: its inputs, its directory.
     Inputs(String),
     /// A pattern of `outputs` matched no file.
     OutputMissing(String),
@@ -102,6 +102,13 @@ impl TaskRecord {
     }
 }
 
+impl Failure {
+    /// The node's trouble (a full disk, a lost peer), not the task's.
+    pub fn is_of_the_node(&self) -> bool {
+        matches!(self, Self::Inputs(_))
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -109,7 +116,7 @@ impl fmt::Display for Failure {
             Self::Signal(signal) => write!(f, "killed by signal {signal}"),
             Self::Timeout { limit_ms } => write!(f, "ran longer than its timeout of {} s", *limit_ms as f64 / 1e3),
             Self::Spawn(why) => write!(f, "could not start: {why}"),
-            Self::Inputs(why) => write!(f, "inputs missing: {why}"),
+            Self::Inputs(why) => write!(f, "could not be prepared: {why}"),
             Self::OutputMissing(pattern) => write!(f, "wrote no file matching `{pattern}`"),
             Self::OutputTooLarge { name, limit_bytes } => {
                 write!(f, "`{name}` grew past the limit of {}", super::units::format_bytes(*limit_bytes))

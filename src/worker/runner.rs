@@ -268,7 +268,7 @@ impl Inner {
         let names = work.env.iter().map(|(name, _)| name.clone());
         let own: Vec<(String, String)> = names.zip(expand_all(&values, task)?).collect();
         directory::make(&dir, staged, &task.params)
-            .map_err(|error| Failure::Spawn(format!("could not make the directory {}: {error}", dir.display())))?;
+            .map_err(|error| Failure::Inputs(format!("could not make the directory {}: {error}", dir.display())))?;
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),

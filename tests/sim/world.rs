@@ -448,12 +448,15 @@ impl World {
         assert!(self.nodes[node].running.insert((job, task, attempt)), "an attempt starts once");
         self.input_in_life(node, life, Input::TaskStarted { job, task, attempt });
         let duration = Duration::from_millis(self.rng.random_range(1..self.user.longest_task_ms));
-        let fails = self.user.always_fails(task) || self.rng.random_bool(self.faults.task_failure);
+        let hopeless = self.user.always_fails(task);
+        let fails = hopeless || self.rng.random_bool(self.faults.task_failure);
+        let of_the_node = fails && !hopeless && self.rng.random_bool(0.3);
+        let failure = if of_the_node { Failure::Inputs("disk full".into()) } else { Failure::Exit(1) };
         let record = TaskRecord {
             task,
             attempt,
             node: self.nodes[node].id,
-            outcome: if fails { Outcome::Failed(Failure::Exit(1)) } else { Outcome::Done },
+            outcome: if fails { Outcome::Failed(failure) } else { Outcome::Done },
             failures: 0,
             started_ms: self.now.0 / 1000,
             duration_us: duration.as_micros() as u64,

@@ -84,7 +84,7 @@ impl Coordinator {
     fn candidates(&self, core: &Core) -> Vec<Candidate> {
         let reachable = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node));
         let eligible = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
-        let eligible = eligible.filter(|(_, info)| self.objection(info).is_none());
+        let eligible = eligible.filter(|(_, info)| self.objection(core, info).is_none());
         let mut candidates: Vec<_> = eligible
             .map(|(node, info)| {
                 let work = self.nodes.get(&node);
@@ -99,7 +99,10 @@ impl Coordinator {
     }
 
     /// Why a node may not run the job, if it may not.
-    pub(super) fn objection(&self, info: &NodeInfo) -> Option<String> {
+    pub(super) fn objection(&self, core: &Core, info: &NodeInfo) -> Option<String> {
+        if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
+            return Some("it could not prepare a task just now (see its log)".into());
+        }
         if let Some(lacking) = info.resources.lacks(&self.spec.work.resources) {
             return Some(format!("it has too few {lacking}"));
         }
@@ -403,7 +406,7 @@ impl Coordinator {
         let members = core.members.alive();
         let mut known = members.iter().filter_map(|node| core.members.info(*node));
         let is_idle = self.active.is_empty() && self.results.is_empty();
-        (is_idle && known.all(|info| self.objection(info).is_some())).then(|| "a node that can run it".into())
+        (is_idle && known.all(|info| self.objection(core, info).is_some())).then(|| "a node that can run it".into())
     }
 
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.

@@ -63,9 +63,15 @@ struct NodeWork {
     synced: Time,
     /// How many more of the job's tasks it said it could start, and when.
     free: Option<(u32, Time)>,
+    /// It could not prepare a task, and gets none until then.
+    spared_until: Option<Time>,
 }
 
 impl NodeWork {
+    fn is_spared(&self, now: Time) -> bool {
+        self.spared_until.is_some_and(|until| until > now)
+    }
+
     /// Work moves at most this often, however the nodes' loads change.
     fn may_recall(&self, now: Time) -> bool {
         self.recalled.is_none_or(|last| now - last >= RECALL_PAUSE)
@@ -101,6 +107,8 @@ pub struct Coordinator {
     active: BTreeMap<TaskIndex, Vec<Active>>,
     /// Where a task failed last: it is tried elsewhere first.
     failed_on: BTreeMap<TaskIndex, NodeId>,
+    /// How often a task's failure was put down to its node.
+    forgiven: BTreeMap<TaskIndex, u32>,
     /// The number of this epoch's last order of tasks whose attempts came to nothing.
     orders: BTreeMap<TaskIndex, u32>,
     nodes: BTreeMap<NodeId, NodeWork>,
@@ -131,6 +139,7 @@ impl Coordinator {
             again: BTreeSet::new(),
             active: BTreeMap::new(),
             failed_on: BTreeMap::new(),
+            forgiven: BTreeMap::new(),
             orders: BTreeMap::new(),
             nodes: BTreeMap::new(),
             sequence: 0,

@@ -309,7 +309,7 @@ impl Coordinator {
             if !core.members.is_reachable(node) {
                 return format!("{name}: not reachable now");
             }
-            if let Some(objection) = self.objection(info) {
+            if let Some(objection) = self.objection(core, info) {
                 return format!("{name}: cannot take it: {objection}");
             }
             let slots = info.resources.slots(&self.spec.work.resources);

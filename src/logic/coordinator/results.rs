@@ -10,13 +10,18 @@ use crate::{
         lattice::Lattice,
         timers::Timer,
     },
-    types::{Attempt, Message, NodeId, TaskIndex, Time, limits, record::TaskRecord},
+    types::{Attempt, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
+
+/// A node that could not prepare a task gets none for this long.
+const SPARED: Duration = Duration::from_secs(5);
+/// How often a task's failures are put down to nodes.
+const MOST_FORGIVEN: u32 = 5;
 
 type Try = (TaskIndex, Attempt);
 
@@ -109,6 +114,11 @@ impl Coordinator {
         }
         self.mark_started(core, task, attempt);
         self.drop_active(task, attempt);
+        if self.is_forgiven(core, from, &record) {
+            let job = self.job;
+            self.failed(&record);
+            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+        }
         self.results.settling.insert(task);
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
@@ -122,6 +132,26 @@ impl Coordinator {
         } else {
             self.fetch(core, from, record);
         }
+    }
+
+    /// A failure that is the node's and not the task's uses up no retry, a few times: the node is spared for a while, and
+    /// others try.
+    fn is_forgiven(&mut self, core: &mut Core, from: NodeId, record: &TaskRecord) -> bool {
+        let Outcome::Failed(failure) = &record.outcome else { return false };
+        let others = core.members.alive().into_iter().any(|node| node != from && core.members.is_reachable(node));
+        if !failure.is_of_the_node() || !others {
+            return false;
+        }
+        let now = core.mono();
+        let name = core.members.name(from);
+        let work = self.nodes.entry(from).or_default();
+        if !work.is_spared(now) {
+            core.notice(format!("job {}: {name} gets no tasks for a while: {failure}", self.job));
+        }
+        work.spared_until = Some(now + SPARED);
+        let forgiven = self.forgiven.entry(record.task).or_default();
+        *forgiven += 1;
+        *forgiven <= MOST_FORGIVEN
     }
 
     fn fetch(&mut self, core: &mut Core, from: NodeId, record: Arc<TaskRecord>) {
@@ -261,6 +291,7 @@ impl Coordinator {
         if lattice.is_done(record.task) {
             self.orders.remove(&record.task);
             self.failed_on.remove(&record.task);
+            self.forgiven.remove(&record.task);
             self.stop_task(core, record.task);
             self.progress.ended(record.task);
         } else if lattice.failures(record.task) >= limit {
