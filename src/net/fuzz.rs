@@ -6,14 +6,20 @@ use super::{
         offer::{Answer, Want},
         seal,
     },
-    discovery::beacon::Cipher,
+    discovery::beacon::{Beacon, Cipher, Heard, MAX_BYTES},
     swarm::hello::{Frame, Hello},
 };
 use futures::{executor::block_on, io::Cursor};
 
-/// A packet on the beacon's port.
+/// A packet on the beacon's port: as it is, and as somebody with the secret could have sealed it.
 pub fn beacon(bytes: &[u8]) {
-    let _ = Cipher::new(&[0; 32]).open(bytes);
+    let cipher = Cipher::new(&[0; 32]);
+    let (heard, _) = cipher.open(bytes);
+    assert!(!matches!(heard, Heard::Ours(_)), "opened without having been sealed");
+    if let Ok((claimed, _)) = postcard::take_from_bytes::<Beacon>(bytes) {
+        let sealed = cipher.seal(&claimed);
+        assert!(sealed.len() <= MAX_BYTES, "{} bytes", sealed.len());
+    }
 }
 
 /// What a peer writes to the control channel, messages included.
