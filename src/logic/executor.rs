@@ -23,7 +23,7 @@ const REREPORT: Duration = Duration::from_secs(2);
 
 /// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and telling the end of each
 /// short task by itself costs more than the task.
-const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(50);
 
 type Try = (TaskIndex, Attempt);
 

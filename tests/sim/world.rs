@@ -503,12 +503,14 @@ impl World {
 
     fn read(&self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
         let records = self.nodes[node].disk.get(&job).map(Vec::as_slice).unwrap_or_default();
-        let last = |task: &TaskIndex| {
-            records.iter().rev().find_map(|record| match record {
-                Keep::Task(record) if record.task == *task => Some(record.clone()),
+        let of_task = |task: TaskIndex| {
+            records.iter().rev().filter_map(move |record| match record {
+                Keep::Task(record) if record.task == task => Some(record.clone()),
                 _ => None,
             })
         };
+        // A success outlives whatever was written after it.
+        let last = |task: &TaskIndex| of_task(*task).find(|record| record.is_done()).or_else(|| of_task(*task).next());
         tasks.iter().filter_map(last).collect()
     }
 

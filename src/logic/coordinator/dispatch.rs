@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Tasks ordered in advance should keep a node busy this long.
-const PREFETCH: Duration = Duration::from_millis(100);
+const PREFETCH: Duration = Duration::from_millis(200);
 /// A straggler runs at least this long before it runs twice.
 const STRAGGLER_MIN: Duration = Duration::from_secs(1);
 /// And this many times the median of the tasks that ended.

@@ -4,6 +4,8 @@
 use crate::types::TaskIndex;
 
 const CHUNK: usize = 4096;
+/// Marks the offset of a success; no file is that long.
+const DONE: u64 = 1 << 63;
 
 #[derive(Default)]
 pub struct Offsets {
@@ -12,7 +14,13 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    pub fn set(&mut self, task: TaskIndex, offset: u64) {
+    /// Notes where a record of a task is. A failure never takes the place of a success: what was done stays done, in
+    /// whatever order records came.
+    pub fn set(&mut self, task: TaskIndex, offset: u64, done: bool) {
+        if !done && self.is_done(task) {
+            return;
+        }
+        let offset = if done { offset | DONE } else { offset };
         let (chunk, slot) = place(task);
         if self.chunks.len() <= chunk {
             self.chunks.resize_with(chunk + 1, || None);
@@ -21,9 +29,18 @@ impl Offsets {
     }
 
     pub fn get(&self, task: TaskIndex) -> Option<u64> {
+        self.entry(task).map(|entry| entry & !DONE)
+    }
+
+    /// Whether the noted record is a success.
+    pub fn is_done(&self, task: TaskIndex) -> bool {
+        self.entry(task).is_some_and(|entry| entry & DONE != 0)
+    }
+
+    fn entry(&self, task: TaskIndex) -> Option<u64> {
         let (chunk, slot) = place(task);
-        let offset = self.chunks.get(chunk)?.as_ref()?[slot];
-        (offset != 0).then_some(offset)
+        let entry = self.chunks.get(chunk)?.as_ref()?[slot];
+        (entry != 0).then_some(entry)
     }
 
     #[cfg(test)]
@@ -45,7 +62,7 @@ mod tests {
     fn a_million_tasks_cost_about_eight_megabytes() {
         let mut offsets = Offsets::default();
         for task in 0..1_000_000 {
-            offsets.set(task, u64::from(task) + 24);
+            offsets.set(task, u64::from(task) + 24, true);
         }
         assert_eq!(offsets.get(999_999), Some(1_000_023));
         assert_eq!(offsets.get(1_000_000 + CHUNK as u32), None);
@@ -53,9 +70,20 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_never_hides_a_success() {
+        let mut offsets = Offsets::default();
+        offsets.set(1, 24, false);
+        offsets.set(1, 48, true);
+        offsets.set(1, 72, false);
+        assert_eq!(offsets.get(1), Some(48));
+        offsets.set(1, 96, true);
+        assert_eq!(offsets.get(1), Some(96));
+    }
+
+    #[test]
     fn the_highest_index_alone_stays_small() {
         let mut offsets = Offsets::default();
-        offsets.set(u32::MAX, 24);
+        offsets.set(u32::MAX, 24, false);
         assert_eq!(offsets.get(u32::MAX), Some(24));
         assert_eq!(offsets.get(0), None);
         assert!(offsets.memory_bytes() < 20 << 20);

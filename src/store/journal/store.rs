@@ -54,6 +54,13 @@ pub struct Tasks {
     pub waiting: HashMap<TaskIndex, (u64, Arc<TaskRecord>)>,
 }
 
+impl Tasks {
+    /// A success is known, written or about to be.
+    fn is_done(&self, task: TaskIndex) -> bool {
+        self.offsets.is_done(task) || self.waiting.get(&task).is_some_and(|(_, record)| record.is_done())
+    }
+}
+
 impl Shared {
     pub fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Tasks>> {
         // A panic while it was held cannot leave it inconsistent: every change is one insertion.
@@ -86,7 +93,7 @@ impl JournalStore {
         let mut tasks = Tasks::default();
         let mut take = |offset, record: Record| {
             if let Record::Task(task) = &record {
-                tasks.offsets.set(task.task, offset);
+                tasks.offsets.set(task.task, offset, task.is_done());
             }
             each(job, record);
         };
@@ -142,7 +149,10 @@ impl Journals for JournalStore {
         // The queue's order and that of `waiting` agree because both change under this lock.
         let accepted = self.shared.queue.push(job, records, ticket);
         for (order, record) in accepted {
-            tasks.waiting.insert(record.task, (order, record));
+            let hidden = !record.is_done() && tasks.is_done(record.task);
+            if !hidden {
+                tasks.waiting.insert(record.task, (order, record));
+            }
         }
     }
 

@@ -125,6 +125,9 @@ impl Addition {
     }
 }
 
+/// A task's record: where it is, and whether it is a success.
+type Place = (TaskIndex, u64, bool);
+
 /// A ticket and what became of it.
 type Report = (u64, Result<(), String>);
 
@@ -174,7 +177,7 @@ impl Writer {
     }
 
     /// Writes the frames of one journal in one piece. Gives where each task's record went and where the journal will end.
-    fn write(&mut self, job: JobId, addition: &Addition) -> io::Result<(Vec<(TaskIndex, u64)>, u64)> {
+    fn write(&mut self, job: JobId, addition: &Addition) -> io::Result<(Vec<Place>, u64)> {
         self.ensure_open(job)?;
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
         open.used = self.group;
@@ -194,7 +197,7 @@ impl Writer {
             }
             let offset = frame::push(&mut buffer, open.end, &bytes);
             if let Record::Task(task) = record {
-                offsets.push((task.task, offset));
+                offsets.push((task.task, offset, task.is_done()));
             }
         }
         open.file.write_all_at(&buffer, open.end)?;
@@ -231,25 +234,25 @@ impl Writer {
         let mut offsets = Vec::new();
         let mut take = |offset, record: Record| {
             if let Record::Task(task) = record {
-                offsets.push((task.task, offset));
+                offsets.push((task.task, offset, task.is_done()));
             }
         };
         let opened = recover::open(&*self.shared.disk, &path, job, &mut take).map_err(io::Error::other)?;
         if let Some(known) = self.shared.jobs().get_mut(&job) {
-            for (task, offset) in offsets {
-                known.offsets.set(task, offset);
+            for (task, offset, done) in offsets {
+                known.offsets.set(task, offset, done);
             }
         }
         self.open.insert(job, Open { file: opened.file, end: opened.end, used: self.group });
         Ok(())
     }
 
-    fn succeed(&mut self, job: JobId, addition: Addition, offsets: Vec<(TaskIndex, u64)>, reports: &mut Vec<Report>) {
+    fn succeed(&mut self, job: JobId, addition: Addition, offsets: Vec<Place>, reports: &mut Vec<Report>) {
         let mut jobs = self.shared.jobs();
         // A job that was forgotten meanwhile stays forgotten: no entry, nothing to point to.
         if let Some(tasks) = jobs.get_mut(&job) {
-            for (task, offset) in offsets {
-                tasks.offsets.set(task, offset);
+            for (task, offset, done) in offsets {
+                tasks.offsets.set(task, offset, done);
             }
             drop_waiting(tasks, &addition);
         }
