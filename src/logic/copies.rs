@@ -164,6 +164,16 @@ impl State {
         self.core.effects.push(Effect::Persist { job, records: keep, ticket });
     }
 
+    /// Shows the job's coordinator what we hold: a copy from before a partition or a restart may know results that it
+    /// does not.
+    pub(super) fn compare_copy(&mut self, job: JobId) {
+        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else { return };
+        if head.holder != self.core.me && !self.coordinators.contains_key(&job) {
+            let (to, epoch, summary) = (head.holder, head.epoch, copy.lattice.summary());
+            self.core.send(to, Message::Summary { job, epoch, reply: true, summary });
+        }
+    }
+
     /// Another holder of the job's state compares with us.
     pub(super) fn summary(&mut self, from: NodeId, job: JobId, epoch: u32, reply: bool, summary: &Summary) {
         let Some(copy) = self.copies.get(&job) else { return };

@@ -69,6 +69,10 @@ impl State {
             let records = vec![Keep::Head(after.clone())];
             self.core.effects.push(Effect::Persist { job, records, ticket });
         }
+        let other_claim = before.as_ref().is_none_or(|b| (b.epoch, b.holder) != (after.epoch, after.holder));
+        if other_claim && !yields {
+            self.compare_copy(job);
+        }
         if after.cancelled && !after.phase.is_ended() {
             self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
         }

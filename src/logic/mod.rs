@@ -281,6 +281,9 @@ impl State {
         for job in self.coordinated() {
             self.with_coordinator(job, |coordinator, core, copy| coordinator.reconnected(core, &copy.lattice, peer));
         }
+        let holds = |job: &&JobId| self.core.directory.get(**job).is_some_and(|head| head.holder == peer);
+        let theirs: Vec<_> = self.copies.keys().filter(holds).copied().collect();
+        theirs.into_iter().for_each(|job| self.compare_copy(job));
         if self.core.members.is_alive(peer) {
             self.members_changed();
         }
