@@ -65,9 +65,8 @@ impl State {
         if self.core.directory.get(job).is_none() && self.core.directory.is_full() {
             return;
         }
-        let has_spec = self.copies.get(&job).is_some_and(|copy| copy.spec.is_some());
         if fresh {
-            if let (false, Some(spec)) = (has_spec || self.leaving, spec) {
+            if let (false, Some(spec)) = (self.leaving, spec) {
                 self.claim_new(head, spec);
             }
             return;
@@ -193,8 +192,12 @@ impl State {
             let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
             if coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result) {
                 self.touched.insert(job);
+                let kept = coordinator.is_kept();
                 if let Err(error) = result {
-                    return self.refuse_submission(job, error);
+                    if !kept {
+                        self.decline(job, error);
+                    }
+                    return;
                 }
                 let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
                 return self.answer_submission(&head);

@@ -24,17 +24,19 @@ const TURN: Duration = Duration::from_millis(700);
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 impl State {
-    /// A job that nobody coordinated yet.
+    /// A job that nobody coordinated yet, or only one that could not keep it.
     pub(super) fn claim_new(&mut self, head: JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
-        let copy = LocalCopy::kept(spec.clone());
-        let head = JobHead {
-            epoch: u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1,
-            holder: self.core.me,
-            version: 0,
-            ..head
-        };
-        let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, false);
+        let epoch = u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1;
+        if self.core.directory.get(job).is_some_and(|known| known.epoch >= epoch) {
+            return;
+        }
+        // Whoever coordinated it before may have made us a replica.
+        let copy = self.copies.remove(&job).filter(|copy| copy.kept);
+        let recover = copy.is_some();
+        let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec.clone()));
+        let head = JobHead { epoch, holder: self.core.me, version: 0, ..head };
+        let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, recover);
         self.copies.insert(job, copy);
         self.coordinators.insert(job, coordinator);
         self.touched.insert(job);
@@ -97,6 +99,10 @@ impl State {
             self.core.notice(format!("{} coordinates job {job} now", self.core.members.name(head.holder)));
             if let Some(copy) = self.copies.get(&job) {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
+            }
+            if !coordinator.is_kept() {
+                // Nothing of it is on our disk.
+                self.copies.remove(&job);
             }
         }
         if let Some(copy) = self.copies.get(&job) {

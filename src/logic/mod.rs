@@ -197,6 +197,7 @@ impl State {
             Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
             Message::HeadsDigest { digest, reply } => self.heads_digest(from, digest, reply),
             Message::Offer { head, spec } => self.offered(from, head, spec),
+            Message::Declined { job, error } => self.declined(from, job, error),
             Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.offer_kept(core, &copy.lattice, from);
             }),

@@ -12,7 +12,12 @@ const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 /// A job on its way to its first coordinator.
 pub struct Submission {
     spec: Arc<JobSpec>,
+    hash: BlobHash,
     asker: Asker,
+    /// Specifications too large for a message stay with the submitter, and make it the first coordinator.
+    is_inline: bool,
+    /// Whom it was offered to last, and whom ever.
+    choice: NodeId,
     tried: BTreeSet<NodeId>,
     tries: u64,
 }
@@ -24,7 +29,17 @@ impl State {
             return self.core.answer(asker, Err(problem));
         }
         let job = JobId(self.core.rng.random());
-        self.submissions.insert(job, Submission { spec, asker, tried: BTreeSet::new(), tries: 0 });
+        let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
+        let submission = Submission {
+            hash: BlobHash::of(&bytes),
+            is_inline: bytes.len() <= limits::INLINE_SPEC_BYTES,
+            spec,
+            asker,
+            choice: self.core.me,
+            tried: BTreeSet::new(),
+            tries: 0,
+        };
+        self.submissions.insert(job, submission);
         self.offer_submission(job);
     }
 
@@ -66,21 +81,18 @@ impl State {
     }
 
     fn offer_submission(&mut self, job: JobId) {
-        let reachable = self.core.members.connected().into_iter().chain([self.core.me]);
-        let stays = |node: &NodeId| self.core.members.info(*node).is_some_and(|info| !info.draining);
-        let ranked = rank::ranked(job, reachable.filter(stays));
+        let choice = self.next_choice(job).unwrap_or(self.core.me);
         let Some(submission) = self.submissions.get_mut(&job) else { return };
-        let choice = ranked.iter().find(|node| !submission.tried.contains(node)).copied().unwrap_or(self.core.me);
+        submission.choice = choice;
+        submission.tried.insert(choice);
         // Every try claims a higher epoch than the one before, which may have been heard after all.
         let tries = submission.tries;
         submission.tries += 1;
-        submission.tried.insert(choice);
         let spec = submission.spec.clone();
-        let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
         let head = JobHead {
             job,
             name: spec.work.name.clone(),
-            spec: BlobHash::of(&bytes),
+            spec: submission.hash,
             submitter: self.core.me,
             submitted_ms: spec.submitted_ms,
             epoch: 0,
@@ -95,12 +107,19 @@ impl State {
             failed: 0,
             ended_ms: 0,
         };
-        // Specifications too large for a message stay with us, and us they make the first coordinator.
-        let fits = bytes.len() <= limits::INLINE_SPEC_BYTES;
-        let to = if fits { choice } else { self.core.me };
-        let head = JobHead { holder: to, ..head };
-        self.core.send(to, Message::Offer { head, spec: Some(spec) });
+        self.core.send(choice, Message::Offer { head, spec: Some(spec) });
         self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
+    }
+
+    /// The member that ranks first for a submission among those that were not asked yet.
+    fn next_choice(&self, job: JobId) -> Option<NodeId> {
+        let submission = self.submissions.get(&job)?;
+        let reachable = self.core.members.connected().into_iter().chain([self.core.me]);
+        let is_usable = |node: &NodeId| {
+            let stays = self.core.members.info(*node).is_some_and(|info| !info.draining);
+            stays && !submission.tried.contains(node) && (submission.is_inline || *node == self.core.me)
+        };
+        rank::ranked(job, reachable.filter(is_usable)).first().copied()
     }
 
     pub(super) fn resubmit(&mut self, job: JobId) {
@@ -127,10 +146,26 @@ impl State {
         }
     }
 
-    /// The disk refuses a job that its user still waits for: the user decides what to do, the job does not linger.
-    pub(super) fn refuse_submission(&mut self, job: JobId, error: &str) {
-        let Some(submission) = self.submissions.remove(&job) else { return };
-        self.core.answer(submission.asker, Err(QueryError::Storage(error.into())));
-        self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
+    /// Our disk refuses a job that we are to coordinate: its submitter finds another coordinator.
+    pub(super) fn decline(&mut self, job: JobId, error: &str) {
+        let head = self.core.directory.get(job).expect("a coordinated job has a head");
+        self.core.send(head.submitter, Message::Declined { job, error: error.into() });
+    }
+
+    /// The next node is asked. Where nobody is left the user decides what to do, and the job does not linger.
+    pub(super) fn declined(&mut self, from: NodeId, job: JobId, error: String) {
+        if self.submissions.get(&job).is_none_or(|submission| submission.choice != from) {
+            return;
+        }
+        if self.next_choice(job).is_some() {
+            return self.offer_submission(job);
+        }
+        let submission = self.submissions.remove(&job).expect("just found");
+        self.core.answer(submission.asker, Err(QueryError::Storage(error)));
+        if let Some(head) = self.core.directory.get(job) {
+            let head = JobHead { cancelled: true, ..head.clone() };
+            self.core.broadcast(&Message::Heads(vec![head.clone()]));
+            self.merge_head(head);
+        }
     }
 }

@@ -63,6 +63,11 @@ pub enum Message {
     OfferKept {
         job: JobId,
     },
+    /// The receiver of a submitter's offer cannot store the specification.
+    Declined {
+        job: JobId,
+        error: String,
+    },
     /// Records to keep. Acknowledged by `ReplicateKept` when they are on disk, the blobs that only the sender has too.
     Replicate {
         job: JobId,

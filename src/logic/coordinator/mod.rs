@@ -118,6 +118,8 @@ pub struct Coordinator {
     progress: progress::Tracker,
     head_told: Time,
     tick_set: bool,
+    /// The specification is on this node's disk; until then no copy elsewhere makes the job safe.
+    kept: bool,
     /// The job's files are being brought here; until then no copy elsewhere makes the job safe.
     inputs: Option<u64>,
     inputs_tries: u32,
@@ -148,6 +150,7 @@ impl Coordinator {
             progress: progress::Tracker::new(lattice, limit_of(&spec, head.round)),
             head_told: now,
             tick_set: false,
+            kept: recover,
             inputs: None,
             inputs_tries: 0,
             round: head.round,
@@ -179,9 +182,14 @@ impl Coordinator {
         self.epoch
     }
 
+    /// The specification is on this node's disk.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
     /// Specification, head and the job's files are on this node's disk.
     pub fn is_written(&self) -> bool {
-        !self.results.has_writes() && self.inputs.is_none()
+        self.kept && !self.results.has_writes() && self.inputs.is_none()
     }
 
     /// The job's files are here, or cannot be had from the node that submitted it; false if the ticket is another's.
@@ -403,7 +411,8 @@ impl Coordinator {
         head.version += 1;
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
-        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && self.inputs.is_none());
+        let safe = self.kept && self.inputs.is_none();
+        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe);
         head.replicas = kept.map(|(node, _)| *node).collect();
         let before = core.directory.get(self.job).cloned();
         core.directory.merge(head.clone());

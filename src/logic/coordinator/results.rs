@@ -221,9 +221,13 @@ impl Coordinator {
             self.hold = None;
             core.notice(format!("job {} goes on: its journal can be written again", self.job));
         }
-        if self.results.writes.remove(&ticket).is_none()
-            && let Some(batch) = self.results.batches.get_mut(&ticket)
-        {
+        if let Some(written) = self.results.writes.remove(&ticket) {
+            if written.iter().any(|record| matches!(record, Keep::Spec(_))) {
+                self.kept = true;
+                let head = self.head(core).clone();
+                self.publish(core, lattice, head);
+            }
+        } else if let Some(batch) = self.results.batches.get_mut(&ticket) {
             batch.written = true;
             self.settle(core, lattice, ticket);
         }

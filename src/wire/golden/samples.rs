@@ -44,6 +44,7 @@ fn replication() -> Vec<Message> {
         Message::Offer { head: head(), spec: Some(Arc::new(spec())) },
         Message::Offer { head: head(), spec: None },
         Message::OfferKept { job: JOB },
+        Message::Declined { job: JOB, error: "No space left on device".into() },
         Message::Replicate { job: JOB, epoch: 3, ticket: 11, records: vec![Arc::new(record(Outcome::Done))] },
         Message::ReplicateKept { job: JOB, epoch: 3, ticket: 11 },
         Message::Summary { job: JOB, epoch: 3, reply: true, summary },
