@@ -155,6 +155,7 @@ fn spec(tasks: u32) -> JobSpec {
     let work = WorkSpec {
         name: "bench".into(),
         command: vec!["true".into()],
+        worker: None,
         env: Vec::new(),
         resources: Resources::one_core(),
         priority: 0,

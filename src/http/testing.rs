@@ -238,6 +238,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     let work = WorkSpec {
         name: name.into(),
         command: vec!["echo".into(), "{x}".into()],
+        worker: None,
         env: Vec::new(),
         resources: Resources::one_core(),
         priority: 0,

@@ -54,7 +54,7 @@ impl State {
             )));
         }
         let count = spec.task_count();
-        if count == 0 || count > limits::MAX_TASKS || spec.work.command.is_empty() {
+        if count == 0 || count > limits::MAX_TASKS || !spec.work.has_program() {
             return Err(QueryError::Invalid(format!("{count} tasks; 1 to {} are possible", limits::MAX_TASKS)));
         }
         let place = crate::types::predicate::Predicate::parse(&spec.place);

@@ -29,6 +29,7 @@ fn spec() -> Arc<JobSpec> {
     let work = WorkSpec {
         name: "squares".into(),
         command: vec!["true".into()],
+        worker: None,
         env: Vec::new(),
         resources: Resources::one_core(),
         priority: 0,

@@ -91,6 +91,7 @@ pub fn spec() -> Record {
     let work = WorkSpec {
         name: "job".into(),
         command: vec!["true".into()],
+        worker: None,
         env: Vec::new(),
         resources: Resources::one_core(),
         priority: 0,

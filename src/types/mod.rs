@@ -43,5 +43,5 @@ pub use node::{Gpu, GpuKind, NodeInfo, NodeLoad};
 pub use query::{Answer, Query, QueryError};
 pub use record::{Captured, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
-pub use spec::{JobSpec, ParamSpace, Params, Value, WorkSpec};
+pub use spec::{JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole};
 pub use time::Time;

@@ -32,8 +32,10 @@ pub enum ParamSpace {
 pub struct WorkSpec {
     /// The job's name, for listings.
     pub name: String,
-    /// The program and its arguments; `{name}` stands for a parameter (see `types::template`). Never empty.
+    /// The program and its arguments; `{name}` stands for a parameter (see `types::template`). Empty if there is a
+    /// `worker`, and only then.
     pub command: Vec<String>,
+    pub worker: Option<PythonWorker>,
     pub env: Vec<(String, String)>,
     pub resources: Resources,
     pub priority: i32,
@@ -51,6 +53,31 @@ pub struct WorkSpec {
     /// The most bytes of stdout and of stderr that are kept.
     pub log_limit_bytes: u64,
 }
+
+/// A Python class whose instances live as long as the job, one in each worker process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonWorker {
+    /// The interpreter: a name that is looked up in PATH, or a path on the node.
+    pub python: String,
+    pub role: WorkerRole,
+}
+
+/// What the tasks of a job with a worker are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerRole {
+    /// Calls of `run`, with the parameters as keyword arguments.
+    Calls {
+        /// `path/of/module.py:Class`, the path relative to the uploaded files.
+        class: String,
+        /// JSON for the constructor: `{"args": [...], "kwargs": {...}}`.
+        init: String,
+    },
+    /// Worker processes, each at the disposal of the pool that node `host` serves under this token until it is closed.
+    Pool { host: NodeId, token: PoolToken },
+}
+
+/// Names a pool and lets workers attach to it.
+pub type PoolToken = [u8; 16];
 
 /// A job. Its hash is that of its encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -122,6 +149,13 @@ fn grid_point(axes: &[(String, Vec<Value>)], mut index: u64) -> Params {
     }
     point.reverse();
     point
+}
+
+impl WorkSpec {
+    /// Says what to run: one of a command and a worker.
+    pub fn has_program(&self) -> bool {
+        self.command.is_empty() == self.worker.is_some()
+    }
 }
 
 impl JobSpec {

@@ -55,7 +55,7 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
 pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
     use crate::types::ParamSpace;
     let check = |holds: bool, problem| if holds { Ok(()) } else { Err(BadMessage::Invalid(problem)) };
-    check(!spec.work.command.is_empty(), "a job without a command")?;
+    check(spec.work.has_program(), "a job without a command")?;
     check((1..=limits::MAX_TASKS).contains(&spec.task_count()), "a job without tasks, or with too many")?;
     if let ParamSpace::Rows { columns, cells } = &spec.params {
         check(!columns.is_empty() && cells.len() % columns.len() == 0, "parameter rows of unequal length")?;

@@ -6,10 +6,12 @@
 //! | `control` | messages between nodes: encode, decode, validate |
 //! | `journal` | records on disk |
 //! | `api` | the JSON of the local HTTP API |
+//! | `frames` | streams to Python workers and pools |
 //! | `golden` | tests that hold the bytes of the binary formats |
 
 pub mod api;
 pub mod control;
+pub mod frames;
 pub mod journal;
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ impl User {
         let work = WorkSpec {
             name: "sim".into(),
             command: vec!["true".into()],
+            worker: None,
             env: Vec::new(),
             resources: Resources::one_core(),
             priority: rng.random_range(0..3),

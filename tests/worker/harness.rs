@@ -148,6 +148,7 @@ pub fn work(command: &[&str]) -> WorkSpec {
         name: "test".into(),
         // Scripts are full of braces, which templates double.
         command: command.iter().map(|arg| arg.replace('{', "{{").replace('}', "}}")).collect(),
+        worker: None,
         env: Vec::new(),
         resources: Resources::one_core(),
         priority: 0,

@@ -8,17 +8,20 @@
 //! | `job` | jobs, progress, listings of tasks |
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
+//! | `pool` | pools of Python workers |
 //! | `doctor` | findings |
 
 pub mod cluster;
 pub mod doctor;
 pub mod job;
+pub mod pool;
 pub mod result;
 pub mod submit;
 
 pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, TaskList, TaskRow, WorkView};
+pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
 pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};
 

@@ -110,6 +110,7 @@ impl JobRequest {
         let work = WorkSpec {
             name: self.name,
             command: self.command,
+            worker: None,
             env: self.env.into_iter().collect(),
             resources: self.resources.into_resources()?,
             priority: self.priority,

@@ -253,6 +253,7 @@ fn work() -> WorkSpec {
     WorkSpec {
         name: "count".into(),
         command: vec!["python3".into(), "count.py".into(), "{file}".into()],
+        worker: None,
         env: vec![("LC_ALL".into(), "C".into())],
         resources: resources(),
         priority: -5,

@@ -69,6 +69,7 @@ fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Resul
     Ok(WorkSpec {
         name: name.to_string(),
         command: command.words.into_iter().map(|word| word.value).collect(),
+        worker: None,
         env: command.env,
         resources: resources::plan(fields)?,
         priority: priority(fields)?,

@@ -1,0 +1,72 @@
+//! Pools of Python workers, as their clients open them over the frames of `wire::frames`.
+
+use super::ResourcesRequest;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The protocol that a client asks to upgrade to: `POST /v1/pools` with `Upgrade: nodectl-pool/1`.
+pub const UPGRADE: &str = "nodectl-pool/1";
+
+/// A pool to open. What is missing has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenPool {
+    /// The job's name in listings.
+    pub name: String,
+    /// The interpreter on the nodes.
+    #[serde(default = "default_python")]
+    pub python: String,
+    /// What each worker gets. Without any: a GPU on nodes that have some, else a core.
+    #[serde(default)]
+    pub resources: Option<ResourcesRequest>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub priority: i32,
+    /// Which nodes may have workers, e.g. `gpu.memory >= 8 GiB`; all if empty.
+    #[serde(default, rename = "where")]
+    pub place: String,
+    /// The most workers; as many as fit if missing.
+    #[serde(default)]
+    pub max_workers: Option<u32>,
+    /// How often a task that ended its worker is tried again.
+    #[serde(default = "three")]
+    pub retries: u32,
+    /// A task that runs longer ends its worker.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Hash of the blob with the manifest of files that workers find in their directory.
+    #[serde(default)]
+    pub inputs: Option<String>,
+    /// The job of a pool of this client whose node was lost: it is cancelled.
+    #[serde(default)]
+    pub replaces: Option<String>,
+}
+
+/// The pool is open; workers come as there is room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolOpened {
+    /// The job's id: 16 hex digits.
+    pub job: String,
+    /// The id of the node that serves the pool.
+    pub node: String,
+}
+
+/// Who is at a pool's disposal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Worker processes whose `__init__` has returned.
+    pub workers: u32,
+    /// The nodes that these are on.
+    pub nodes: u32,
+    /// Worker processes that are still in `__init__`.
+    pub starting: u32,
+}
+
+fn default_python() -> String {
+    "python3".into()
+}
+
+fn three() -> u32 {
+    3
+}

@@ -1,0 +1,202 @@
+//! Frames of the streams to Python: between a worker process and whoever gives it work, and between a pool's client and the
+//! node that serves the pool. Bytes only. The Python side is `worker/python/shim.py` and `packaging/python/nodectl/_frames.py`.
+//!
+//! A frame is a header of 16 bytes, little-endian, and up to `MAX_CHUNK_BYTES` of payload:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 1 | kind |
+//! | 1 | 1 | flags: `MORE`, `PULL` |
+//! | 2 | 2 | zero |
+//! | 4 | 4 | bytes of payload that follow |
+//! | 8 | 8 | id: of a task or an update, else 0 |
+//!
+//! A message larger than a chunk travels as several frames of the same kind and id, all but the last flagged `MORE`. Frames of
+//! other messages may come in between; a receiver keeps apart by (kind, id).
+//!
+//! | kind | from | to | id | payload |
+//! |---|---|---|---|---|
+//! | `HELLO` | worker | node | | the token of `NODECTL_WORKER_TOKEN`, 32 hexadecimal digits |
+//! | `INIT` | node or pool's client | worker | | a line of JSON, then bytes (see below) |
+//! | `READY` | worker | node, pool | | JSON: `{"pid", "python"}`; `__init__` has returned |
+//! | `INIT_FAILED` | worker | node, pool | | an error (see below) |
+//! | `RUN` | node, client | worker | task | arguments of `run` |
+//! | `DONE` | worker | node, client | task | what `run` returned |
+//! | `FAILED` | worker | node, client | task | an error: `run` raised it |
+//! | `UPDATE` | client | worker | number, from 1 | arguments of `handle_update` |
+//! | `UPDATE_FAILED` | worker | client | number | an error: `handle_update` raised it; the worker goes on |
+//! | `EXIT` | node, pool | worker | | none: finish what was sent, then end |
+//! | `OPEN` | client | pool | | JSON: `wire::api::pool::OpenPool`; an `INIT` follows, which workers get as it is |
+//! | `OPENED` | pool | client | | JSON: `wire::api::pool::PoolOpened` |
+//! | `STATUS` | pool | client | | JSON: `wire::api::pool::PoolStatus`, whenever it changes |
+//! | `SEND` | pool | client | task | send the payload of a `RUN` that was announced with `PULL` |
+//! | `LOST` | pool | client | task | text: the task ended its workers too often, and will not be tried again |
+//! | `CANCEL` | client | pool | task | nobody wants the result any more |
+//! | `SNAPSHOT` | client | pool | number | arguments of `handle_update` that stand for all updates up to that number |
+//! | `CLOSE` | client | pool | | end the workers |
+//! | `ERROR` | pool | client | | text: the pool has ended, and why |
+//!
+//! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
+//! follow; for pools `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
+//! `{"dir", "env", "kwargs"}`, `DONE` the JSON of the value. Pools exchange pickles, which nodes never open.
+//!
+//! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled exception follows, if it
+//! can be pickled.
+//!
+//! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments come in a second `RUN` once
+//! asked for by `SEND`; so large arguments wait at the client and not in a node's memory.
+
+/// Larger messages travel in pieces.
+pub const MAX_CHUNK_BYTES: usize = 1 << 20;
+pub const HEADER_BYTES: usize = 16;
+
+/// More of this message follows in the next frame of the same kind and id.
+pub const MORE: u8 = 1;
+/// A `RUN` whose payload waits to be asked for.
+pub const PULL: u8 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Init = 1,
+    Update = 2,
+    Run = 3,
+    Exit = 4,
+    Hello = 16,
+    Ready = 17,
+    InitFailed = 18,
+    Done = 19,
+    Failed = 20,
+    UpdateFailed = 21,
+    Open = 32,
+    Snapshot = 33,
+    Cancel = 34,
+    Close = 35,
+    Opened = 48,
+    Status = 49,
+    Send = 50,
+    Lost = 51,
+    Error = 52,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    pub flags: u8,
+    pub length: u32,
+    pub id: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    #[error("a frame of {0} bytes; {MAX_CHUNK_BYTES} are allowed")]
+    Length(u32),
+}
+
+impl Kind {
+    fn from_u8(byte: u8) -> Option<Self> {
+        use Kind::*;
+        let all = [
+            Init,
+            Update,
+            Run,
+            Exit,
+            Hello,
+            Ready,
+            InitFailed,
+            Done,
+            Failed,
+            UpdateFailed,
+            Open,
+            Snapshot,
+            Cancel,
+            Close,
+            Opened,
+            Status,
+            Send,
+            Lost,
+            Error,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+impl Header {
+    pub fn new(kind: Kind, id: u64, length: usize) -> Self {
+        Self { kind, flags: 0, length: u32::try_from(length).expect("a chunk"), id }
+    }
+
+    pub fn has_more(&self) -> bool {
+        self.flags & MORE != 0
+    }
+
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.flags;
+        bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.id.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        let length = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let id = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
+        let kind = Kind::from_u8(bytes[0]).ok_or(FrameError::Kind(bytes[0]))?;
+        if length as usize > MAX_CHUNK_BYTES {
+            return Err(FrameError::Length(length));
+        }
+        Ok(Self { kind, flags: bytes[1], length, id })
+    }
+}
+
+/// Appends a message, in as many frames as it needs.
+pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
+    let mut rest = payload;
+    loop {
+        let (chunk, after) = rest.split_at(rest.len().min(MAX_CHUNK_BYTES));
+        let flags = if after.is_empty() { 0 } else { MORE };
+        out.extend_from_slice(&Header { flags, ..Header::new(kind, id, chunk.len()) }.encode());
+        out.extend_from_slice(chunk);
+        if after.is_empty() {
+            return;
+        }
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_header_survives(kind in 0u8..=255, flags: u8, length in 0..=MAX_CHUNK_BYTES as u32, id: u64) {
+            if let Some(kind) = Kind::from_u8(kind) {
+                let header = Header { kind, flags, length, id };
+                prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+            }
+        }
+
+        #[test]
+        fn any_header_is_read_without_harm(bytes: [u8; HEADER_BYTES]) {
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert!(header.length as usize <= MAX_CHUNK_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let mut out = Vec::new();
+        encode(Kind::Run, 7, &vec![1; MAX_CHUNK_BYTES + 1], &mut out);
+        let first = Header::decode(out[..HEADER_BYTES].try_into().unwrap()).unwrap();
+        assert_eq!((first.length as usize, first.has_more()), (MAX_CHUNK_BYTES, true));
+        let second = HEADER_BYTES + MAX_CHUNK_BYTES;
+        let second = Header::decode(out[second..second + HEADER_BYTES].try_into().unwrap()).unwrap();
+        assert_eq!((second.kind, second.id, second.length, second.has_more()), (Kind::Run, 7, 1, false));
+    }
+}
