@@ -183,7 +183,7 @@ impl State {
             self.core.send(from, Message::Summary { job, epoch, reply: false, summary });
         }
         if let Some(coordinator) = self.coordinators.get_mut(&job) {
-            coordinator.compared(from);
+            coordinator.compared(&copy.lattice, from, summary);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     types::{
         Message, NodeId, TaskIndex, TaskRecord, Time,
         limits::{JOB_REPLICAS, RECORD_BATCH},
+        message::Summary,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -87,13 +88,14 @@ impl Coordinator {
         }
     }
 
-    /// A replica told what it holds.
-    pub fn compared(&mut self, from: NodeId) {
+    /// A replica told what it holds. Records that we lack are on their way.
+    pub fn compared(&mut self, lattice: &Lattice, from: NodeId, summary: &Summary) {
         if let Some(replica) = self.replicas.get_mut(&from) {
             replica.compared = true;
         }
-        if let Some(Hold::Recovering { uncompared, .. }) = &mut self.hold {
+        if let Some(Hold::Recovering { uncompared, awaited, .. }) = &mut self.hold {
             uncompared.remove(&from);
+            awaited.extend(lattice.done_only_in(summary).filter(|task| !self.results.is_settling(*task)));
         }
         self.end_recovery_if_heard();
     }

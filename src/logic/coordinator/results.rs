@@ -310,10 +310,16 @@ impl Coordinator {
     pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
         let is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && !self.results.is_settling(record.task);
         let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
+        self.results.settling.extend(news.iter().map(|record| record.task));
+        if let Some(Hold::Recovering { awaited, .. }) = &mut self.hold {
+            records.iter().for_each(|record| {
+                awaited.remove(&record.task);
+            });
+        }
+        self.end_recovery_if_heard();
         if news.is_empty() {
             return;
         }
-        self.results.settling.extend(news.iter().map(|record| record.task));
         let ticket = core.ticket();
         let keep = news.iter().cloned().map(Keep::Task).collect();
         core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
