@@ -7,7 +7,7 @@ use crate::{
         core::Core,
         executor::batches,
         io::{Effect, Keep},
-        lattice::Lattice,
+        lattice::{Cell, Lattice},
         timers::Timer,
     },
     types::{Attempt, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord},
@@ -45,7 +45,15 @@ pub struct Pipeline {
     /// Other writes, which nobody waits for but which must not be lost either.
     writes: BTreeMap<u64, Vec<Keep>>,
     /// Tasks of all of the above.
-    settling: BTreeSet<TaskIndex>,
+    settling: BTreeMap<TaskIndex, Settling>,
+}
+
+/// Records of one task on their way.
+#[derive(Debug, Default)]
+struct Settling {
+    records: u32,
+    /// The join of those that other replicas had.
+    learned: Cell,
 }
 
 impl Pipeline {
@@ -59,7 +67,31 @@ impl Pipeline {
     }
 
     pub fn is_settling(&self, task: TaskIndex) -> bool {
-        self.settling.contains(&task)
+        self.settling.contains_key(&task)
+    }
+
+    fn begin(&mut self, task: TaskIndex) {
+        self.settling.entry(task).or_default().records += 1;
+    }
+
+    fn end(&mut self, task: TaskIndex) {
+        if let Some(settling) = self.settling.get_mut(&task) {
+            settling.records -= 1;
+            if settling.records == 0 {
+                self.settling.remove(&task);
+            }
+        }
+    }
+
+    /// Begins with a record that another replica had, unless one that says as much is on its way.
+    fn learn(&mut self, record: &TaskRecord) -> bool {
+        let cell = Cell::of(record);
+        let settling = self.settling.entry(record.task).or_default();
+        let joined = settling.learned.join(cell);
+        let is_news = settling.learned != joined;
+        settling.learned = joined;
+        settling.records += u32::from(is_news);
+        is_news
     }
 
     /// Some results have been written here for so long, and nowhere else.
@@ -119,7 +151,7 @@ impl Coordinator {
             self.failed(&record);
             return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
         }
-        self.results.settling.insert(task);
+        self.results.begin(task);
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
         }
@@ -168,7 +200,7 @@ impl Coordinator {
             Ok(()) => self.results.accepted.push(record),
             Err(error) => {
                 core.notice(format!("outputs of task {} on {}: {error}", record.task, core.members.name(from)));
-                self.results.settling.remove(&record.task);
+                self.results.end(record.task);
                 // Whoever made them is rid of them, and the task is done again.
                 core.send(from, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
                 self.reopen(record.task);
@@ -272,7 +304,7 @@ impl Coordinator {
         let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for record in batch.records {
             acknowledged.entry(record.node).or_default().push((record.task, record.attempt));
-            self.results.settling.remove(&record.task);
+            self.results.end(record.task);
             self.count(core, lattice, &record);
         }
         for (node, tasks) in acknowledged {
@@ -308,9 +340,8 @@ impl Coordinator {
 
     /// Records that a replica had and we had not: they count once they are on our disk too.
     pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
-        let is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && !self.results.is_settling(record.task);
-        let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
-        self.results.settling.extend(news.iter().map(|record| record.task));
+        let mut is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && self.results.learn(record);
+        let news: Vec<_> = records.iter().filter(&mut is_news).cloned().collect();
         if let Some(Hold::Recovering { awaited, .. }) = &mut self.hold {
             records.iter().for_each(|record| {
                 awaited.remove(&record.task);
