@@ -69,7 +69,7 @@ pub enum Message {
     OfferKept {
         job: JobId,
     },
-    /// The receiver of a submitter's offer cannot store the specification.
+    /// The sender cannot store what it was offered, or was sent to keep.
     Declined {
         job: JobId,
         error: String,

@@ -141,15 +141,13 @@ impl Coordinator {
         let known = self.find_active(task, attempt).is_some();
         if !record.is_done() && !known {
             // A failure that nobody waits for any more (stopped, or counted already).
-            let job = self.job;
-            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+            return self.acknowledge(core, from, &record);
         }
         self.mark_started(core, task, attempt);
         self.drop_active(task, attempt);
         if self.is_forgiven(core, from, &record) {
-            let job = self.job;
             self.failed(&record);
-            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+            return self.acknowledge(core, from, &record);
         }
         self.results.begin(task);
         if let Some(work) = self.nodes.get_mut(&from) {
@@ -164,6 +162,11 @@ impl Coordinator {
         } else {
             self.fetch(core, from, record);
         }
+    }
+
+    /// The node may forget the record.
+    fn acknowledge(&self, core: &mut Core, node: NodeId, record: &TaskRecord) {
+        core.send(node, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
     }
 
     /// A failure that is the node's and not the task's uses up no retry, a few times: the node is spared for a while, and
@@ -202,7 +205,7 @@ impl Coordinator {
                 core.notice(format!("outputs of task {} on {}: {error}", record.task, core.members.name(from)));
                 self.results.end(record.task);
                 // Whoever made them is rid of them, and the task is done again.
-                core.send(from, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
+                self.acknowledge(core, from, &record);
                 self.reopen(record.task);
             }
         }
@@ -279,6 +282,7 @@ impl Coordinator {
 
     /// A replica has a batch on its disk.
     pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
+        self.replica_wrote(from);
         if let Some(batch) = self.results.batches.get_mut(&ticket) {
             batch.kept_by.insert(from);
             self.settle(core, lattice, ticket);
