@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     LATER, SOON,
-    cluster::{Cluster, both},
+    cluster::{Cluster, Discovery, both},
     job::{CountedJob, assert_all_squares, read_results, run_to_end, stdout, write_job},
     processes_with, unique, wait_until,
 };
@@ -273,4 +273,39 @@ fn find_file(dir: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .find_map(|path| if path.is_dir() { find_file(&path, name) } else { path.ends_with(name).then_some(path) })
+}
+
+#[test]
+fn what_forgotten_jobs_kept_is_removed() {
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_JOBS__KEEP", "0s")]);
+    let file = write_job(
+        cluster.dir.path(),
+        "big",
+        "name = \"big\"\ncommand = [\"sh\", \"-c\", \"head -c 200000 /dev/zero > zeros\"]\noutputs = [\"zeros\"]\n",
+    );
+    let id = cluster.submit(0, &file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let blobs = cluster.data_dir(0).join("blobs");
+    assert_eq!(bytes_below(&blobs), 200_000);
+    // Forgotten at the first start, swept at the next.
+    for _ in 0..2 {
+        cluster.kill9(0);
+        cluster.restart(0);
+        let journal = cluster.data_dir(0).join("jobs").join(&id).join("journal");
+        wait_until(SOON, "the job is forgotten", || !journal.exists());
+    }
+    assert_eq!(cluster.phase(0, &id), None);
+    assert_eq!(bytes_below(&blobs), 0);
+}
+
+fn bytes_below(dir: &std::path::Path) -> u64 {
+    let entries = fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable"));
+    entries
+        .map(
+            |entry| {
+                if entry.path().is_dir() { bytes_below(&entry.path()) } else { entry.metadata().expect("there").len() }
+            },
+        )
+        .sum()
 }

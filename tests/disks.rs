@@ -40,24 +40,38 @@ fn a_job_stands_still_while_its_coordinators_disk_is_full_and_then_goes_on() {
     cluster.add(&[]);
     cluster.wait_members(2);
     let gate = cluster.dir.path().join("gate");
-    let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
-    // More than the journal's last page takes without a new one.
-    let wait = format!("{wait}; head -c 1500 /dev/zero | tr \"\\\\0\" x >&2");
-    // Tasks have room where they run; the job's identity decides who coordinates it.
+    let wait = wait_and_write(&gate);
+    // Tasks have room where they run.
     let job = CountedJob::new(&cluster, "squares", 40, &wait, "where = \"name == 'n1'\"");
-    let id = (0..64).map(|_| cluster.submit(0, &job.file)).find(|id| {
-        let found = cluster.coordinator(0, id) == Some(0);
-        if !found {
-            cluster.ok(0, &["cancel", id]);
-        }
-        found
-    });
-    let id = id.expect("n0 coordinates every second job");
+    let id = submit_coordinated(&cluster, 0, &job);
     fill(&disk.path().join("ballast"));
     fs::write(&gate, "").expect("another disk");
     wait_until(LATER, "explain tells of the disk", || {
         let told = both(&cluster.run(0, &["explain", &id]));
         told.contains("disk") && told.contains("No space left")
+    });
+    fs::remove_file(disk.path().join("ballast")).expect("it was written");
+    assert_eq!(cluster.wait_end(1, &id), "done");
+    assert_all_squares(&cluster.results(1, &id), 40);
+}
+
+#[test]
+fn explain_names_the_full_disk_of_the_only_replica() {
+    let Some(disk) = SmallDisk::new("4m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    disk.becomes_node(&cluster, 0);
+    cluster.add(&[]);
+    cluster.add(&[]);
+    cluster.wait_members(2);
+    let gate = cluster.dir.path().join("gate");
+    let wait = wait_and_write(&gate);
+    let job = CountedJob::new(&cluster, "squares", 40, &wait, "where = \"name == 'n1'\"");
+    let id = submit_coordinated(&cluster, 1, &job);
+    fill(&disk.path().join("ballast"));
+    fs::write(&gate, "").expect("another disk");
+    wait_until(LATER, "explain tells of the disk", || {
+        let told = both(&cluster.run(1, &["explain", &id]));
+        told.contains("n0 cannot keep its copy") && told.contains("No space left")
     });
     fs::remove_file(disk.path().join("ballast")).expect("it was written");
     assert_eq!(cluster.wait_end(1, &id), "done");
@@ -119,6 +133,24 @@ fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
     assert_all_squares(&cluster.results(0, &id), 10);
     assert!(cluster.log(0).contains("journal"), "the damage is not told");
     assert!(job.executions().values().all(|count| *count == 1));
+}
+
+/// Waits for the file, then writes more to its stderr than a journal's last page takes without a new one.
+fn wait_and_write(gate: &Path) -> String {
+    let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
+    format!("{wait}; head -c 1500 /dev/zero | tr \"\\\\0\" x >&2")
+}
+
+/// Submits a job until that node coordinates it: its random number decides who does.
+fn submit_coordinated(cluster: &Cluster, number: usize, job: &CountedJob) -> String {
+    let found = (0..64).map(|_| cluster.submit(number, &job.file)).find(|id| {
+        let found = cluster.coordinator(number, id) == Some(number);
+        if !found {
+            cluster.ok(number, &["cancel", id]);
+        }
+        found
+    });
+    found.expect("a node coordinates every second job")
 }
 
 /// Until not a byte more fits.

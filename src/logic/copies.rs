@@ -183,7 +183,7 @@ impl State {
             self.core.send(from, Message::Summary { job, epoch, reply: false, summary });
         }
         if let Some(coordinator) = self.coordinators.get_mut(&job) {
-            coordinator.compared(from);
+            coordinator.compared(&copy.lattice, from, summary);
         }
     }
 
@@ -206,7 +206,9 @@ impl State {
         for (job, copy) in &mut self.copies {
             let job = *job;
             let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { continue };
-            if result.is_err() {
+            if let Err(error) = result {
+                let to = copy.promised[position].to;
+                self.core.send(to, Message::Declined { job, error: error.clone() });
                 return self.core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
             }
             let promise = copy.promised.swap_remove(position);

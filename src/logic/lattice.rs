@@ -159,9 +159,14 @@ impl Lattice {
         Summary { done, failed: self.failed().collect(), digests }
     }
 
+    /// The tasks that are done as the other knows, and not as this replica does.
+    pub fn done_only_in(&self, other: &Summary) -> impl Iterator<Item = TaskIndex> {
+        (0..self.tasks).filter(|task| other.is_done(*task) && !self.is_done(*task))
+    }
+
     /// The tasks of which this replica knows more than the other.
     pub fn ahead_of(&self, other: &Summary) -> Vec<TaskIndex> {
-        let their_done = |task: usize| other.done.get(task / 8).is_some_and(|byte| byte & (1 << (task % 8)) != 0);
+        let their_done = |task: usize| other.is_done(task as TaskIndex);
         let their_failures: BTreeMap<_, _> = other.failed.iter().copied().collect();
         let chunks = self.cells.chunks(SUMMARY_CHUNK).enumerate();
         let diverges: Vec<_> = chunks

@@ -113,7 +113,7 @@ impl State {
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
         self.core.after(RECONNECT, Timer::Reconnect);
-        self.core.after(RETENTION, Timer::Retention);
+        self.forget_old_jobs();
         self.look_for_orphans();
         std::mem::take(&mut self.core.effects)
     }

@@ -152,8 +152,12 @@ impl State {
         self.core.send(head.submitter, Message::Declined { job, error: error.into() });
     }
 
-    /// The next node is asked. Where nobody is left the user decides what to do, and the job does not linger.
+    /// The coordinator that was chosen has no room: the next node is asked. Where nobody is left the user decides what to
+    /// do, and the job does not linger.
     pub(super) fn declined(&mut self, from: NodeId, job: JobId, error: String) {
+        if let Some(coordinator) = self.coordinators.get_mut(&job).filter(|_| from != self.core.me) {
+            return coordinator.replica_declined(&mut self.core, from, error);
+        }
         if self.submissions.get(&job).is_none_or(|submission| submission.choice != from) {
             return;
         }

@@ -6,9 +6,11 @@
 //! | `mod` | the loop: bounded work a turn, timers, questions and their askers |
 //! | `effects` | carrying out what logic decided |
 //! | `convert` | records on disk and records in the core |
+//! | `sweep` | removing the blobs of forgotten jobs |
 
 mod convert;
 mod effects;
+mod sweep;
 
 use crate::{
     logic::{Config, Input, Now, State},
@@ -16,7 +18,7 @@ use crate::{
         BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, Runner, StoreEvent, UserRequest,
         WorkerEvent, wall_ms,
     },
-    types::{Answer, JobId, QueryError, Time},
+    types::{Answer, JobId, QueryError, Time, units::format_bytes},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +26,7 @@ use std::{
     sync::Arc,
     time::Instant,
 };
+use sweep::LiveBlobs;
 use tokio::sync::{mpsc, oneshot};
 
 /// Events waiting for the loop; senders wait when it is full.
@@ -83,10 +86,20 @@ impl Node {
         let described = info.version;
         let mut state = State::new(now, info, config);
         let mut jobs = BTreeSet::<JobId>::new();
-        ports.journals.replay(&mut |job, record| {
+        let mut live = LiveBlobs::default();
+        let complete = ports.journals.replay(&mut |job, record| {
             jobs.insert(job);
+            live.note(&record);
             state.restore(job, convert::keep(record));
         })?;
+        // A journal that could not be read may be mended, and then needs its blobs.
+        if complete {
+            match live.sweep(&*ports.blobs) {
+                Ok(0) => {}
+                Ok(bytes) => tracing::info!("{} of forgotten jobs removed", format_bytes(bytes)),
+                Err(error) => tracing::warn!(%error, "could not remove what forgotten jobs left"),
+            }
+        }
         if !jobs.is_empty() {
             tracing::info!("{} jobs remembered", jobs.len());
         }

@@ -198,8 +198,9 @@ pub struct DiscoveryWay {
 /// The journals: one a job, append-only, checksummed.
 pub trait Journals: Send + Sync {
     /// Gives every intact record of every job, in the order written, each job beginning with `Record::Spec`. Blocks:
-    /// called once, before the loop starts. A damaged tail is cut off and told in the log; what is before it counts.
-    fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<()>;
+    /// called once, before the loop starts. A damaged tail is cut off and told in the log; what is before it counts. False
+    /// if some job's journal could not be used at all.
+    fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<bool>;
     /// Appends to a job's journal, making it if need be. `StoreEvent::Persisted` follows when the bytes are on disk
     /// (fdatasync; several appends share one) or cannot be.
     fn append(&self, job: JobId, records: Vec<Record>, ticket: u64);
@@ -220,6 +221,12 @@ pub trait Blobs: Send + Sync {
     /// Takes a file into the store by copy (reflink where the file system can).
     fn put_file(&self, path: &std::path::Path) -> io::Result<(BlobHash, u64)>;
     fn put_bytes(&self, bytes: &[u8]) -> io::Result<BlobHash>;
+    /// Removes every blob that is not `live`, and returns how many bytes these had. Called once, before anything can add
+    /// blobs. A store for a while only keeps them all.
+    fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
+        let _ = live;
+        Ok(0)
+    }
 }
 
 /// A blob being written. Dropping it leaves nothing behind.

@@ -22,14 +22,6 @@ pub struct BlobStore {
     temporary: PathBuf,
     counter: AtomicU64,
 }
-
-/// What a sweep removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    pub blobs: u64,
-    pub bytes: u64,
-}
-
 impl BlobStore {
     /// Drops what interrupted writers left. The caller holds the directory's lock, so nobody writes now.
     pub(super) fn open(data_dir: &Path) -> Result<Self, StoreError> {
@@ -43,28 +35,6 @@ impl BlobStore {
         }
         make_dir(&temporary)?;
         Ok(Self { blobs, temporary, counter: AtomicU64::new(0) })
-    }
-
-    /// Removes every blob that is not `live`. For start-up, before anything can add blobs; files that are no blobs are
-    /// left alone.
-    pub fn sweep(&self, live: impl Fn(BlobHash) -> bool) -> io::Result<Swept> {
-        let mut swept = Swept::default();
-        for directory in fs::read_dir(&self.blobs)? {
-            let directory = directory?;
-            if !directory.file_type()?.is_dir() {
-                continue;
-            }
-            for entry in fs::read_dir(directory.path())? {
-                let entry = entry?;
-                let hash = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                if hash.is_some_and(|hash| !live(hash)) {
-                    swept.bytes += entry.metadata()?.len();
-                    fs::remove_file(entry.path())?;
-                    swept.blobs += 1;
-                }
-            }
-        }
-        Ok(swept)
     }
 
     fn place(&self, hash: BlobHash) -> PathBuf {
@@ -124,6 +94,26 @@ impl Blobs for BlobStore {
             self.keep(temporary, hash)?;
         }
         Ok(hash)
+    }
+
+    fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
+        let mut freed = 0;
+        for directory in fs::read_dir(&self.blobs)? {
+            let directory = directory?;
+            if !directory.file_type()?.is_dir() {
+                continue;
+            }
+            for entry in fs::read_dir(directory.path())? {
+                let entry = entry?;
+                // Files that are no blobs are left alone.
+                let hash = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                if hash.is_some_and(|hash| !live(hash)) {
+                    freed += entry.metadata()?.len();
+                    fs::remove_file(entry.path())?;
+                }
+            }
+        }
+        Ok(freed)
     }
 }
 
@@ -223,7 +213,7 @@ mod tests {
         let (_dir, store) = store();
         let live = store.put_bytes(b"live").unwrap();
         let dead = store.put_bytes(b"dead!").unwrap();
-        assert_eq!(store.sweep(|hash| hash == live).unwrap(), Swept { blobs: 1, bytes: 5 });
+        assert_eq!(store.sweep(&|hash| hash == live).unwrap(), 5);
         assert!(store.has(live) && !store.has(dead));
     }
 

@@ -21,7 +21,7 @@ mod lock;
 #[cfg(test)]
 mod conformance;
 
-pub use blobs::{BlobStore, Swept};
+pub use blobs::BlobStore;
 pub use journal::JournalStore;
 
 use crate::ports::NodeHandle;

@@ -35,6 +35,12 @@ pub struct Summary {
     pub digests: Vec<u64>,
 }
 
+impl Summary {
+    pub fn is_done(&self, task: TaskIndex) -> bool {
+        self.done.get(task as usize / 8).is_some_and(|byte| byte & (1 << (task % 8)) != 0)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// A packet of the membership protocol (SWIM).
@@ -63,7 +69,7 @@ pub enum Message {
     OfferKept {
         job: JobId,
     },
-    /// The receiver of a submitter's offer cannot store the specification.
+    /// The sender cannot store what it was offered, or was sent to keep.
     Declined {
         job: JobId,
         error: String,

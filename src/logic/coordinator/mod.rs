@@ -87,7 +87,13 @@ impl NodeWork {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hold {
     /// After taking over: members are telling what they run.
-    Recovering { until: Time, unheard: BTreeSet<NodeId>, uncompared: BTreeSet<NodeId> },
+    Recovering {
+        until: Time,
+        unheard: BTreeSet<NodeId>,
+        uncompared: BTreeSet<NodeId>,
+        /// Results that replicas said they have.
+        awaited: BTreeSet<TaskIndex>,
+    },
     /// The journal cannot be written.
     Storage(String),
 }
@@ -167,7 +173,8 @@ impl Coordinator {
             let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
             let replicas = head.replicas.iter().copied();
             let uncompared = replicas.filter(|node| *node != core.me && core.members.is_alive(*node)).collect();
-            coordinator.hold = Some(Hold::Recovering { until: now + limits::TAKEOVER_WAIT, unheard, uncompared });
+            let (until, awaited) = (now + limits::TAKEOVER_WAIT, BTreeSet::new());
+            coordinator.hold = Some(Hold::Recovering { until, unheard, uncompared, awaited });
         }
         coordinator.publish(core, lattice, head);
         coordinator.recruit(core, lattice);
@@ -400,8 +407,8 @@ impl Coordinator {
 
     /// Members answered, so recovery need not wait for its time to run out.
     fn end_recovery_if_heard(&mut self) {
-        let Some(Hold::Recovering { unheard, uncompared, .. }) = &self.hold else { return };
-        if unheard.is_empty() && uncompared.is_empty() {
+        let Some(Hold::Recovering { unheard, uncompared, awaited, .. }) = &self.hold else { return };
+        if unheard.is_empty() && uncompared.is_empty() && awaited.is_empty() {
             self.hold = None;
         }
     }

@@ -264,6 +264,13 @@ impl Coordinator {
         if let Some(task) = task {
             lines.push(self.explain_task(core, lattice, task));
         }
+        let troubled = self.troubled_replicas();
+        lines.extend(troubled.map(|(node, why)| {
+            format!(
+                "{} cannot keep its copy of the results, which count once another node has them: {why}",
+                core.members.name(node)
+            )
+        }));
         if !self.head(core).phase.is_ended() {
             lines.extend(self.explain_nodes(core));
         }

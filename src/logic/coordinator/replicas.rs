@@ -7,6 +7,7 @@ use crate::{
     types::{
         Message, NodeId, TaskIndex, TaskRecord, Time,
         limits::{JOB_REPLICAS, RECORD_BATCH},
+        message::Summary,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -19,6 +20,8 @@ pub struct Replica {
     compared: bool,
     /// When it was last sent something to answer.
     asked: Time,
+    /// Why it cannot write.
+    problem: Option<String>,
 }
 
 /// A replica that does not answer is asked again after this long.
@@ -33,7 +36,8 @@ impl Coordinator {
         for node in lost {
             self.replicas.remove(&node);
         }
-        let missing = (JOB_REPLICAS - 1).saturating_sub(self.replicas.len());
+        let sound = self.replicas.values().filter(|replica| replica.problem.is_none()).count();
+        let missing = (JOB_REPLICAS - 1).saturating_sub(sound);
         let known = core.directory.get(self.job).map(|head| head.replicas.clone()).unwrap_or_default();
         let is_new = |node: &NodeId| *node != core.me && !self.replicas.contains_key(node);
         let usable = core
@@ -63,12 +67,35 @@ impl Coordinator {
 
     /// A replica has the specification: now the records.
     pub fn offer_kept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
+        self.replica_wrote(from);
         let Some(replica) = self.replicas.get_mut(&from) else { return };
         if !std::mem::replace(&mut replica.kept, true) {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
         self.resync_replica(core, lattice, from);
+    }
+
+    /// A replica cannot write: it stays one, for it tries again, but another is wanted meanwhile.
+    pub fn replica_declined(&mut self, core: &mut Core, from: NodeId, error: String) {
+        let Some(replica) = self.replicas.get_mut(&from) else { return };
+        if replica.problem.is_none() {
+            core.notice(format!("job {}: {} cannot keep its copy: {error}", self.job, core.members.name(from)));
+        }
+        replica.problem = Some(error);
+        self.wake(core);
+    }
+
+    /// A replica that wrote something has no problem any more.
+    pub(super) fn replica_wrote(&mut self, from: NodeId) {
+        if let Some(replica) = self.replicas.get_mut(&from) {
+            replica.problem = None;
+        }
+    }
+
+    /// Which replicas cannot write, and why.
+    pub(super) fn troubled_replicas(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.replicas.iter().filter_map(|(node, replica)| Some((*node, replica.problem.as_deref()?)))
     }
 
     /// Compares with a replica and sends again what it may have missed.
@@ -87,13 +114,14 @@ impl Coordinator {
         }
     }
 
-    /// A replica told what it holds.
-    pub fn compared(&mut self, from: NodeId) {
+    /// A replica told what it holds. Records that we lack are on their way.
+    pub fn compared(&mut self, lattice: &Lattice, from: NodeId, summary: &Summary) {
         if let Some(replica) = self.replicas.get_mut(&from) {
             replica.compared = true;
         }
-        if let Some(Hold::Recovering { uncompared, .. }) = &mut self.hold {
+        if let Some(Hold::Recovering { uncompared, awaited, .. }) = &mut self.hold {
             uncompared.remove(&from);
+            awaited.extend(lattice.done_only_in(summary).filter(|task| !self.results.is_settling(*task)));
         }
         self.end_recovery_if_heard();
     }

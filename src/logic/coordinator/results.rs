@@ -7,7 +7,7 @@ use crate::{
         core::Core,
         executor::batches,
         io::{Effect, Keep},
-        lattice::Lattice,
+        lattice::{Cell, Lattice},
         timers::Timer,
     },
     types::{Attempt, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord},
@@ -45,7 +45,15 @@ pub struct Pipeline {
     /// Other writes, which nobody waits for but which must not be lost either.
     writes: BTreeMap<u64, Vec<Keep>>,
     /// Tasks of all of the above.
-    settling: BTreeSet<TaskIndex>,
+    settling: BTreeMap<TaskIndex, Settling>,
+}
+
+/// Records of one task on their way.
+#[derive(Debug, Default)]
+struct Settling {
+    records: u32,
+    /// The join of those that other replicas had.
+    learned: Cell,
 }
 
 impl Pipeline {
@@ -59,7 +67,31 @@ impl Pipeline {
     }
 
     pub fn is_settling(&self, task: TaskIndex) -> bool {
-        self.settling.contains(&task)
+        self.settling.contains_key(&task)
+    }
+
+    fn begin(&mut self, task: TaskIndex) {
+        self.settling.entry(task).or_default().records += 1;
+    }
+
+    fn end(&mut self, task: TaskIndex) {
+        if let Some(settling) = self.settling.get_mut(&task) {
+            settling.records -= 1;
+            if settling.records == 0 {
+                self.settling.remove(&task);
+            }
+        }
+    }
+
+    /// Begins with a record that another replica had, unless one that says as much is on its way.
+    fn learn(&mut self, record: &TaskRecord) -> bool {
+        let cell = Cell::of(record);
+        let settling = self.settling.entry(record.task).or_default();
+        let joined = settling.learned.join(cell);
+        let is_news = settling.learned != joined;
+        settling.learned = joined;
+        settling.records += u32::from(is_news);
+        is_news
     }
 
     /// Some results have been written here for so long, and nowhere else.
@@ -109,17 +141,15 @@ impl Coordinator {
         let known = self.find_active(task, attempt).is_some();
         if !record.is_done() && !known {
             // A failure that nobody waits for any more (stopped, or counted already).
-            let job = self.job;
-            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+            return self.acknowledge(core, from, &record);
         }
         self.mark_started(core, task, attempt);
         self.drop_active(task, attempt);
         if self.is_forgiven(core, from, &record) {
-            let job = self.job;
             self.failed(&record);
-            return core.send(from, Message::ReportKept { job, tasks: vec![(task, attempt)] });
+            return self.acknowledge(core, from, &record);
         }
-        self.results.settling.insert(task);
+        self.results.begin(task);
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
         }
@@ -132,6 +162,11 @@ impl Coordinator {
         } else {
             self.fetch(core, from, record);
         }
+    }
+
+    /// The node may forget the record.
+    fn acknowledge(&self, core: &mut Core, node: NodeId, record: &TaskRecord) {
+        core.send(node, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
     }
 
     /// A failure that is the node's and not the task's uses up no retry, a few times: the node is spared for a while, and
@@ -168,9 +203,9 @@ impl Coordinator {
             Ok(()) => self.results.accepted.push(record),
             Err(error) => {
                 core.notice(format!("outputs of task {} on {}: {error}", record.task, core.members.name(from)));
-                self.results.settling.remove(&record.task);
+                self.results.end(record.task);
                 // Whoever made them is rid of them, and the task is done again.
-                core.send(from, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
+                self.acknowledge(core, from, &record);
                 self.reopen(record.task);
             }
         }
@@ -247,6 +282,7 @@ impl Coordinator {
 
     /// A replica has a batch on its disk.
     pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
+        self.replica_wrote(from);
         if let Some(batch) = self.results.batches.get_mut(&ticket) {
             batch.kept_by.insert(from);
             self.settle(core, lattice, ticket);
@@ -272,7 +308,7 @@ impl Coordinator {
         let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for record in batch.records {
             acknowledged.entry(record.node).or_default().push((record.task, record.attempt));
-            self.results.settling.remove(&record.task);
+            self.results.end(record.task);
             self.count(core, lattice, &record);
         }
         for (node, tasks) in acknowledged {
@@ -308,12 +344,17 @@ impl Coordinator {
 
     /// Records that a replica had and we had not: they count once they are on our disk too.
     pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
-        let is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && !self.results.is_settling(record.task);
-        let news: Vec<_> = records.iter().filter(is_news).cloned().collect();
+        let mut is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && self.results.learn(record);
+        let news: Vec<_> = records.iter().filter(&mut is_news).cloned().collect();
+        if let Some(Hold::Recovering { awaited, .. }) = &mut self.hold {
+            records.iter().for_each(|record| {
+                awaited.remove(&record.task);
+            });
+        }
+        self.end_recovery_if_heard();
         if news.is_empty() {
             return;
         }
-        self.results.settling.extend(news.iter().map(|record| record.task));
         let ticket = core.ticket();
         let keep = news.iter().cloned().map(Keep::Task).collect();
         core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });

@@ -130,7 +130,8 @@ impl JournalStore {
 }
 
 impl Journals for JournalStore {
-    fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<()> {
+    fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<bool> {
+        let mut complete = true;
         for job in job_dirs(&self.shared.jobs_dir)? {
             let path = self.shared.path(job);
             if !path.exists() {
@@ -138,9 +139,10 @@ impl Journals for JournalStore {
             }
             if let Err(error) = self.replay_job(job, each) {
                 tracing::error!(path = %path.display(), "this job is left out, its journal cannot be used: {error}");
+                complete = false;
             }
         }
-        Ok(())
+        Ok(complete)
     }
 
     fn append(&self, job: JobId, records: Vec<Record>, ticket: u64) {
