@@ -59,8 +59,8 @@ pub enum Command {
     Results(ResultsArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
-    /// Stops a job for good; its results so far are kept
-    Cancel(JobName),
+    /// Stops a job, or single tasks of it, for good; results so far are kept
+    Cancel(CancelArgs),
     /// Gives the failed tasks of a job as many attempts again
     Retry(RetryArgs),
     /// Why a job or a task is not running, node by node
@@ -200,6 +200,7 @@ pub enum TaskStates {
     Running,
     Done,
     Failed,
+    Cancelled,
 }
 
 #[derive(Debug, Args)]
@@ -234,6 +235,14 @@ pub struct AttachArgs {
     pub name: JobName,
     #[command(flatten)]
     pub follow: FollowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// Tasks, counted from 0 [default: the whole job]
+    pub tasks: Vec<u32>,
 }
 
 #[derive(Debug, Args)]

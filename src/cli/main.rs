@@ -85,7 +85,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Devices(list) => ask::devices(&client, list).await,
         Command::Job(args) => ask::job(&client, args).await,
         Command::Logs(args) => ask::logs(&client, args).await,
-        Command::Cancel(name) => ask::cancel(&client, &name.job).await,
+        Command::Cancel(args) => ask::cancel(&client, args).await,
         Command::Retry(args) => ask::retry(&client, args).await,
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,

@@ -86,6 +86,8 @@ impl Collector {
 
     fn note(&mut self, result: &TaskResult) {
         match &result.failure {
+            // Cancelled tasks may yet turn out to have been done; they are nobody's fault.
+            Some(_) if result.status != StatusName::Failed => drop(self.failed.remove(&result.task)),
             None => {
                 self.failed.remove(&result.task);
                 if let Some(word) = self.done.get_mut(result.task as usize / 64) {

@@ -20,6 +20,8 @@ pub struct JobLine {
     pub done: u32,
     /// Tasks that failed for good.
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     pub submitter: String,
     pub submitted_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +63,8 @@ pub struct ProgressView {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     pub running: u32,
     pub queued: u32,
     /// Attempts that ended in failure, retried ones included.
@@ -100,6 +104,9 @@ pub struct WorkView {
     pub outputs: Vec<String>,
     /// Ids of the jobs whose results it reads.
     pub after: Vec<String>,
+    /// Id of the job to which this one adds parameter sets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extends: Option<String>,
 }
 
 /// A page of a job's tasks.
@@ -193,6 +200,7 @@ impl From<&JobHead> for JobLine {
             tasks: head.tasks,
             done: head.done,
             failed: head.failed,
+            stopped: head.stopped,
             submitter: head.submitter.to_string(),
             submitted_ms: head.submitted_ms,
             ended_ms: (head.ended_ms > 0).then_some(head.ended_ms),
@@ -227,6 +235,7 @@ impl From<&Progress> for ProgressView {
             tasks: progress.tasks,
             done: progress.done,
             failed: progress.failed,
+            stopped: progress.stopped,
             running: progress.running,
             queued: progress.queued,
             failures: progress.failures,
@@ -251,6 +260,7 @@ impl From<&JobSpec> for WorkView {
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),
             after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
+            extends: spec.extends.map(|job| job.to_string()),
         }
     }
 }

@@ -48,6 +48,14 @@ pub struct Submitted {
     pub job: String,
 }
 
+/// Tasks to cancel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// Counted from 0; at most 100,000.
+    pub tasks: Vec<u32>,
+}
+
 /// How many failed tasks were given new attempts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {
