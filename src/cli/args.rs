@@ -1,5 +1,6 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
 
+use super::plot::PlotSpec;
 use crate::types::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
@@ -129,8 +130,11 @@ pub struct DrainArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The job file (TOML)
+    /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     pub job_file: PathBuf,
+    /// Runs more parameter sets of a job: a new job with the same command, files and settings
+    #[arg(long, value_name = "JOB")]
+    pub extend: Option<String>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
@@ -225,6 +229,15 @@ pub struct ResultsArgs {
     /// Writes results, logs and output files into a directory, as `run` does
     #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet"])]
     pub into: Option<PathBuf>,
+    /// With the results of the jobs that it extends, as of one job; tasks are numbered on
+    #[arg(long)]
+    pub all: bool,
+    /// Draws one column over another, and marks the best: parameters, parts of results, seconds, node; e.g. lr:accuracy:act
+    #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
+    pub plot: Option<PlotSpec>,
+    /// The picture's file, an SVG [default: `<name>-<job id>.svg` here]
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    pub plot_to: Option<PathBuf>,
     #[command(flatten)]
     pub list: ListArgs,
 }

@@ -4,6 +4,7 @@ use super::{
     args::{CancelArgs, DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
     exit::{CliError, Exit, print, print_bytes},
     output::{self, Status},
+    run,
 };
 use crate::{
     http::{Client, client::LogRequest},
@@ -71,6 +72,10 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
 /// The results so far, page by page as they are read; does not wait for more.
 pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
     let output = output::choose(args.list);
+    if args.all {
+        print(&output.results(&run::all_results(client, &args.name.job, true).await?, true))?;
+        return Ok(Exit::Done);
+    }
     let mut cursor = CursorView::default();
     let mut first = true;
     loop {

@@ -2,8 +2,9 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase,
+    JobHead, JobSpec, Phase, Sweep,
     query::{JobDetail, Progress, TaskLine, TaskState},
+    sweep::Goal,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -104,9 +105,20 @@ pub struct WorkView {
     pub outputs: Vec<String>,
     /// Ids of the jobs whose results it reads.
     pub after: Vec<String>,
+    /// The metric that its tasks report, if it is a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<SweepView>,
     /// Id of the job to which this one adds parameter sets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,
+}
+
+/// How the tasks of a sweep compare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SweepView {
+    pub metric: String,
+    /// `min` or `max`.
+    pub goal: String,
 }
 
 /// A page of a job's tasks.
@@ -260,8 +272,19 @@ impl From<&JobSpec> for WorkView {
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),
             after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
+            sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),
         }
+    }
+}
+
+impl From<&Sweep> for SweepView {
+    fn from(sweep: &Sweep) -> Self {
+        let goal = match sweep.goal {
+            Goal::Min => "min",
+            Goal::Max => "max",
+        };
+        Self { metric: sweep.metric.clone(), goal: goal.into() }
     }
 }
 

@@ -20,7 +20,9 @@ pub mod submit;
 
 pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
-pub use job::{Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, TaskList, TaskRow, WorkView};
+pub use job::{
+    Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, WorkView,
+};
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
 pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};

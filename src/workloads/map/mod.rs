@@ -25,6 +25,8 @@ use super::{
 use crate::types::{ParamSpace, WorkSpec, limits, manifest::safe_path, predicate::Predicate};
 use std::{ops::Range, path::PathBuf};
 
+pub use rows::read as load_rows;
+
 #[rustfmt::skip]
 pub(super) const KEYS: [&str; 27] = [
     "name", "kind", "after", "command", "env", "params", "zip", "sample", "files", "repeat", "source", "data", "exclude", "outputs",
