@@ -155,6 +155,7 @@ fn id(number: usize) -> NodeId {
 
 fn node(number: usize) -> State {
     let info = NodeInfo {
+        model: String::new(),
         id: id(number),
         version: 1,
         name: format!("n{number}"),

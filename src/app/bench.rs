@@ -87,6 +87,7 @@ impl Drive {
             version: 1,
             name: "bench".into(),
             software: env!("CARGO_PKG_VERSION").into(),
+            model: String::new(),
             addrs: Vec::new(),
             resources: Resources { cpu_milli: slots.saturating_mul(1000), ..Resources::default() },
             gpus: Vec::new(),
@@ -166,6 +167,7 @@ fn spec(tasks: u32) -> JobSpec {
         outputs: Vec::new(),
         output_limit_bytes: 1 << 20,
         log_limit_bytes: 1 << 20,
+        sweep: None,
     };
     JobSpec {
         work: Arc::new(work),
@@ -176,6 +178,7 @@ fn spec(tasks: u32) -> JobSpec {
         place: String::new(),
         speculate: true,
         wait_for_nodes: false,
+        extends: None,
         submitter: THIS_NODE,
         submitted_ms: 0,
     }

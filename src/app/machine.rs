@@ -1,5 +1,5 @@
 //! What this machine is and how busy it is: name, cores, memory, load, as the kernel and the process's control groups say.
-//! Reads `/proc` and `/sys/fs/cgroup` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
+//! Reads `/proc` and `/sys` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
 //! unknown: a container that hides a file must not keep a node from starting.
 
 use std::{fs, path::Path, thread::available_parallelism};
@@ -12,6 +12,8 @@ pub struct Machine {
     pub cpu_milli: u32,
     /// The machine's memory, or its control group's limit where that is less. 0: unknown.
     pub memory_bytes: u64,
+    /// As its maker calls it; empty if unknown.
+    pub model: String,
 }
 
 /// How busy the machine is.
@@ -32,6 +34,7 @@ pub fn describe() -> Machine {
         hostname: hostname(),
         cpu_milli: cores_milli().min(groups.cpu_limit_milli().unwrap_or(u32::MAX)).max(1),
         memory_bytes: limit.map_or(total, |limit| if total == 0 { limit } else { limit.min(total) }),
+        model: model(Path::new("/sys")),
     }
 }
 
@@ -51,6 +54,16 @@ pub fn load() -> MachineLoad {
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".into() } else { name }
+}
+
+/// What the firmware says (SMBIOS, or the device tree where there is none), unless its maker left the form empty.
+fn model(sys: &Path) -> String {
+    let read = |path: &str| fs::read_to_string(sys.join(path)).ok();
+    let text = read("class/dmi/id/product_name").or_else(|| read("firmware/devicetree/base/model"));
+    let text: String = text.unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect();
+    let text = text.trim();
+    let empty = ["to be filled by o.e.m.", "system product name", "default string", "not specified", "none"];
+    if empty.contains(&text.to_ascii_lowercase().as_str()) { String::new() } else { text.to_string() }
 }
 
 /// Not `available_parallelism` alone: it rounds a quota of one and a half cores down to one.
@@ -205,6 +218,18 @@ mod tests {
         assert_eq!(groups.memory_used(&inner), Some(2000));
         let outside = Groups::below(root.path(), "/of/the/host");
         assert_eq!(outside.memory_limit(), Some((8192, root.path())));
+    }
+
+    #[test]
+    fn the_model_is_what_the_maker_wrote() {
+        let sys = tempfile::tempdir().unwrap();
+        assert_eq!(model(sys.path()), "");
+        fs::create_dir_all(sys.path().join("class/dmi/id")).unwrap();
+        let name = sys.path().join("class/dmi/id/product_name");
+        for (written, read) in [("Alienware Aurora R6\n", "Alienware Aurora R6"), ("To be filled by O.E.M.\n", "")] {
+            fs::write(&name, written).unwrap();
+            assert_eq!(model(sys.path()), read);
+        }
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Foundation {
 struct ThisMachine {
     id: NodeId,
     name: String,
+    model: String,
     offered: Resources,
     labels: BTreeMap<String, String>,
     network: Arc<dyn Network>,
@@ -200,6 +201,7 @@ impl ThisMachine {
         Self {
             id,
             name: settings.node.name.clone(),
+            model: machine.model,
             offered: settings.node.offered(detected),
             labels: settings.node.labels.clone(),
             network,
@@ -236,6 +238,7 @@ impl Machine for ThisMachine {
             version: 0,
             name: self.name.clone(),
             software: env!("CARGO_PKG_VERSION").into(),
+            model: self.model.clone(),
             addrs: self.network.addrs(),
             resources: Resources { gpu_milli: counted * 1000, ..self.offered.clone() },
             gpus,

@@ -1,5 +1,6 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
 
+use super::plot::PlotSpec;
 use crate::types::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
@@ -59,8 +60,8 @@ pub enum Command {
     Results(ResultsArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
-    /// Stops a job for good; its results so far are kept
-    Cancel(JobName),
+    /// Stops a job, or single tasks of it, for good; results so far are kept
+    Cancel(CancelArgs),
     /// Gives the failed tasks of a job as many attempts again
     Retry(RetryArgs),
     /// Why a job or a task is not running, node by node
@@ -129,8 +130,11 @@ pub struct DrainArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The job file (TOML)
+    /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     pub job_file: PathBuf,
+    /// Runs more parameter sets of a job: a new job with the same command, files and settings
+    #[arg(long, value_name = "JOB")]
+    pub extend: Option<String>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
@@ -200,6 +204,7 @@ pub enum TaskStates {
     Running,
     Done,
     Failed,
+    Cancelled,
 }
 
 #[derive(Debug, Args)]
@@ -224,6 +229,15 @@ pub struct ResultsArgs {
     /// Writes results, logs and output files into a directory, as `run` does
     #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet"])]
     pub into: Option<PathBuf>,
+    /// With the results of the jobs that it extends, as of one job; tasks are numbered on
+    #[arg(long)]
+    pub all: bool,
+    /// Draws one column over another, and marks the best: parameters, parts of results, seconds, node; e.g. lr:accuracy:act
+    #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
+    pub plot: Option<PlotSpec>,
+    /// The picture's file, an SVG [default: `<name>-<job id>.svg` here]
+    #[arg(long, value_name = "FILE", requires = "plot")]
+    pub plot_to: Option<PathBuf>,
     #[command(flatten)]
     pub list: ListArgs,
 }
@@ -234,6 +248,14 @@ pub struct AttachArgs {
     pub name: JobName,
     #[command(flatten)]
     pub follow: FollowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// Tasks, counted from 0 [default: the whole job]
+    pub tasks: Vec<u32>,
 }
 
 #[derive(Debug, Args)]

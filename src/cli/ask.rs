@@ -1,9 +1,10 @@
 //! The listings and one-line commands: a question, an answer, printed.
 
 use super::{
-    args::{DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
+    args::{CancelArgs, DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
     exit::{CliError, Exit, print, print_bytes},
     output::{self, Status},
+    run,
 };
 use crate::{
     http::{Client, client::LogRequest},
@@ -53,6 +54,7 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
         TaskStates::Running => Some(StateName::Running),
         TaskStates::Done => Some(StateName::Done),
         TaskStates::Failed => Some(StateName::Failed),
+        TaskStates::Cancelled => Some(StateName::Cancelled),
     };
     let mut offset = 0;
     loop {
@@ -70,6 +72,10 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
 /// The results so far, page by page as they are read; does not wait for more.
 pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
     let output = output::choose(args.list);
+    if args.all {
+        print(&output.results(&run::all_results(client, &args.name.job, true).await?, true))?;
+        return Ok(Exit::Done);
+    }
     let mut cursor = CursorView::default();
     let mut first = true;
     loop {
@@ -93,7 +99,15 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-pub async fn cancel(client: &Client, job: &str) -> Result<Exit, CliError> {
+pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError> {
+    let job = &args.name.job;
+    if !args.tasks.is_empty() {
+        client.cancel_tasks(job, args.tasks.clone()).await?;
+        let tasks: Vec<String> = args.tasks.iter().map(u32::to_string).collect();
+        let (noun, verb) = if tasks.len() == 1 { ("task", "has") } else { ("tasks", "have") };
+        eprintln!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
+        return Ok(Exit::Done);
+    }
     client.cancel(job).await?;
     eprintln!("job {job} is cancelled; `nodectl results {job}` has what was done");
     Ok(Exit::Done)

@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, run,
+    files, flags, join, plot, run,
 };
 use crate::{
     app::{
@@ -77,6 +77,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Drain(args) => ask::drain(&client, args).await,
         Command::Run(args) => run::run(args, &settings).await,
         Command::Attach(args) => run::attach(&client, args).await,
+        Command::Results(args) if args.plot.is_some() => plot::plot(&client, &args).await,
         Command::Results(args) if args.into.is_some() => run::collect(&client, args).await,
         Command::Results(args) => ask::results(&client, args).await,
         Command::Status(list) => ask::status(&client, list).await,
@@ -85,7 +86,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Devices(list) => ask::devices(&client, list).await,
         Command::Job(args) => ask::job(&client, args).await,
         Command::Logs(args) => ask::logs(&client, args).await,
-        Command::Cancel(name) => ask::cancel(&client, &name.job).await,
+        Command::Cancel(args) => ask::cancel(&client, args).await,
         Command::Retry(args) => ask::retry(&client, args).await,
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,

@@ -17,6 +17,7 @@
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `files` | `init`, `config show`, `completions`, `man` |
+//! | `plot` | pictures of results |
 //! | `output` | tables, JSON, ids |
 
 mod args;
@@ -30,6 +31,7 @@ mod flags;
 mod join;
 mod main;
 mod output;
+mod plot;
 mod run;
 mod secret;
 

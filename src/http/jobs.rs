@@ -10,7 +10,10 @@ use crate::{
     ports::wall_ms,
     types::{Answer, JobSpec, Query, limits, query::TaskFilter},
     wire::{
-        api::{Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Submitted, TaskList, TaskRow},
+        api::{
+            CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Submitted,
+            TaskList, TaskRow,
+        },
         control::validate_spec,
     },
 };
@@ -19,6 +22,7 @@ use axum::{
     body::Body,
     extract::{Path, State},
     http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -27,6 +31,7 @@ use utoipa::IntoParams;
 /// Rows of a listing unless the reader says otherwise, and at most.
 const DEFAULT_ROWS: u32 = 1_000;
 const MAX_ROWS: u32 = 10_000;
+const CANCEL_BODY_BYTES: usize = 1 << 20;
 
 /// Every job that the cluster remembers, oldest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, body = Vec<JobLine>)))]
@@ -63,7 +68,7 @@ pub(super) async fn detail(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TaskArgs {
-    /// Only tasks in this state: `pending`, `running`, `done` or `failed`.
+    /// Only tasks in this state: `pending`, `running`, `done`, `failed` or `cancelled`.
     state: Option<StateName>,
     #[serde(default)]
     offset: u32,
@@ -97,8 +102,7 @@ fn task_filter(state: Option<StateName>) -> Result<TaskFilter, ApiError> {
         Some(StateName::Running) => Ok(TaskFilter::Running),
         Some(StateName::Done) => Ok(TaskFilter::Done),
         Some(StateName::Failed) => Ok(TaskFilter::Failed),
-        Some(StateName::Cancelled) => Err(ApiError::bad_request("tasks cannot be listed by the state `cancelled`")
-            .hint("the unfinished tasks of a cancelled job are the `pending` ones")),
+        Some(StateName::Cancelled) => Ok(TaskFilter::Cancelled),
     }
 }
 
@@ -177,16 +181,53 @@ async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<J
     spec.map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
 }
 
-/// Stops a job for good. Its results so far are kept.
-#[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path)), responses(
-    (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem)))]
+/// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it is durable that they
+/// have ended; those that had ended before stay as they are.
+#[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path)),
+    request_body(content = Option<CancelRequest>, description = "Nothing, for the whole job."), responses(
+    (status = 200, body = Okay), (status = 404, description = "No such job or task.", body = Problem)))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
     Path(reference): Path<String>,
+    body: Body,
 ) -> Result<Json<Okay>, ApiError> {
+    let bytes = body_bytes(body, CANCEL_BODY_BYTES).await?;
     let job = resolve::job(&shared, &reference).await?;
-    shared.ask(Query::Cancel { job }).await?;
+    let query = if bytes.is_empty() {
+        Query::Cancel { job }
+    } else {
+        let request: CancelRequest =
+            serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
+        if request.tasks.len() > limits::MAX_CANCELLED {
+            let error =
+                format!("{} tasks at once; at most {} are possible", request.tasks.len(), limits::MAX_CANCELLED);
+            return Err(ApiError::bad_request(error));
+        }
+        Query::CancelTasks { job, tasks: request.tasks }
+    };
+    shared.ask(query).await?;
     Ok(Json(Okay { ok: true }))
+}
+
+/// A job's specification (postcard), as `POST /v1/jobs` takes it.
+#[utoipa::path(get, path = "/v1/jobs/{job}/spec", tag = "jobs", params(("job" = String, Path)), responses(
+    (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+    (status = 404, description = "No such job.", body = Problem),
+    (status = 503, description = "No node that is here has it.", body = Problem)))]
+pub(super) async fn spec(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+) -> Result<Response, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    // An unknown job is one; whatever else keeps its specification away may pass.
+    shared.ask(Query::Job { job }).await?;
+    let Some(spec) = shared.spec(job).await else {
+        let error =
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("the specification of job {job} is not here"));
+        return Err(error.hint("try again when the nodes that hold its state are back"));
+    };
+    let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }
 
 /// Gives a job's failed tasks as many attempts again.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     types::{
         Answer, Attempt, Captured, JobId, NodeId, Query, QueryError, TaskIndex, TaskRecord,
-        query::{Cursor, Location, Stream},
+        query::{Cursor, Location, Stream, TaskFilter, TaskState},
     },
     wire::api::Problem,
 };
@@ -31,6 +31,8 @@ use utoipa::{IntoParams, ToSchema};
 const FOLLOW_PERIOD: Duration = Duration::from_millis(250);
 /// How often a log is looked for again when it moved from the runner to its record in between.
 const MOVES: u32 = 20;
+/// The same while it is followed: longer than a silent node or coordinator takes to be found dead.
+const FOLLOW_MOVES: u32 = 120;
 const READ_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -72,8 +74,17 @@ pub(super) async fn log(
         StreamName::Stdout => Stream::Stdout,
         StreamName::Stderr => Stream::Stderr,
     };
-    let tail =
-        Tail { shared, job, task, stream, offset: args.offset, follow: args.follow, followed: None, at: At::Unknown };
+    let tail = Tail {
+        shared,
+        job,
+        task,
+        stream,
+        offset: args.offset,
+        follow: args.follow,
+        followed: None,
+        is_over: false,
+        at: At::Unknown,
+    };
     let tail = tail.begin().await?;
     let body = Body::from_stream(stream::unfold(tail, Tail::advance));
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
@@ -87,8 +98,10 @@ struct Tail {
     stream: Stream,
     offset: u64,
     follow: bool,
-    /// The attempt whose bytes were given; those of a later one are not mixed in.
+    /// The attempt whose bytes were given. Those of a later one follow only where the log is followed.
     followed: Option<Attempt>,
+    /// All that `followed` wrote was given.
+    is_over: bool,
     at: At,
 }
 
@@ -111,7 +124,7 @@ impl Tail {
             }
             Location::Nowhere => {}
             Location::Running { node, attempt } => self.at = At::Running { node, attempt },
-            Location::Ended(record) => self.at = self.open(&record).await?,
+            Location::Ended(record) => self.show_ended(&record).await?,
         }
         Ok(self)
     }
@@ -127,24 +140,33 @@ impl Tail {
     async fn advance(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let mut moves = 0;
         loop {
+            let after = if self.follow { At::Unknown } else { At::End };
             match std::mem::replace(&mut self.at, At::End) {
                 At::End => return None,
-                At::Bytes(bytes) => return (!bytes.is_empty()).then_some((Ok(bytes), self)),
-                At::File(mut file) => {
-                    let chunk = file.next().await?;
-                    self.at = if chunk.is_ok() { At::File(file) } else { At::End };
-                    return Some((chunk, self));
+                At::Bytes(bytes) => {
+                    self.at = after;
+                    if !bytes.is_empty() {
+                        return Some((Ok(bytes), self));
+                    }
                 }
+                At::File(mut file) => match file.next().await {
+                    Some(Ok(bytes)) => {
+                        self.at = At::File(file);
+                        return Some((Ok(bytes), self));
+                    }
+                    Some(Err(error)) => return Some((Err(error), self)),
+                    None => self.at = after,
+                },
                 At::Running { node, attempt } => match self.read_running(node, attempt).await {
                     Ok(Some(bytes)) => return Some((Ok(bytes), self)),
                     Ok(None) => {}
                     Err(error) => return Some((Err(broken(&error)), self)),
                 },
-                At::Unknown => {
-                    if let Err(error) = self.find_again(&mut moves).await {
-                        return Some((Err(broken(&error)), self));
-                    }
-                }
+                At::Unknown => match self.find_again(&mut moves).await {
+                    Ok(None) => {}
+                    Ok(Some(notice)) => return Some((Ok(notice), self)),
+                    Err(error) => return Some((Err(broken(&error)), self)),
+                },
             }
         }
     }
@@ -160,11 +182,13 @@ impl Tail {
                 self.at = At::Running { node, attempt };
                 Ok(Some(Bytes::from(bytes)))
             }
-            Ok(Answer::Log { ended: true, .. }) => Ok(None),
-            Ok(Answer::Log { .. }) => {
-                if self.follow {
+            Ok(Answer::Log { ended, .. }) => {
+                if self.follow && !ended {
                     tokio::time::sleep(FOLLOW_PERIOD).await;
                     self.at = At::Running { node, attempt };
+                } else if self.follow {
+                    // Its record, or another attempt, comes next.
+                    self.at = At::Unknown;
                 }
                 Ok(None)
             }
@@ -173,34 +197,86 @@ impl Tail {
                 self.at = At::Unknown;
                 Ok(None)
             }
+            // The node is gone, or about to be found so: then the task runs again elsewhere.
+            Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving) if self.follow => {
+                self.at = At::Unknown;
+                Ok(None)
+            }
             Ok(_) => Err(ApiError::unexpected("a log")),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Looks for the log until it is somewhere; `moves` counts how often in vain after it had been found once.
-    async fn find_again(&mut self, moves: &mut u32) -> Result<(), ApiError> {
-        match self.locate().await? {
-            Location::Ended(record) if self.followed.is_none_or(|attempt| attempt == record.attempt) => {
-                self.at = self.open(&record).await?;
-            }
-            Location::Running { node, attempt } if self.followed.is_none() => self.at = At::Running { node, attempt },
-            Location::Nowhere if self.followed.is_none() => {
-                if !self.job_is_over().await? {
-                    tokio::time::sleep(FOLLOW_PERIOD).await;
-                    self.at = At::Unknown;
+    /// Looks for the log until it is somewhere; `moves` counts how often in vain. Gives a line that tells of another
+    /// attempt, if one is followed from here on.
+    async fn find_again(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {
+        let most = if self.follow { FOLLOW_MOVES } else { MOVES };
+        let place = match self.locate().await {
+            // A coordinator that died has a successor soon.
+            Err(_) if self.follow && *moves < most => return self.look_later(moves).await,
+            place => place?,
+        };
+        match place {
+            Location::Ended(record) if self.is_over && self.followed == Some(record.attempt) => {
+                if self.follow && self.goes_on(&record).await? {
+                    return self.look_later(&mut 0).await;
                 }
             }
-            // The coordinator has not heard of the end yet.
-            Location::Running { attempt, .. } if self.followed == Some(attempt) && *moves < MOVES => {
-                *moves += 1;
-                tokio::time::sleep(FOLLOW_PERIOD).await;
-                self.at = At::Unknown;
+            Location::Ended(record) if self.follow || self.followed.is_none_or(|attempt| attempt == record.attempt) => {
+                let notice = self.turn_to(record.attempt);
+                self.show_ended(&record).await?;
+                return Ok(notice);
             }
-            // Another attempt took its place: the log that was followed is over.
+            // The coordinator has not heard of the end yet.
+            Location::Running { attempt, .. } if self.followed == Some(attempt) && *moves < most => {
+                return self.look_later(moves).await;
+            }
+            Location::Running { node, attempt } if self.follow || self.followed.is_none() => {
+                let notice = self.turn_to(attempt);
+                self.at = At::Running { node, attempt };
+                return Ok(notice);
+            }
+            Location::Nowhere if self.follow && !self.job_is_over().await? => return self.look_later(&mut 0).await,
+            // Another attempt took its place: the log that was read is over.
             Location::Ended(_) | Location::Running { .. } | Location::Nowhere => {}
         }
+        Ok(None)
+    }
+
+    async fn look_later(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {
+        *moves += 1;
+        tokio::time::sleep(FOLLOW_PERIOD).await;
+        self.at = At::Unknown;
+        Ok(None)
+    }
+
+    /// Reads an attempt from its beginning, unless it is the one that is being read.
+    fn turn_to(&mut self, attempt: Attempt) -> Option<Bytes> {
+        let before = self.followed.replace(attempt);
+        if before.is_none_or(|before| before == attempt) {
+            return None;
+        }
+        (self.offset, self.is_over) = (0, false);
+        Some(Bytes::from(format!("[nodectl: the task runs again: attempt {attempt}]\n")))
+    }
+
+    async fn show_ended(&mut self, record: &TaskRecord) -> Result<(), ApiError> {
+        self.at = self.open(record).await?;
+        (self.followed, self.is_over) = (Some(record.attempt), true);
         Ok(())
+    }
+
+    /// Whether a task that failed is going to be tried again.
+    async fn goes_on(&self, record: &TaskRecord) -> Result<bool, ApiError> {
+        if record.is_done() || record.is_cancelled() {
+            return Ok(false);
+        }
+        let query = Query::Tasks { job: self.job, filter: TaskFilter::All, offset: self.task, limit: 1 };
+        let waits = |state| matches!(state, TaskState::Pending | TaskState::Queued | TaskState::Running);
+        match self.shared.ask(query).await? {
+            Answer::Tasks { lines, .. } => Ok(lines.first().is_some_and(|line| waits(line.state))),
+            _ => Err(ApiError::unexpected("a task's state")),
+        }
     }
 
     /// A task that never started never will.

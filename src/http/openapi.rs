@@ -21,6 +21,7 @@ use utoipa::OpenApi;
         jobs::list,
         jobs::submit,
         jobs::detail,
+        jobs::spec,
         jobs::tasks,
         jobs::explain,
         jobs::cancel,

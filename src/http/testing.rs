@@ -197,6 +197,7 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         version: 1,
         name: name.into(),
         software: "0.1.0".into(),
+        model: "Alienware Aurora R6".into(),
         addrs: vec![([192, 0, 2, number], 40_000).into()],
         resources: Resources { cpu_milli: 8_000, memory_bytes: 16 << 30, gpu_milli: 1_000, ..Resources::default() },
         gpus: vec![Gpu {
@@ -230,6 +231,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         tasks: 4,
         done: 1,
         failed: 0,
+        stopped: 0,
         ended_ms: 0,
     }
 }
@@ -249,6 +251,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
         outputs: Vec::new(),
         output_limit_bytes: 1 << 30,
         log_limit_bytes: 1 << 20,
+        sweep: None,
     };
     JobSpec {
         work: Arc::new(work),
@@ -259,6 +262,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
         place: String::new(),
         speculate: true,
         wait_for_nodes: false,
+        extends: None,
         submitter: NodeId([0; 32]),
         submitted_ms: 0,
     }
@@ -270,6 +274,7 @@ pub(crate) fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress 
         tasks: 4,
         done,
         failed,
+        stopped: 0,
         running: 0,
         queued: 0,
         failures: failed,

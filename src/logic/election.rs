@@ -100,6 +100,7 @@ impl State {
             if let Some(copy) = self.copies.get(&job) {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
             }
+            coordinator.dismiss_cancellers(&mut self.core);
             if !coordinator.is_kept() {
                 // Nothing of it is on our disk.
                 self.copies.remove(&job);

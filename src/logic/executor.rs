@@ -6,7 +6,7 @@
 
 use super::{core::Core, io::Effect, timers::Timer};
 use crate::types::{
-    Attempt, JobHead, JobId, Message, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
+    Attempt, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
@@ -215,6 +215,13 @@ impl Executor {
             ordered.news.started.push(key);
             self.dirty.insert(job);
         }
+    }
+
+    /// A running attempt reported its job's metric. Lost messages are not missed: the next tells more.
+    pub fn metrics(&mut self, core: &mut Core, job: JobId, key: Try, points: Vec<MetricPoint>) {
+        let Some(ordered) = self.jobs.get(&job).filter(|ordered| ordered.running.contains_key(&key)) else { return };
+        let (task, attempt) = key;
+        core.send(ordered.coordinator, Message::Metrics { job, epoch: ordered.epoch, task, attempt, points });
     }
 
     /// An attempt ended by itself.

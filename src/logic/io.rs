@@ -1,8 +1,8 @@
 //! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
 
 use crate::types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, NodeLoad, Params, Query, QueryError,
-    TaskIndex, TaskRecord, Time, WorkSpec,
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, MetricPoint, NodeId, NodeInfo, NodeLoad, Params,
+    Query, QueryError, TaskIndex, TaskRecord, Time, WorkSpec,
     query::{Cursor, Progress, Stream},
 };
 use std::{net::SocketAddr, sync::Arc};
@@ -50,6 +50,13 @@ pub enum Input {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// A running task reported its metric.
+    TaskMetrics {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        points: Vec<MetricPoint>,
     },
     TaskEnded {
         job: JobId,

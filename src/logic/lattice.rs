@@ -1,6 +1,6 @@
 //! What is known of a job's tasks: a join-semilattice.
 //!
-//! Per task: `Unknown < Failed(1) < Failed(2) < … < Done(key)`, and of two `Done`s the one with the smaller key
+//! Per task: `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`, and of two `Done`s the one with the smaller key
 //! `(attempt, stamp)` is the join. Per job it is the product of its tasks. So replicas that merged the same records, in
 //! any order and any number of times, agree; no quorum is needed.
 
@@ -8,7 +8,7 @@
 mod tests;
 
 use crate::types::{Attempt, TaskIndex, TaskRecord, limits::SUMMARY_CHUNK, message::Summary};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The state of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub enum Cell {
     #[default]
     Unknown,
     Failed(u32),
+    Cancelled,
     Done {
         attempt: Attempt,
         stamp: u64,
@@ -27,6 +28,8 @@ impl Cell {
     pub fn of(record: &TaskRecord) -> Cell {
         if record.is_done() {
             Cell::Done { attempt: record.attempt, stamp: record.stamp() }
+        } else if record.is_cancelled() {
+            Cell::Cancelled
         } else {
             Cell::Failed(record.failures.max(1))
         }
@@ -34,11 +37,12 @@ impl Cell {
 
     /// The least upper bound.
     pub fn join(self, other: Cell) -> Cell {
-        use Cell::{Done, Failed, Unknown};
+        use Cell::{Cancelled, Done, Failed, Unknown};
         match (self, other) {
             (Unknown, any) | (any, Unknown) => any,
             (Failed(a), Failed(b)) => Failed(a.max(b)),
-            (Failed(_), done @ Done { .. }) | (done @ Done { .. }, Failed(_)) => done,
+            (Failed(_) | Cancelled, done @ Done { .. }) | (done @ Done { .. }, Failed(_) | Cancelled) => done,
+            (Cancelled, Failed(_) | Cancelled) | (Failed(_), Cancelled) => Cancelled,
             (Done { attempt: a, stamp: s }, Done { attempt: b, stamp: t }) => {
                 if (a, s) <= (b, t) {
                     self
@@ -57,7 +61,8 @@ pub struct Lattice {
     /// Cells of all tasks below `cells.len()`; above they are unknown.
     cells: Vec<Cell>,
     done: u32,
-    /// How often the tasks that are not done failed.
+    cancelled: BTreeSet<TaskIndex>,
+    /// How often the tasks that are neither done nor cancelled failed.
     failures: BTreeMap<TaskIndex, u32>,
     /// How many tasks failed how often: `failed_for_good` is asked every turn.
     tally: BTreeMap<u32, u32>,
@@ -65,7 +70,14 @@ pub struct Lattice {
 
 impl Lattice {
     pub fn new(tasks: u32) -> Self {
-        Self { tasks, cells: Vec::new(), done: 0, failures: BTreeMap::new(), tally: BTreeMap::new() }
+        Self {
+            tasks,
+            cells: Vec::new(),
+            done: 0,
+            cancelled: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            tally: BTreeMap::new(),
+        }
     }
 
     pub fn tasks(&self) -> u32 {
@@ -84,12 +96,26 @@ impl Lattice {
         matches!(self.cell(task), Cell::Done { .. })
     }
 
-    /// How often a task that is not done failed.
+    /// How many tasks were cancelled one by one.
+    pub fn cancelled(&self) -> u32 {
+        self.cancelled.len() as u32
+    }
+
+    /// Nothing more is to be done for the task, where `limit` failures are too many.
+    pub fn has_ended(&self, task: TaskIndex, limit: u32) -> bool {
+        match self.cell(task) {
+            Cell::Done { .. } | Cell::Cancelled => true,
+            Cell::Failed(count) => count >= limit,
+            Cell::Unknown => false,
+        }
+    }
+
+    /// How often a task that is neither done nor cancelled failed.
     pub fn failures(&self, task: TaskIndex) -> u32 {
         self.failures.get(&task).copied().unwrap_or(0)
     }
 
-    /// Tasks that are not done and failed, with how often.
+    /// Tasks that failed and are neither done nor cancelled, with how often.
     pub fn failed(&self) -> impl Iterator<Item = (TaskIndex, u32)> + '_ {
         self.failures.iter().map(|(task, count)| (*task, *count))
     }
@@ -126,7 +152,12 @@ impl Lattice {
         match after {
             Cell::Done { .. } => {
                 self.set_failures(task, None);
+                self.cancelled.remove(&task);
                 self.done += u32::from(!matches!(before, Cell::Done { .. }));
+            }
+            Cell::Cancelled => {
+                self.set_failures(task, None);
+                self.cancelled.insert(task);
             }
             Cell::Failed(count) => self.set_failures(task, Some(count)),
             Cell::Unknown => {}
@@ -156,7 +187,7 @@ impl Lattice {
             }
         }
         let digests = self.cells.chunks(SUMMARY_CHUNK).map(digest).collect();
-        Summary { done, failed: self.failed().collect(), digests }
+        Summary { done, failed: self.failed().collect(), cancelled: self.cancelled.iter().copied().collect(), digests }
     }
 
     /// The tasks that are done as the other knows, and not as this replica does.
@@ -168,6 +199,7 @@ impl Lattice {
     pub fn ahead_of(&self, other: &Summary) -> Vec<TaskIndex> {
         let their_done = |task: usize| other.is_done(task as TaskIndex);
         let their_failures: BTreeMap<_, _> = other.failed.iter().copied().collect();
+        let their_cancelled: BTreeSet<_> = other.cancelled.iter().copied().collect();
         let chunks = self.cells.chunks(SUMMARY_CHUNK).enumerate();
         let diverges: Vec<_> = chunks
             .map(|(chunk, cells)| {
@@ -182,7 +214,8 @@ impl Lattice {
             Cell::Unknown => false,
             Cell::Done { .. } if their_done(task) => diverges[task / SUMMARY_CHUNK],
             Cell::Done { .. } => true,
-            _ if their_done(task) => false,
+            _ if their_done(task) || their_cancelled.contains(&(task as u32)) => false,
+            Cell::Cancelled => true,
             Cell::Failed(count) => their_failures.get(&(task as u32)).copied().unwrap_or(0) < *count,
         };
         let indexed = self.cells.iter().enumerate();

@@ -12,6 +12,7 @@
 //! | `rank` | rendezvous hashing: who stands first for a job |
 //! | `directory` | the heads of all jobs |
 //! | `lattice` | what is known of a job's tasks |
+//! | `sweep` | which tasks of a sweep are hopeless |
 //! | `submission` | a user's job on its way to its first coordinator |
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
@@ -31,6 +32,7 @@ pub mod members;
 mod questions;
 pub mod rank;
 mod submission;
+pub mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod timers;
@@ -153,6 +155,9 @@ impl State {
             Input::Fetched { ticket, result } => self.fetched(ticket, &result),
             Input::SpecLoaded { job, spec } => self.spec_loaded(job, spec),
             Input::TaskStarted { job, task, attempt } => self.executor.started(job, (task, attempt)),
+            Input::TaskMetrics { job, task, attempt, points } => {
+                self.executor.metrics(&mut self.core, job, (task, attempt), points);
+            }
             Input::TaskEnded { job, record } => self.executor.ended(&mut self.core, job, *record),
             Input::TaskStopped { job, task, attempt } => self.executor.stopped(&mut self.core, job, (task, attempt)),
             Input::Info(info) => self.described(info),
@@ -221,13 +226,18 @@ impl State {
                     coordinator.returned(&returned);
                 });
             }
+            Message::Metrics { job, epoch, task, attempt, points } => {
+                self.with_claim(job, epoch, |coordinator, core, copy| {
+                    coordinator.metrics(core, &copy.lattice, (task, attempt), &points);
+                });
+            }
             Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
             Message::Sync { job, epoch, sequence } => {
                 self.executor.holding(&mut self.core, from, job, epoch, sequence);
             }
             Message::Holding { job, epoch, sequence, inventory } => {
-                self.with_claim(job, epoch, |coordinator, core, _| {
-                    coordinator.holding(core, from, sequence, &inventory);
+                self.with_claim(job, epoch, |coordinator, core, copy| {
+                    coordinator.holding(core, &copy.lattice, from, sequence, &inventory);
                 });
             }
             Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),

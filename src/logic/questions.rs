@@ -178,9 +178,12 @@ impl State {
         let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
         let (core, lattice) = (&mut self.core, &mut copy.lattice);
         let tasks = lattice.tasks();
-        if let Query::Locate { task, .. } | Query::Explain { task: Some(task), .. } = query
-            && task >= tasks
-        {
+        let named = match &query {
+            Query::Locate { task, .. } | Query::Explain { task: Some(task), .. } => Some(*task),
+            Query::CancelTasks { tasks, .. } => tasks.iter().max().copied(),
+            _ => None,
+        };
+        if let Some(task) = named.filter(|task| *task >= tasks) {
             return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
         }
         self.touched.insert(job);
@@ -193,6 +196,7 @@ impl State {
                 coordinator.cancel(core, lattice);
                 Answer::Ok
             }
+            Query::CancelTasks { tasks, .. } => return coordinator.cancel_tasks(core, lattice, asker, tasks),
             Query::Locate { task, .. } => match coordinator.locate(lattice, task) {
                 Some(location @ (Location::Running { .. } | Location::Nowhere)) => Answer::Where(location),
                 _ => return core.effects.push(Effect::AnswerRecord { to: asker, job, task }),

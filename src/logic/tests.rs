@@ -10,6 +10,7 @@ fn info(version: u64) -> NodeInfo {
         version,
         name: "alpha".into(),
         software: "0.1.0".into(),
+        model: String::new(),
         addrs: Vec::new(),
         resources: Resources { cpu_milli: 2_000, memory_bytes: 1 << 30, ..Resources::default() },
         gpus: Vec::new(),
@@ -40,6 +41,7 @@ fn spec() -> Arc<JobSpec> {
         outputs: Vec::new(),
         output_limit_bytes: 1 << 20,
         log_limit_bytes: 1 << 20,
+        sweep: None,
     };
     Arc::new(JobSpec {
         work: Arc::new(work),
@@ -50,6 +52,7 @@ fn spec() -> Arc<JobSpec> {
         place: String::new(),
         speculate: false,
         wait_for_nodes: false,
+        extends: None,
         submitter: NodeId([1; 32]),
         submitted_ms: 0,
     })

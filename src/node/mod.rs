@@ -160,6 +160,9 @@ impl Node {
             Event::Store(StoreEvent::Fetched { ticket, result }) => Input::Fetched { ticket, result },
             Event::Store(StoreEvent::SpecLoaded { job, spec }) => Input::SpecLoaded { job, spec },
             Event::Worker(WorkerEvent::Started { job, task, attempt }) => Input::TaskStarted { job, task, attempt },
+            Event::Worker(WorkerEvent::Metric { job, task, attempt, points }) => {
+                Input::TaskMetrics { job, task, attempt, points }
+            }
             Event::Worker(WorkerEvent::Ended { job, record }) => Input::TaskEnded { job, record },
             Event::Worker(WorkerEvent::Stopped { job, task, attempt }) => Input::TaskStopped { job, task, attempt },
             Event::User(request) => return self.asked(request),

@@ -13,8 +13,8 @@ pub mod specs;
 
 use crate::{
     types::{
-        Answer, Attempt, BlobHash, JobId, JobSpec, Message, NodeId, NodeInfo, Params, PoolToken, Query, QueryError,
-        TaskIndex, TaskRecord, WorkSpec, query::Stream,
+        Answer, Attempt, BlobHash, JobId, JobSpec, Message, MetricPoint, NodeId, NodeInfo, Params, PoolToken, Query,
+        QueryError, TaskIndex, TaskRecord, WorkSpec, query::Stream,
     },
     wire::journal::Record,
 };
@@ -78,6 +78,13 @@ pub enum WorkerEvent {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// A running attempt reported its job's metric; at most `limits::METRIC_POINTS` values, none after `Ended`.
+    Metric {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        points: Vec<MetricPoint>,
     },
     /// The attempt ended by itself (well or not); its outputs are in the blob store.
     Ended {

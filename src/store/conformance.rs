@@ -102,6 +102,7 @@ pub fn spec() -> Record {
         outputs: Vec::new(),
         output_limit_bytes: 1 << 20,
         log_limit_bytes: 1 << 20,
+        sweep: None,
     };
     Record::Spec(Arc::new(JobSpec {
         work: Arc::new(work),
@@ -112,6 +113,7 @@ pub fn spec() -> Record {
         place: String::new(),
         speculate: false,
         wait_for_nodes: false,
+        extends: None,
         submitter: NodeId([1; 32]),
         submitted_ms: 1,
     }))

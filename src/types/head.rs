@@ -9,10 +9,11 @@ pub enum Phase {
     /// Waiting for something: nodes, an earlier job.
     Waiting,
     Running,
-    /// Every task is done.
+    /// Every task has ended, and none failed for good. Some may have been cancelled.
     Done,
     /// Every task has ended, some of them failed for good.
     Failed,
+    /// As a whole, or task by task until nothing was left to do.
     Cancelled,
 }
 
@@ -47,6 +48,8 @@ pub struct JobHead {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
 }

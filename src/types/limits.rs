@@ -23,6 +23,10 @@ pub const MAX_PREFETCH: u32 = 512;
 pub const INLINE_LOG_BYTES: usize = 2 << 10;
 /// Bytes of `nodectl-result:` or `result.json` kept in a record.
 pub const MAX_RESULT_BYTES: usize = 64 << 10;
+/// Values of a metric in one message; what a task reports between two of them is thinned out to so many.
+pub const METRIC_POINTS: usize = 64;
+/// Tasks cancelled by one request.
+pub const MAX_CANCELLED: usize = 100_000;
 /// Output files named by one task.
 pub const MAX_OUTPUT_FILES: usize = 4096;
 /// Messages waiting for one peer; past this the connection is dropped and resynchronised.

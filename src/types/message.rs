@@ -4,7 +4,8 @@
 //! `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every variant.
 
 use super::{
-    Answer, Attempt, JobHead, JobId, JobSpec, NodeInfo, Params, Query, QueryError, TaskIndex, TaskRecord, WorkSpec,
+    Answer, Attempt, JobHead, JobId, JobSpec, MetricPoint, NodeInfo, Params, Query, QueryError, TaskIndex, TaskRecord,
+    WorkSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct Summary {
     pub done: Vec<u8>,
     /// Tasks that are not done, with how often they failed.
     pub failed: Vec<(TaskIndex, u32)>,
+    /// Tasks that were cancelled one by one.
+    pub cancelled: Vec<TaskIndex>,
     /// A hash of the done keys of each `SUMMARY_CHUNK` tasks: replicas that hold different results for a task notice.
     pub digests: Vec<u64>,
 }
@@ -126,6 +129,14 @@ pub enum Message {
         finished: Vec<Arc<TaskRecord>>,
         returned: Vec<(TaskIndex, Attempt)>,
         free: u32,
+    },
+    /// What a running task reported of its job's metric since the last time; at most `limits::METRIC_POINTS`.
+    Metrics {
+        job: JobId,
+        epoch: u32,
+        task: TaskIndex,
+        attempt: Attempt,
+        points: Vec<MetricPoint>,
     },
     /// These results are safe; the receiver may forget them.
     ReportKept {

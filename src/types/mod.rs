@@ -12,6 +12,7 @@
 //! | `template` | `{placeholder}` expansion in commands |
 //! | `suggest` | "did you mean" |
 //! | `spec` | the immutable description of a job |
+//! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `record` | what happened to a task: the lattice's elements |
 //! | `head` | what every member knows about every job |
 //! | `manifest` | a tree of files, by content |
@@ -31,6 +32,7 @@ pub mod record;
 pub mod resources;
 pub mod spec;
 pub mod suggest;
+pub mod sweep;
 pub mod template;
 pub mod time;
 pub mod units;
@@ -44,4 +46,5 @@ pub use query::{Answer, Query, QueryError};
 pub use record::{Captured, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
 pub use spec::{JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole};
+pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

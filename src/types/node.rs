@@ -34,6 +34,8 @@ pub struct NodeInfo {
     pub version: u64,
     pub name: String,
     pub software: String,
+    /// The machine, as its maker calls it; empty if unknown.
+    pub model: String,
     /// Where the swarm can reach this node.
     pub addrs: Vec<SocketAddr>,
     pub resources: Resources,

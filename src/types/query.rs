@@ -28,6 +28,7 @@ pub enum TaskFilter {
     Running,
     Done,
     Failed,
+    Cancelled,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +55,8 @@ pub enum Query {
     Explain { job: JobId, task: Option<TaskIndex> },
     /// The coordinator: `Ok`.
     Cancel { job: JobId },
+    /// The coordinator, when it is durable that these tasks are cancelled, or done: `Ok`.
+    CancelTasks { job: JobId, tasks: Vec<TaskIndex> },
     /// The coordinator: failed tasks get as many attempts again. `Retried`.
     Retry { job: JobId },
     /// The node itself: no new work, running tasks end. `Ok`.
@@ -70,6 +73,7 @@ impl Query {
             | Self::Locate { job, .. }
             | Self::Explain { job, .. }
             | Self::Cancel { job }
+            | Self::CancelTasks { job, .. }
             | Self::Retry { job } => Some(*job),
             _ => None,
         }
@@ -91,6 +95,8 @@ pub struct Progress {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     pub running: u32,
     pub queued: u32,
     /// Attempts that ended in failure, retried ones included.

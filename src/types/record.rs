@@ -52,16 +52,20 @@ pub enum Failure {
 pub enum Outcome {
     Done,
     Failed(Failure),
+    /// A user cancelled the task. Its coordinator wrote the record; final, like `Stopped`.
+    Cancelled,
+    /// The job's sweep gave it up, and why. Its coordinator wrote the record.
+    Stopped(String),
 }
 
-/// The end of one attempt. Immutable once written.
+/// The end of one attempt, or of a task before its time. Immutable once written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRecord {
     pub task: TaskIndex,
     pub attempt: Attempt,
     pub node: NodeId,
     pub outcome: Outcome,
-    /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for a success.
+    /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for any other end.
     pub failures: u32,
     /// Wall clock of the executing node, milliseconds since 1970.
     pub started_ms: u64,
@@ -79,6 +83,20 @@ pub struct TaskRecord {
 impl TaskRecord {
     pub fn is_done(&self) -> bool {
         self.outcome == Outcome::Done
+    }
+
+    /// Nothing but a success comes after it.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.outcome, Outcome::Cancelled | Outcome::Stopped(_))
+    }
+
+    /// Which of two records of a task counts: the one with the higher rank, as in the job lattice. At most 3.
+    pub fn rank(&self) -> u8 {
+        match self.outcome {
+            Outcome::Failed(_) => 1,
+            Outcome::Cancelled | Outcome::Stopped(_) => 2,
+            Outcome::Done => 3,
+        }
     }
 
     /// Every blob that the record refers to.

@@ -1,6 +1,6 @@
 //! The immutable description of a job, addressed by its hash.
 
-use super::{BlobHash, JobId, NodeId, Resources, TaskIndex};
+use super::{BlobHash, JobId, NodeId, Resources, Sweep, TaskIndex};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
@@ -52,6 +52,7 @@ pub struct WorkSpec {
     pub output_limit_bytes: u64,
     /// The most bytes of stdout and of stderr that are kept.
     pub log_limit_bytes: u64,
+    pub sweep: Option<Sweep>,
 }
 
 /// A Python class whose instances live as long as the job, one in each worker process.
@@ -96,6 +97,8 @@ pub struct JobSpec {
     pub speculate: bool,
     /// Accept the job even if no present node could run it.
     pub wait_for_nodes: bool,
+    /// The job to which this one adds parameter sets.
+    pub extends: Option<JobId>,
     pub submitter: NodeId,
     /// Wall clock at submission, milliseconds since 1970.
     pub submitted_ms: u64,

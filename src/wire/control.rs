@@ -39,14 +39,22 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
     match message {
         Message::Swim(packet) => check(packet.len() <= limits::SWIM_PACKET_BYTES, "a SWIM packet too large"),
         Message::Info(info) => check(
-            info.name.len() <= 256 && info.addrs.len() <= 64 && info.gpus.len() <= 256 && info.labels.len() <= 256,
+            info.name.len() <= 256
+                && info.model.len() <= 256
+                && info.addrs.len() <= 64
+                && info.gpus.len() <= 256
+                && info.labels.len() <= 256,
             "an oversized node description",
         ),
         Message::Heads(heads) => check(heads.len() <= limits::HEADS_BATCH, "too many job heads"),
         Message::Offer { spec: Some(spec), .. } => validate_spec(spec),
         Message::Ask { query: Query::Submit { spec }, .. } => validate_spec(spec),
+        Message::Ask { query: Query::CancelTasks { tasks, .. }, .. } => {
+            check(tasks.len() <= limits::MAX_CANCELLED, "too many tasks to cancel")
+        }
         Message::Replicate { records, .. } => check(records.len() <= limits::RECORD_BATCH, "too many records"),
         Message::Assign { tasks, .. } => check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments"),
+        Message::Metrics { points, .. } => check(points.len() <= limits::METRIC_POINTS, "too many values of a metric"),
         _ => Ok(()),
     }
 }

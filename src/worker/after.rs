@@ -61,9 +61,16 @@ fn line(record: &TaskRecord) -> Value {
     let outputs: Vec<Value> =
         record.outputs.iter().map(|output| json!({ "path": output.path, "bytes": output.bytes })).collect();
     let mut line = json!({ "task": record.task, "status": "done", "value": value, "outputs": outputs });
-    if let Outcome::Failed(failure) = &record.outcome {
-        line["status"] = "failed".into();
-        line["failure"] = failure.to_string().into();
+    let ended = |status: &'static str, why: String| (status, why);
+    let other = match &record.outcome {
+        Outcome::Done => None,
+        Outcome::Failed(failure) => Some(ended("failed", failure.to_string())),
+        Outcome::Cancelled => Some(ended("cancelled", "cancelled".into())),
+        Outcome::Stopped(why) => Some(ended("stopped", why.clone())),
+    };
+    if let Some((status, why)) = other {
+        line["status"] = status.into();
+        line["failure"] = why.into();
     }
     line
 }

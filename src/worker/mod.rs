@@ -12,6 +12,7 @@
 //! | `staging` | a job's inputs and the results of earlier jobs, once a job |
 //! | `after` | the results of an earlier job, as files |
 //! | `collect` | what an attempt left: streams, result, record |
+//! | `metrics` | what a sweep's running task reports |
 //! | `outputs` | the files that a task was asked for |
 //!
 //! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/input/` the uploaded files,
@@ -22,6 +23,7 @@ mod collect;
 mod directory;
 mod environment;
 mod link;
+mod metrics;
 mod outputs;
 pub mod protocol;
 mod runner;

@@ -6,20 +6,22 @@ use super::{
     directory::{self, Layout, Remover},
     environment,
     link::{Launched, Link},
+    metrics::{self, Meter},
     protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
     staging::{Staged, Stager},
 };
 use crate::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent, wall_ms},
-    types::{Attempt, Failure, JobId, NodeId, TaskIndex, TaskRecord, query::Stream, template},
+    types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, query::Stream, template},
 };
 use std::{
     collections::{BTreeMap, HashMap},
+    convert::Infallible,
     ffi::OsString,
     fs::File,
     io,
     os::unix::{ffi::OsStrExt, fs::FileExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{runtime::Handle, sync::watch};
@@ -69,6 +71,7 @@ type Key = (JobId, TaskIndex, Attempt);
 struct Prepared {
     dir: PathBuf,
     outputs: Vec<String>,
+    meter: Option<Meter>,
     launched: Launched,
     link: Arc<Link>,
 }
@@ -77,6 +80,7 @@ struct Prepared {
 struct Remains {
     dir: PathBuf,
     outputs: Vec<String>,
+    meter: Option<Meter>,
     started_ms: u64,
     end: End,
     usage: Usage,
@@ -221,20 +225,39 @@ impl Inner {
                 prepared.link.stop(prepared.launched.id);
                 (&mut prepared.launched.ended).await
             }
+            never = self.watch_metric(&task, &prepared.dir, &mut prepared.meter) => match never {},
         }
         .unwrap_or((End::Stopped, Default::default()));
-        let Prepared { dir, outputs, link, .. } = prepared;
+        let Prepared { dir, outputs, meter, link, .. } = prepared;
         drop(link);
         let inner = self.clone();
-        let finish = move || inner.finish(&task, &staged, Remains { dir, outputs, started_ms, end, usage });
+        let finish = move || inner.finish(&task, &staged, Remains { dir, outputs, meter, started_ms, end, usage });
         self.blocking(finish).await;
         None
+    }
+
+    /// Tells what a sweep's task reports while it runs.
+    async fn watch_metric(self: &Arc<Self>, task: &StartTask, dir: &Path, meter: &mut Option<Meter>) -> Infallible {
+        let Some(meter) = meter else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(metrics::PERIOD).await;
+            // A read of the page cache, a few times a second.
+            let points = meter.read(dir);
+            if !points.is_empty() {
+                self.node.tell(Event::Worker(metric_event(task, points))).await;
+            }
+        }
     }
 
     /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells it, since waking
     /// another to do so takes as long as all the rest.
     fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
-        let Remains { dir, outputs, started_ms, end, usage } = remains;
+        let Remains { dir, outputs, meter, started_ms, end, usage } = remains;
+        // The last words count: a task may be over before it is looked at.
+        let last = meter.map(|mut meter| meter.read(&dir)).filter(|points| !points.is_empty() && end != End::Stopped);
+        if let Some(points) = last {
+            self.node.blocking_tell(Event::Worker(metric_event(task, points)));
+        }
         let event = if end == End::Stopped {
             stopped(task)
         } else {
@@ -281,7 +304,8 @@ impl Inner {
             memory_bytes: work.resources.memory_bytes,
         };
         let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
-        Ok(Prepared { dir, outputs, launched: link.launch(launch), link })
+        let meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
+        Ok(Prepared { dir, outputs, meter, launched: link.launch(launch), link })
     }
 }
 
@@ -294,6 +318,10 @@ async fn asked_to_stop(stop: &mut watch::Receiver<bool>) {
 
 fn stopped(task: &StartTask) -> WorkerEvent {
     WorkerEvent::Stopped { job: task.job, task: task.task, attempt: task.attempt }
+}
+
+fn metric_event(task: &StartTask, points: Vec<MetricPoint>) -> WorkerEvent {
+    WorkerEvent::Metric { job: task.job, task: task.task, attempt: task.attempt, points }
 }
 
 fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {

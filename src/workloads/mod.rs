@@ -12,4 +12,5 @@ mod map;
 mod planned;
 pub mod templates;
 
+pub use map::load_rows;
 pub use planned::{PlannedJob, Submission, Upload};

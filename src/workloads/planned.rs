@@ -85,6 +85,7 @@ impl PlannedJob {
             place: self.place.clone(),
             speculate: self.speculate,
             wait_for_nodes: self.wait_for_nodes,
+            extends: None,
             submitter: submission.submitter,
             submitted_ms: submission.submitted_ms,
         }

@@ -1,7 +1,7 @@
 //! What must always hold, and what must hold in the end.
 
 use crate::world::World;
-use nodectl::types::{Attempt, JobId, TaskIndex};
+use nodectl::types::{Attempt, JobId, Phase, TaskIndex};
 use std::collections::BTreeMap;
 
 /// Most timers that a node of these small clusters should ever have.
@@ -55,6 +55,11 @@ impl Checker {
             let state = world.nodes[holder].state.as_ref()?;
             let lattice = &state.copy_of(*job)?.lattice;
             let lost: Vec<_> = watched.done.iter().filter(|task| !lattice.is_done(**task)).collect();
+            let is_over = |task: &&TaskIndex| lattice.has_ended(**task, 1);
+            let revived: Vec<_> = watched.cancelled.iter().filter(|task| !is_over(task)).collect();
+            if !revived.is_empty() && state.core().directory.get(*job)?.phase != Phase::Cancelled {
+                return Some(format!("tasks {revived:?} of {job} were cancelled and are open again"));
+            }
             (!lost.is_empty()).then(|| format!("results {lost:?} of {job} were told and are lost"))
         })
     }

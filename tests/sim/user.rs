@@ -21,6 +21,10 @@ pub struct Watched {
     pub done: BTreeSet<TaskIndex>,
     pub phase: Option<Phase>,
     pub was_retried: bool,
+    /// Tasks that were reported to have been cancelled.
+    pub told_cancelled: BTreeSet<TaskIndex>,
+    /// Tasks whose cancellation was confirmed.
+    pub cancelled: BTreeSet<TaskIndex>,
 }
 
 #[derive(Debug)]
@@ -33,6 +37,8 @@ enum Question {
         life: u64,
     },
     Watch(JobId),
+    /// Of tasks that are to be over when it is answered.
+    Cancel(JobId, Vec<TaskIndex>),
     Other,
 }
 
@@ -46,6 +52,14 @@ pub struct User {
     /// Answers that came before the question was sorted.
     early: Vec<(u64, Result<Answer, QueryError>)>,
     hopeless_task: Option<TaskIndex>,
+    /// Cancels tasks now and then.
+    cancels: bool,
+}
+
+impl Watched {
+    fn cancelled_only(&self) -> usize {
+        self.told_cancelled.difference(&self.done).count()
+    }
 }
 
 impl User {
@@ -59,6 +73,7 @@ impl User {
             questions: BTreeMap::new(),
             early: Vec::new(),
             hopeless_task: rng.random_bool(0.2).then(|| rng.random_range(0..tasks)),
+            cancels: rng.random_bool(0.3),
         }
     }
 
@@ -70,7 +85,7 @@ impl User {
     /// All was submitted, and every job is known to have ended with all its results told.
     pub fn is_content(&self) -> bool {
         let told = |job: &Watched| match job.phase {
-            Some(Phase::Done) => job.done.len() as u32 == job.tasks,
+            Some(Phase::Done) => (job.done.len() + job.cancelled_only()) as u32 >= job.tasks,
             Some(phase) => phase.is_ended(),
             None => false,
         };
@@ -96,6 +111,7 @@ impl User {
             outputs: Vec::new(),
             output_limit_bytes: 0,
             log_limit_bytes: 0,
+            sweep: None,
         };
         JobSpec {
             work: Arc::new(work),
@@ -106,6 +122,7 @@ impl User {
             place: String::new(),
             speculate: rng.random_bool(0.5),
             wait_for_nodes: true,
+            extends: None,
             submitter,
             submitted_ms: 0,
         }
@@ -132,6 +149,7 @@ impl World {
         let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
         for job in jobs {
             self.maybe_retry(node, job);
+            self.maybe_cancel_tasks(node, job);
             let cursor = self.user.jobs[&job].cursor;
             let id = self.ask(node, Query::Watch { job, cursor, wait_ms: 200, limit: 16 });
             self.sort(id, Question::Watch(job));
@@ -153,6 +171,15 @@ impl World {
         if watched.phase == Some(Phase::Failed) && !std::mem::replace(&mut watched.was_retried, true) {
             let id = self.ask(node, Query::Retry { job });
             self.sort(id, Question::Other);
+        }
+    }
+
+    fn maybe_cancel_tasks(&mut self, node: usize, job: JobId) {
+        if self.user.cancels && self.rng.random_bool(0.1) {
+            let all = self.user.jobs[&job].tasks;
+            let tasks: Vec<_> = (0..self.rng.random_range(1..4)).map(|_| self.rng.random_range(0..all)).collect();
+            let id = self.ask(node, Query::CancelTasks { job, tasks: tasks.clone() });
+            self.sort(id, Question::Cancel(job, tasks));
         }
     }
 
@@ -182,6 +209,11 @@ impl World {
                     self.hear_news(job, cursor, progress.phase, &records);
                 }
             }
+            Some(Question::Cancel(job, tasks)) => {
+                if let (Ok(_), Some(watched)) = (answer, self.user.jobs.get_mut(&job)) {
+                    watched.cancelled.extend(tasks);
+                }
+            }
             Some(Question::Other) | None => {}
         }
     }
@@ -191,6 +223,7 @@ impl World {
         let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
         watched.cursor = cursor;
         watched.phase = Some(phase);
+        watched.told_cancelled.extend(records.iter().filter(|record| record.is_cancelled()).map(|record| record.task));
         for record in records.iter().filter(|record| record.is_done()) {
             if watched.done.insert(record.task) {
                 self.checker.acknowledged(job, record.task, epoch);

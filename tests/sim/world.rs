@@ -206,6 +206,7 @@ impl World {
             version: now.wall_ms,
             name: format!("n{index}"),
             software: "sim".into(),
+            model: String::new(),
             addrs: Vec::new(),
             resources: Resources { cpu_milli: 1000 + 1000 * (index as u32 % 3), ..Resources::default() },
             gpus: Vec::new(),
@@ -509,8 +510,11 @@ impl World {
                 _ => None,
             })
         };
-        // A success outlives whatever was written after it.
-        let last = |task: &TaskIndex| of_task(*task).find(|record| record.is_done()).or_else(|| of_task(*task).next());
+        // What ranks higher outlives whatever was written after it; of equals the later counts.
+        let last = |task: &TaskIndex| {
+            let records: Vec<_> = of_task(*task).collect();
+            records.into_iter().rev().max_by_key(|record| record.rank())
+        };
         tasks.iter().filter_map(last).collect()
     }
 

@@ -159,13 +159,14 @@ pub fn work(command: &[&str]) -> WorkSpec {
         outputs: Vec::new(),
         output_limit_bytes: 1 << 20,
         log_limit_bytes: 1 << 20,
+        sweep: None,
     }
 }
 
 pub fn failure(record: &TaskRecord) -> &Failure {
     match &record.outcome {
         Outcome::Failed(failure) => failure,
-        Outcome::Done => panic!("it should have failed: {record:?}"),
+        _ => panic!("it should have failed: {record:?}"),
     }
 }
 

@@ -126,6 +126,7 @@ fn done() -> Progress {
         tasks: 1,
         done: 1,
         failed: 0,
+        stopped: 0,
         running: 0,
         queued: 0,
         failures: 0,

@@ -37,6 +37,8 @@ pub struct RunSummary {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Tasks that were cancelled one by one, or given up by the job's sweep.
+    pub stopped: u32,
     pub wall_seconds: f64,
     /// Where its results are.
     pub directory: PathBuf,

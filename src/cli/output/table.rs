@@ -5,12 +5,14 @@ use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName,
-        TaskResult, TaskRow,
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, TaskResult, TaskRow,
     },
 };
 use comfy_table::{Table as Grid, presets};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Characters of a cell that may hold anything.
 const CELL_CHARS: usize = 60;
@@ -40,18 +42,20 @@ impl Output for Table {
 
     fn nodes(&self, nodes: &[Node]) -> String {
         columns(
-            &["NODE", "ID", "STATE", "CORES", "MEMORY", "GPUS", "LOAD", "RUNNING", "QUEUED", "ADDRESS"],
+            &["NODE", "ID", "STATE", "MODEL", "CORES", "MEMORY", "GPUS", "DRIVER", "LOAD", "RUNS", "QUEUED", "ADDRESS"],
             nodes.iter().map(|node| {
                 let load = |text: fn(&crate::wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
                 vec![
                     format!("{}{}", node.name, if node.this_node { " *" } else { "" }),
                     node.id.chars().take(8).collect(),
                     node_state(node).into(),
+                    if node.model.is_empty() { "?".into() } else { cut(&node.model) },
                     node.resources.cpus.to_string(),
                     format_bytes(node.resources.memory_bytes),
-                    real_gpus(node).count().to_string(),
+                    gpus(node),
+                    drivers(node),
                     load(|load| format!("{:.2}", load.load_average)),
-                    load(|load| load.running.to_string()),
+                    load(runs),
                     load(|load| load.queued.to_string()),
                     node.addrs.first().cloned().unwrap_or_default(),
                 ]
@@ -164,7 +168,7 @@ impl Output for Table {
                 let node = result.node_name.clone().unwrap_or_else(|| result.node.chars().take(8).collect());
                 vec![
                     result.task.to_string(),
-                    if result.status == StatusName::Done { "done" } else { "failed" }.into(),
+                    result.status.word().into(),
                     format!("{:.3}", result.seconds),
                     node,
                     cut(&params.join(" ")),
@@ -205,13 +209,13 @@ pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Stri
 /// `12/50 done, 3 running, 1 failed, 4.1/s, ETA 9.0 s`.
 pub fn progress_line(progress: &ProgressView) -> String {
     let mut text = format!("{}: {}/{} done", progress.phase.word(), progress.done, progress.tasks);
-    for (count, what) in [(progress.running, "running"), (progress.failed, "failed")] {
+    for (count, what) in [(progress.running, "running"), (progress.failed, "failed"), (progress.stopped, "stopped")] {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
     }
     if !progress.phase.is_ended() && progress.rate > 0.0 {
-        let left = progress.tasks.saturating_sub(progress.done).saturating_sub(progress.failed);
+        let left = progress.tasks.saturating_sub(progress.done).saturating_sub(progress.failed + progress.stopped);
         let eta = Duration::try_from_secs_f64(f64::from(left) / progress.rate).unwrap_or(Duration::MAX);
         text += &format!(", {:.1}/s, ETA {}", progress.rate, format_duration(eta));
     }
@@ -237,6 +241,25 @@ pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
     node.gpus.iter().filter(|gpu| gpu.kind != GpuKindName::Software)
+}
+
+/// `2 GeForce GTX 1080, 1 Radeon VII`, or `0`.
+fn gpus(node: &Node) -> String {
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    real_gpus(node).for_each(|gpu| *counts.entry(&gpu.name).or_default() += 1);
+    let named: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    if named.is_empty() { "0".into() } else { cut(&named.join(", ")) }
+}
+
+fn drivers(node: &Node) -> String {
+    let drivers: BTreeSet<&str> = real_gpus(node).map(|gpu| gpu.driver.as_str()).collect();
+    cut(&drivers.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// Running tasks, and of which jobs: `3 (sweep 2, table 1)`.
+fn runs(load: &crate::wire::api::Load) -> String {
+    let jobs: Vec<_> = load.jobs.iter().map(|job| format!("{} {}", job.name, job.running)).collect();
+    if jobs.is_empty() { load.running.to_string() } else { cut(&format!("{} ({})", load.running, jobs.join(", "))) }
 }
 
 fn node_state(node: &Node) -> &'static str {

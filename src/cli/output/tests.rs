@@ -5,13 +5,14 @@ use crate::wire::api::StateName;
 use crate::{
     cli::args::Cli,
     http::testing::{head, member, progress, record, spec},
-    types::{Failure, NodeLoad, Outcome, Phase, query::JobDetail},
+    types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail},
 };
 use clap::CommandFactory;
 use std::sync::Arc;
 
 fn nodes() -> Vec<Node> {
-    let load = NodeLoad { load_milli: 1500, running: 3, queued: 2, ..NodeLoad::default() };
+    let jobs = vec![(JobId(1), "knn".into(), 2), (JobId(2), "fit".into(), 1)];
+    let load = NodeLoad { load_milli: 1500, running: 3, queued: 2, jobs, ..NodeLoad::default() };
     vec![Node::new(member(1, "alpha", true), Some(load)), Node::new(member(2, "beta", false), None)]
 }
 
@@ -24,9 +25,9 @@ fn jobs() -> Vec<JobLine> {
 #[test]
 fn tables_line_up() {
     insta::assert_snapshot!(table::Table.nodes(&nodes()), @r"
-    NODE     ID        STATE  CORES  MEMORY    GPUS  LOAD  RUNNING  QUEUED  ADDRESS
-    alpha *  01010101  alive  8      16.0 GiB  1     1.50  3        2       192.0.2.1:40000
-    beta     02020202  away   8      16.0 GiB  1     ?     ?        ?       192.0.2.2:40000
+    NODE     ID        STATE  MODEL                CORES  MEMORY    GPUS           DRIVER  LOAD  RUNS              QUEUED  ADDRESS
+    alpha *  01010101  alive  Alienware Aurora R6  8      16.0 GiB  1 NVIDIA H200  570.1   1.50  3 (knn 2, fit 1)  2       192.0.2.1:40000
+    beta     02020202  away   Alienware Aurora R6  8      16.0 GiB  1 NVIDIA H200  570.1   ?     ?                 ?       192.0.2.2:40000
     ");
     insta::assert_snapshot!(table::Table.jobs(&jobs(), 120_000), @r"
     JOB               NAME               STATE    TASKS  DONE  FAILED  AGE     TOOK
@@ -124,7 +125,7 @@ fn the_help_names_every_command() {
       logs         What a task wrote to its stdout or stderr
       results      The results of a job so far
       attach       Follows a submitted job as `run` does, and fetches its results
-      cancel       Stops a job for good; its results so far are kept
+      cancel       Stops a job, or single tasks of it, for good; results so far are kept
       retry        Gives the failed tasks of a job as many attempts again
       explain      Why a job or a task is not running, node by node
       init         Writes a commented job file that runs as it is

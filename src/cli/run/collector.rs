@@ -27,6 +27,8 @@ const MAX_REASONS: usize = 50;
 pub struct Collector {
     client: Client,
     job: String,
+    /// The number that the job's first task has here.
+    first: u32,
     directory: PathBuf,
     lines: Lines,
     /// One bit a task: done, and therefore final.
@@ -51,6 +53,7 @@ impl Collector {
         Ok(Self {
             client,
             job: job.id.clone(),
+            first: 0,
             directory: job.directory.clone(),
             lines: Lines::create(&job.directory)?,
             done: vec![0; (job.tasks as usize).div_ceil(64)],
@@ -58,6 +61,11 @@ impl Collector {
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
         })
+    }
+
+    /// What is taken from now on is another job's, whose tasks are numbered from `first`.
+    pub fn turn_to(&mut self, job: &str, first: u32) {
+        (self.job, self.first) = (job.to_string(), first);
     }
 
     /// Takes a page of results. Those that are known already are passed over.
@@ -69,7 +77,7 @@ impl Collector {
         let this = &*self;
         let fetches = stream::iter(news.values()).map(|result| {
             let streams = !this.many || result.status == StatusName::Failed;
-            fetch::task(&this.client, &this.job, &this.directory, result, streams)
+            fetch::task(&this.client, (&this.job, this.first), &this.directory, result, streams)
         });
         let missing: Vec<u32> = fetches.buffer_unordered(FETCHES_AT_ONCE).try_collect().await?;
         self.missing_files += missing.iter().sum::<u32>();
@@ -86,6 +94,8 @@ impl Collector {
 
     fn note(&mut self, result: &TaskResult) {
         match &result.failure {
+            // Cancelled tasks may yet turn out to have been done; they are nobody's fault.
+            Some(_) if result.status != StatusName::Failed => drop(self.failed.remove(&result.task)),
             None => {
                 self.failed.remove(&result.task);
                 if let Some(word) = self.done.get_mut(result.task as usize / 64) {

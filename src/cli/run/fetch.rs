@@ -22,7 +22,7 @@ use tokio::{fs, io::AsyncWriteExt};
 /// Returns how many files no node could give.
 pub async fn task(
     client: &Client,
-    job: &str,
+    (job, first): (&str, u32),
     directory: &Path,
     result: &TaskResult,
     streams: bool,
@@ -34,6 +34,7 @@ pub async fn task(
     let gathering = Gathering {
         client,
         job,
+        first,
         result,
         temporary: directory.join(format!(".{}.new", result.task)),
         finished: directory.join(result.task.to_string()),
@@ -54,6 +55,8 @@ pub async fn task(
 struct Gathering<'a> {
     client: &'a Client,
     job: &'a str,
+    /// The number that the job's first task has in `result`.
+    first: u32,
     result: &'a TaskResult,
     temporary: PathBuf,
     finished: PathBuf,
@@ -84,7 +87,7 @@ impl Gathering<'_> {
             return written.map(|()| 0).map_err(|source| CliError::file("writing", &path, source));
         }
         let request = LogRequest { stderr: name == "stderr", ..LogRequest::default() };
-        let log = self.client.log(self.job, self.result.task, request).await;
+        let log = self.client.log(self.job, self.result.task - self.first, request).await;
         self.store(log, &path, false).await
     }
 

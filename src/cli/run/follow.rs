@@ -55,6 +55,7 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
         tasks: last.tasks,
         done: last.done,
         failed: last.failed,
+        stopped: last.stopped,
         wall_seconds: begin.elapsed().as_secs_f64(),
         directory: job.directory.clone(),
         failures: collected.failures,

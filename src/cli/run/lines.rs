@@ -2,10 +2,7 @@
 //! spreadsheets). Lines are appended as results come. A task that was retried has a second line; `finish` keeps the last.
 //! A value column that shows up late makes the CSV be written anew from the JSON lines.
 
-use crate::{
-    cli::exit::CliError,
-    wire::api::{StatusName, TaskResult},
-};
+use crate::{cli::exit::CliError, wire::api::TaskResult};
 use serde_json::{Map, Value as Json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -148,7 +145,7 @@ fn line(result: &TaskResult) -> Map<String, Json> {
     let mut put = |name: &str, value: Json| drop(line.insert(name.to_string(), value));
     put("task", result.task.into());
     put("params", Json::Object(result.params.clone()));
-    put("status", if result.status == StatusName::Done { "done" } else { "failed" }.into());
+    put("status", result.status.word().into());
     let exit = match &result.failure {
         None => Json::from(0),
         Some(failure) => failure.code.map_or(Json::Null, Json::from),

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `submit` | job file to submitted jobs: uploads, dependencies |
+//! | `chain` | a job and those that it extends |
 //! | `follow` | one job until it ends: pages of results in, progress out |
 //! | `collector` | the output directory: result lines and task directories |
 //! | `lines` | results as lines of JSON and CSV |
@@ -11,6 +12,7 @@
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `summary` | what to say at the end |
 
+mod chain;
 mod collector;
 mod fetch;
 mod follow;
@@ -32,6 +34,7 @@ use crate::{
     http::{Client, ClientError, socket_path},
     workloads::{PlannedJob, job_file},
 };
+pub use chain::all_results;
 use follow::Followed;
 use interrupt::{Interrupts, Policy};
 use std::{path::PathBuf, time::Duration};
@@ -45,6 +48,9 @@ struct Plan {
 
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
 pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
+    if let Some(extended) = &args.extend {
+        return chain::extend(extended, &args, settings).await;
+    }
     let jobs = job_file::load(&args.job_file)?;
     let (client, mut own) = connect(settings, args.detach).await?;
     if let Some(node) = &mut own
@@ -82,11 +88,23 @@ async fn submit_and_follow(
     jobs: Vec<PlannedJob>,
     solo: bool,
 ) -> Result<Exit, CliError> {
-    let output = output::choose(args.follow.list);
     let mut interrupts = Interrupts::listen()?;
     let submitting = submit::submit(client, jobs, args.follow.into.as_deref());
     let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
     let submitted = submitted?;
+    let plan = Plan::new(&args.follow, solo);
+    follow_submitted(client, &args, submitted, &plan, interrupts).await
+}
+
+/// Follows what was submitted, or says how to.
+async fn follow_submitted(
+    client: &Client,
+    args: &RunArgs,
+    submitted: Vec<Followed>,
+    plan: &Plan,
+    interrupts: Interrupts,
+) -> Result<Exit, CliError> {
+    let output = output::choose(args.follow.list);
     if args.detach || args.follow.list.quiet {
         for job in &submitted {
             print(&output.submitted(&job.id, &job.name))?;
@@ -96,8 +114,7 @@ async fn submit_and_follow(
         eprintln!("submitted; `nodectl attach {}` follows", submitted.last().map_or("last", |job| job.id.as_str()));
         return Ok(Exit::Done);
     }
-    let plan = Plan::new(&args.follow, solo);
-    follow_all(client, submitted, &plan, interrupts).await
+    follow_all(client, submitted, plan, interrupts).await
 }
 
 /// Follows a job as `run` does.
@@ -111,6 +128,9 @@ pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError>
 
 /// `results --into`: what there is now, without waiting for more.
 pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
+    if args.all {
+        return chain::collect(client, args).await;
+    }
     let job = client.job(&args.name.job).await?;
     let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
     let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
@@ -151,7 +171,7 @@ async fn follow_all(
 }
 
 /// Where results go unless someone says otherwise.
-fn default_directory(name: &str, id: &str) -> PathBuf {
+pub(super) fn default_directory(name: &str, id: &str) -> PathBuf {
     // A name may hold anything; a directory's may not.
     let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = name.chars().take(64).map(safe).collect();

@@ -18,7 +18,8 @@ pub fn tell(ends: &[RunSummary]) {
 }
 
 fn text(end: &RunSummary) -> String {
-    let failed = if end.failed > 0 { format!(", {} failed", end.failed) } else { String::new() };
+    let counted = |count: u32, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
+    let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
     let mut text = format!(
         "{} ({}) {}: {} of {} tasks done{failed} in {}; results in {}\n",
         end.name,
@@ -71,6 +72,7 @@ mod tests {
             tasks: 10,
             done: 7,
             failed: 3,
+            stopped: 0,
             wall_seconds: 2.5,
             directory: "out".into(),
             failures: vec![

@@ -7,11 +7,12 @@ use super::{
 use crate::{
     types::{BlobHash, JobSpec},
     wire::api::{
-        CursorView, Device, Doctor, DrainRequest, Explanation, Job, JobLine, Node, NodeSelf, Okay, Results, Retried,
-        StateName, Stored, Submitted, TaskList,
+        CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, Job, JobLine, Node, NodeSelf, Okay,
+        Results, Retried, StateName, Stored, Submitted, TaskList,
     },
 };
 use bytes::Bytes;
+use futures::TryStreamExt;
 use hyper::Method;
 use std::path::Path;
 use tokio_util::io::ReaderStream;
@@ -90,6 +91,25 @@ impl Client {
 
     pub async fn cancel(&self, job: &str) -> Result<Okay, ClientError> {
         self.post("cancelling the job", &job_path(job, "/cancel"), None).await
+    }
+
+    /// Returns when it is durable that the tasks have ended.
+    pub async fn cancel_tasks(&self, job: &str, tasks: Vec<u32>) -> Result<Okay, ClientError> {
+        let body = serde_json::to_vec(&CancelRequest { tasks }).expect("plain data always encodes");
+        let body = Some(("application/json", body.into()));
+        self.post("cancelling the tasks", &job_path(job, "/cancel"), body).await
+    }
+
+    /// The job's specification: what `submit` takes.
+    pub async fn spec(&self, job: &str) -> Result<JobSpec, ClientError> {
+        let doing = "asking for the job's specification";
+        let mut stream = self.stream(doing, &job_path(job, "/spec")).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = stream.try_next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        postcard::from_bytes(&bytes)
+            .map_err(|error| ClientError::Protocol { doing: doing.into(), why: error.to_string() })
     }
 
     pub async fn retry(&self, job: &str) -> Result<Retried, ClientError> {

@@ -174,10 +174,7 @@ impl Coordinator {
 
     /// Neither ended nor ordered.
     fn is_open(&self, lattice: &Lattice, task: TaskIndex, limit: u32) -> bool {
-        !lattice.is_done(task)
-            && lattice.failures(task) < limit
-            && !self.active.contains_key(&task)
-            && !self.results.is_settling(task)
+        !lattice.has_ended(task, limit) && !self.active.contains_key(&task) && !self.results.is_settling(task)
     }
 
     fn nothing_to_order(&self, lattice: &Lattice) -> bool {

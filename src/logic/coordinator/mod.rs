@@ -5,6 +5,7 @@
 //! | `mod` | the coordinator's state, its life from claim to end |
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
+//! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //!
@@ -15,6 +16,7 @@ mod dispatch;
 mod progress;
 mod replicas;
 mod results;
+mod stopping;
 
 use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
 use crate::types::{
@@ -131,6 +133,7 @@ pub struct Coordinator {
     inputs_tries: u32,
     /// The round of retries that is taken into account.
     round: u32,
+    stopping: stopping::Stopping,
 }
 
 impl Coordinator {
@@ -160,6 +163,7 @@ impl Coordinator {
             inputs: None,
             inputs_tries: 0,
             round: head.round,
+            stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
             spec,
         };
         if !recover {
@@ -247,7 +251,7 @@ impl Coordinator {
 
     /// Whether all tasks have ended.
     fn is_complete(&self, core: &Core, lattice: &Lattice) -> bool {
-        lattice.done() + lattice.failed_for_good(self.failure_limit(core)) == lattice.tasks()
+        lattice.done() + lattice.cancelled() + lattice.failed_for_good(self.failure_limit(core)) == lattice.tasks()
     }
 
     /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
@@ -362,7 +366,7 @@ impl Coordinator {
     }
 
     /// What a node says it holds: orders that it never got, or lost, are open again.
-    pub fn holding(&mut self, core: &mut Core, from: NodeId, sequence: u64, inventory: &Inventory) {
+    pub fn holding(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, sequence: u64, inventory: &Inventory) {
         let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
         let running: BTreeSet<_> = inventory.running.iter().copied().collect();
         let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
@@ -377,7 +381,13 @@ impl Coordinator {
             self.drop_active(task, attempt);
             self.reopen(task);
         }
-        let unknown = held.iter().copied().filter(|key| !self.adopt(core, from, *key, running.contains(key))).collect();
+        let limit = self.failure_limit(core);
+        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit);
+        let unknown = held
+            .iter()
+            .copied()
+            .filter(|key| !is_open(key.0) || !self.adopt(core, from, *key, running.contains(key)))
+            .collect();
         self.stop_on(core, from, unknown);
         if let Some(Hold::Recovering { unheard, .. }) = &mut self.hold {
             unheard.remove(&from);
@@ -418,6 +428,7 @@ impl Coordinator {
         head.version += 1;
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
+        head.stopped = lattice.cancelled();
         let safe = self.kept && self.inputs.is_none();
         let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe);
         head.replicas = kept.map(|(node, _)| *node).collect();
@@ -442,7 +453,11 @@ impl Coordinator {
             return self.cancel(core, lattice);
         }
         let phase = if self.is_complete(core, lattice) {
-            if lattice.done() == lattice.tasks() { Phase::Done } else { Phase::Failed }
+            match (lattice.failed_for_good(self.failure_limit(core)), lattice.done()) {
+                (0, 0) => Phase::Cancelled,
+                (0, _) => Phase::Done,
+                _ => Phase::Failed,
+            }
         } else if self.waits_for(core).is_some() && self.active.is_empty() {
             Phase::Waiting
         } else {

@@ -45,7 +45,7 @@ pub struct Tracker {
 
 impl Tracker {
     pub fn new(lattice: &Lattice, limit: u32) -> Self {
-        let has_ended = |task: &TaskIndex| lattice.is_done(*task) || lattice.failures(*task) >= limit;
+        let has_ended = |task: &TaskIndex| lattice.has_ended(*task, limit);
         Self {
             log: (0..lattice.tasks()).filter(has_ended).collect(),
             watchers: Vec::new(),
@@ -58,7 +58,7 @@ impl Tracker {
 
     pub fn record(&mut self, now: Time, record: &TaskRecord) {
         if !record.is_done() {
-            self.failures += 1;
+            self.failures += u32::from(!record.is_cancelled());
             return;
         }
         let duration = Duration::from_micros(record.duration_us);
@@ -97,7 +97,7 @@ impl Tracker {
 
     /// Whether members know older counts than these.
     pub fn has_unsaid_counts(&self, head: &JobHead, lattice: &Lattice) -> bool {
-        head.done != lattice.done()
+        (head.done, head.stopped) != (lattice.done(), lattice.cancelled())
     }
 
     fn rate_milli(&self, now: Time) -> u64 {
@@ -175,6 +175,7 @@ impl Coordinator {
             tasks: lattice.tasks(),
             done: lattice.done(),
             failed: lattice.failed_for_good(self.failure_limit(core)),
+            stopped: lattice.cancelled(),
             running: self.nodes.values().map(|work| work.running).sum(),
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
@@ -189,6 +190,7 @@ impl Coordinator {
         let mut head = self.head(core).clone();
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(self.failure_limit(core));
+        head.stopped = lattice.cancelled();
         let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
         let spec = if is_whole { self.spec.clone() } else { Arc::new(self.spec.outline()) };
         JobDetail { head, progress: self.progress(core, lattice), spec }
@@ -205,6 +207,7 @@ impl Coordinator {
                 TaskFilter::Running => state == TaskState::Running,
                 TaskFilter::Done => state == TaskState::Done,
                 TaskFilter::Failed => state == TaskState::Failed,
+                TaskFilter::Cancelled => state == TaskState::Cancelled,
             }
         };
         let page = limit.min(4096);
@@ -227,6 +230,7 @@ impl Coordinator {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
         match (lattice.cell(task), active) {
             (Cell::Done { .. }, _) => TaskState::Done,
+            (Cell::Cancelled, _) => TaskState::Cancelled,
             (_, Some(active)) if active.started.is_some() => TaskState::Running,
             (_, Some(_)) => TaskState::Queued,
             (Cell::Failed(count), None) if count >= failure_limit => TaskState::Failed,
@@ -299,6 +303,7 @@ impl Coordinator {
         match line.state {
             TaskState::Done => format!("task {task} is done"),
             TaskState::Failed => format!("task {task} failed {} times, the limit being {limit}", line.failures),
+            TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => format!("task {task} was cancelled"),
             TaskState::Cancelled => format!("task {task} was cancelled with its job"),
             TaskState::Running => format!("task {task} runs on {node}"),
             TaskState::Queued => format!("task {task} waits on {node} for a free slot"),

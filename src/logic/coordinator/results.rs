@@ -70,6 +70,12 @@ impl Pipeline {
         self.settling.contains_key(&task)
     }
 
+    /// A record that needs no blobs is on its way.
+    pub(super) fn accept(&mut self, record: Arc<TaskRecord>) {
+        self.begin(record.task);
+        self.accepted.push(record);
+    }
+
     fn begin(&mut self, task: TaskIndex) {
         self.settling.entry(task).or_default().records += 1;
     }
@@ -123,7 +129,8 @@ impl Coordinator {
         let mut known: Vec<Try> = Vec::new();
         for record in finished {
             let key = (record.task, record.attempt);
-            if record.task >= lattice.tasks() || lattice.is_done(record.task) {
+            let is_news = record.is_done() || lattice.cell(record.task) != Cell::Cancelled;
+            if record.task >= lattice.tasks() || lattice.is_done(record.task) || !is_news {
                 self.drop_active(key.0, key.1);
                 known.push(key);
             } else if !self.results.is_settling(record.task) {
@@ -314,6 +321,7 @@ impl Coordinator {
         for (node, tasks) in acknowledged {
             core.send(node, Message::ReportKept { job: self.job, tasks });
         }
+        self.answer_cancellers(core, lattice);
     }
 
     /// A record is durable: it enters the lattice, and whoever watches may see it.
@@ -322,24 +330,23 @@ impl Coordinator {
         let was_done = lattice.is_done(record.task);
         if !lattice.merge(record) || was_done {
             // Known already, by another way: only what was held back for it goes on.
-            if !lattice.is_done(record.task) && lattice.failures(record.task) < limit {
+            if !lattice.has_ended(record.task, limit) {
                 self.reopen(record.task);
             }
             return;
         }
         self.progress.record(core.mono(), record);
-        if lattice.is_done(record.task) {
+        self.trial_ended(record);
+        if !lattice.has_ended(record.task, limit) {
+            return self.failed(record);
+        }
+        if !matches!(lattice.cell(record.task), Cell::Failed(_)) {
             self.orders.remove(&record.task);
             self.failed_on.remove(&record.task);
             self.forgiven.remove(&record.task);
-            self.stop_task(core, record.task);
-            self.progress.ended(record.task);
-        } else if lattice.failures(record.task) >= limit {
-            self.stop_task(core, record.task);
-            self.progress.ended(record.task);
-        } else {
-            self.failed(record);
         }
+        self.stop_task(core, record.task);
+        self.progress.ended(record.task);
     }
 
     /// Records that a replica had and we had not: they count once they are on our disk too.

@@ -23,6 +23,7 @@ prop_compose! {
             tasks: 1,
             done: 0,
             failed: 0,
+            stopped: 0,
             ended_ms: 0,
         }
     }

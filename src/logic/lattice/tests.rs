@@ -4,13 +4,24 @@ use super::*;
 use crate::types::{Failure, NodeId, Outcome};
 use proptest::prelude::*;
 
-fn record(task: u32, done: bool, epoch: u32, number: u32, failures: u32) -> TaskRecord {
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Done,
+    Failed,
+    Cancelled,
+}
+
+fn record(task: u32, end: End, epoch: u32, number: u32, failures: u32) -> TaskRecord {
     TaskRecord {
         task,
         attempt: Attempt { epoch, number },
         node: NodeId([number as u8; 32]),
-        outcome: if done { Outcome::Done } else { Outcome::Failed(Failure::Exit(1)) },
-        failures: if done { 0 } else { failures },
+        outcome: match end {
+            End::Done => Outcome::Done,
+            End::Failed => Outcome::Failed(Failure::Exit(1)),
+            End::Cancelled => Outcome::Cancelled,
+        },
+        failures: if end == End::Failed { failures } else { 0 },
         started_ms: 0,
         duration_us: 0,
         cpu_us: 0,
@@ -25,8 +36,14 @@ fn record(task: u32, done: bool, epoch: u32, number: u32, failures: u32) -> Task
 const TASKS: u32 = 8;
 
 prop_compose! {
-    fn any_record()(task in 0..TASKS + 2, done: bool, epoch in 1..4u32, number in 1..4u32, failures in 1..5u32) -> TaskRecord {
-        record(task, done, epoch, number, failures)
+    fn any_record()(
+        task in 0..TASKS + 2,
+        end in prop::sample::select(vec![End::Done, End::Failed, End::Cancelled]),
+        epoch in 1..4u32,
+        number in 1..4u32,
+        failures in 1..5u32,
+    ) -> TaskRecord {
+        record(task, end, epoch, number, failures)
     }
 }
 
@@ -40,7 +57,8 @@ fn merged(records: &[TaskRecord]) -> Lattice {
 
 /// The cells of two lattices are equal, however many unknown ones trail behind.
 fn same(a: &Lattice, b: &Lattice) -> bool {
-    (0..TASKS).all(|task| a.cell(task) == b.cell(task) && a.failures(task) == b.failures(task)) && a.done() == b.done()
+    (0..TASKS).all(|task| a.cell(task) == b.cell(task) && a.failures(task) == b.failures(task))
+        && (a.done(), a.cancelled()) == (b.done(), b.cancelled())
 }
 
 proptest! {
@@ -78,6 +96,8 @@ proptest! {
             prop_assert!(before.iter().all(|task| lattice.is_done(*task)));
         }
         prop_assert_eq!(lattice.done() as usize, (0..TASKS).filter(|task| lattice.is_done(*task)).count());
+        let cancelled = (0..TASKS).filter(|task| lattice.cell(*task) == Cell::Cancelled).count();
+        prop_assert_eq!(lattice.cancelled() as usize, cancelled);
         let failed = (0..TASKS).filter(|task| lattice.failures(*task) >= limit).count();
         prop_assert_eq!(lattice.failed_for_good(limit) as usize, failed);
     }
@@ -107,6 +127,6 @@ proptest! {
 #[test]
 fn a_task_beyond_the_job_is_never_news() {
     let mut lattice = Lattice::new(TASKS);
-    assert!(!lattice.merge(&record(TASKS, true, 1, 1, 0)));
+    assert!(!lattice.merge(&record(TASKS, End::Done, 1, 1, 0)));
     assert_eq!(lattice.done(), 0);
 }

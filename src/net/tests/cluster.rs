@@ -125,7 +125,8 @@ pub async fn pair() -> (Node, Node) {
 
 /// A message that tells its number and has about this many bytes.
 pub fn message(number: u64, bytes: usize) -> Message {
-    let summary = Summary { done: vec![number as u8; bytes], failed: Vec::new(), digests: Vec::new() };
+    let summary =
+        Summary { done: vec![number as u8; bytes], failed: Vec::new(), cancelled: Vec::new(), digests: Vec::new() };
     Message::Summary { job: crate::types::JobId(number), epoch: 0, reply: false, summary }
 }
 

@@ -4,8 +4,9 @@
 use crate::types::TaskIndex;
 
 const CHUNK: usize = 4096;
-/// Marks the offset of a success; no file is that long.
-const DONE: u64 = 1 << 63;
+/// A record's rank stands above its offset; no file is that long.
+const RANK_SHIFT: u32 = 62;
+const OFFSET: u64 = (1 << RANK_SHIFT) - 1;
 
 #[derive(Default)]
 pub struct Offsets {
@@ -14,13 +15,13 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Notes where a record of a task is. A failure never takes the place of a success: what was done stays done, in
-    /// whatever order records came.
-    pub fn set(&mut self, task: TaskIndex, offset: u64, done: bool) {
-        if !done && self.is_done(task) {
+    /// Notes where a record of a task is. One of a lower rank never takes its place: what was done stays done, in whatever
+    /// order records came.
+    pub fn set(&mut self, task: TaskIndex, offset: u64, rank: u8) {
+        if rank < self.rank(task) {
             return;
         }
-        let offset = if done { offset | DONE } else { offset };
+        let offset = offset | u64::from(rank) << RANK_SHIFT;
         let (chunk, slot) = place(task);
         if self.chunks.len() <= chunk {
             self.chunks.resize_with(chunk + 1, || None);
@@ -29,12 +30,12 @@ impl Offsets {
     }
 
     pub fn get(&self, task: TaskIndex) -> Option<u64> {
-        self.entry(task).map(|entry| entry & !DONE)
+        self.entry(task).map(|entry| entry & OFFSET)
     }
 
-    /// Whether the noted record is a success.
-    pub fn is_done(&self, task: TaskIndex) -> bool {
-        self.entry(task).is_some_and(|entry| entry & DONE != 0)
+    /// `TaskRecord::rank` of the noted record, 0 where there is none.
+    pub fn rank(&self, task: TaskIndex) -> u8 {
+        self.entry(task).map_or(0, |entry| (entry >> RANK_SHIFT) as u8)
     }
 
     fn entry(&self, task: TaskIndex) -> Option<u64> {
@@ -62,7 +63,7 @@ mod tests {
     fn a_million_tasks_cost_about_eight_megabytes() {
         let mut offsets = Offsets::default();
         for task in 0..1_000_000 {
-            offsets.set(task, u64::from(task) + 24, true);
+            offsets.set(task, u64::from(task) + 24, 3);
         }
         assert_eq!(offsets.get(999_999), Some(1_000_023));
         assert_eq!(offsets.get(1_000_000 + CHUNK as u32), None);
@@ -70,20 +71,20 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_never_hides_a_success() {
+    fn a_record_never_hides_one_of_higher_rank() {
         let mut offsets = Offsets::default();
-        offsets.set(1, 24, false);
-        offsets.set(1, 48, true);
-        offsets.set(1, 72, false);
+        offsets.set(1, 24, 1);
+        offsets.set(1, 48, 2);
+        offsets.set(1, 72, 1);
         assert_eq!(offsets.get(1), Some(48));
-        offsets.set(1, 96, true);
+        offsets.set(1, 96, 3);
         assert_eq!(offsets.get(1), Some(96));
     }
 
     #[test]
     fn the_highest_index_alone_stays_small() {
         let mut offsets = Offsets::default();
-        offsets.set(u32::MAX, 24, false);
+        offsets.set(u32::MAX, 24, 1);
         assert_eq!(offsets.get(u32::MAX), Some(24));
         assert_eq!(offsets.get(0), None);
         assert!(offsets.memory_bytes() < 20 << 20);

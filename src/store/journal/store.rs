@@ -55,9 +55,9 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// A success is known, written or about to be.
-    fn is_done(&self, task: TaskIndex) -> bool {
-        self.offsets.is_done(task) || self.waiting.get(&task).is_some_and(|(_, record)| record.is_done())
+    /// The highest rank of a task's records, written or about to be.
+    fn rank(&self, task: TaskIndex) -> u8 {
+        self.offsets.rank(task).max(self.waiting.get(&task).map_or(0, |(_, record)| record.rank()))
     }
 }
 
@@ -93,7 +93,7 @@ impl JournalStore {
         let mut tasks = Tasks::default();
         let mut take = |offset, record: Record| {
             if let Record::Task(task) = &record {
-                tasks.offsets.set(task.task, offset, task.is_done());
+                tasks.offsets.set(task.task, offset, task.rank());
             }
             each(job, record);
         };
@@ -151,7 +151,7 @@ impl Journals for JournalStore {
         // The queue's order and that of `waiting` agree because both change under this lock.
         let accepted = self.shared.queue.push(job, records, ticket);
         for (order, record) in accepted {
-            let hidden = !record.is_done() && tasks.is_done(record.task);
+            let hidden = record.rank() < tasks.rank(record.task);
             if !hidden {
                 tasks.waiting.insert(record.task, (order, record));
             }

@@ -126,7 +126,7 @@ impl Addition {
 }
 
 /// A task's record: where it is, and whether it is a success.
-type Place = (TaskIndex, u64, bool);
+type Place = (TaskIndex, u64, u8);
 
 /// A ticket and what became of it.
 type Report = (u64, Result<(), String>);
@@ -197,7 +197,7 @@ impl Writer {
             }
             let offset = frame::push(&mut buffer, open.end, &bytes);
             if let Record::Task(task) = record {
-                offsets.push((task.task, offset, task.is_done()));
+                offsets.push((task.task, offset, task.rank()));
             }
         }
         open.file.write_all_at(&buffer, open.end)?;
@@ -234,7 +234,7 @@ impl Writer {
         let mut offsets = Vec::new();
         let mut take = |offset, record: Record| {
             if let Record::Task(task) = record {
-                offsets.push((task.task, offset, task.is_done()));
+                offsets.push((task.task, offset, task.rank()));
             }
         };
         let opened = recover::open(&*self.shared.disk, &path, job, &mut take).map_err(io::Error::other)?;

@@ -15,6 +15,7 @@ fn node() -> NodeInfo {
         version: 1,
         name: "node9".into(),
         software: "0.1.0".into(),
+        model: String::new(),
         addrs: Vec::new(),
         resources: Resources { cpu_milli: 8000, memory_bytes: 32 << 30, gpu_milli: 2000, ..Resources::default() },
         gpus: vec![

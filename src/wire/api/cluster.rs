@@ -36,6 +36,8 @@ pub struct Node {
     /// It takes no new work.
     pub draining: bool,
     pub version: String,
+    /// The machine, as its maker calls it; empty if unknown.
+    pub model: String,
     pub addrs: Vec<String>,
     pub resources: ResourceView,
     pub gpus: Vec<GpuView>,
@@ -113,6 +115,7 @@ impl Node {
             this_node: member.this_node,
             draining: info.draining,
             version: info.software,
+            model: info.model,
             addrs: info.addrs.iter().map(ToString::to_string).collect(),
             resources: ResourceView::from(&info.resources),
             gpus: info.gpus.iter().map(GpuView::from).collect(),

@@ -2,8 +2,9 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase,
+    JobHead, JobSpec, Phase, Sweep,
     query::{JobDetail, Progress, TaskLine, TaskState},
+    sweep::Goal,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,6 +21,8 @@ pub struct JobLine {
     pub done: u32,
     /// Tasks that failed for good.
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     pub submitter: String,
     pub submitted_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +64,8 @@ pub struct ProgressView {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Tasks that were cancelled one by one, by a user or by the job's sweep.
+    pub stopped: u32,
     pub running: u32,
     pub queued: u32,
     /// Attempts that ended in failure, retried ones included.
@@ -100,6 +105,20 @@ pub struct WorkView {
     pub outputs: Vec<String>,
     /// Ids of the jobs whose results it reads.
     pub after: Vec<String>,
+    /// The metric that its tasks report, if it is a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<SweepView>,
+    /// Id of the job to which this one adds parameter sets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extends: Option<String>,
+}
+
+/// How the tasks of a sweep compare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SweepView {
+    pub metric: String,
+    /// `min` or `max`.
+    pub goal: String,
 }
 
 /// A page of a job's tasks.
@@ -193,6 +212,7 @@ impl From<&JobHead> for JobLine {
             tasks: head.tasks,
             done: head.done,
             failed: head.failed,
+            stopped: head.stopped,
             submitter: head.submitter.to_string(),
             submitted_ms: head.submitted_ms,
             ended_ms: (head.ended_ms > 0).then_some(head.ended_ms),
@@ -227,6 +247,7 @@ impl From<&Progress> for ProgressView {
             tasks: progress.tasks,
             done: progress.done,
             failed: progress.failed,
+            stopped: progress.stopped,
             running: progress.running,
             queued: progress.queued,
             failures: progress.failures,
@@ -251,7 +272,19 @@ impl From<&JobSpec> for WorkView {
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),
             after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
+            sweep: spec.work.sweep.as_ref().map(SweepView::from),
+            extends: spec.extends.map(|job| job.to_string()),
         }
+    }
+}
+
+impl From<&Sweep> for SweepView {
+    fn from(sweep: &Sweep) -> Self {
+        let goal = match sweep.goal {
+            Goal::Min => "min",
+            Goal::Max => "max",
+        };
+        Self { metric: sweep.metric.clone(), goal: goal.into() }
     }
 }
 

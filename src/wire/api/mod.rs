@@ -20,7 +20,9 @@ pub mod submit;
 
 pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
-pub use job::{Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, TaskList, TaskRow, WorkView};
+pub use job::{
+    Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, WorkView,
+};
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
 pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};
@@ -46,6 +48,14 @@ pub struct Problem {
 pub struct Submitted {
     /// The job's id: 16 hex digits.
     pub job: String,
+}
+
+/// Tasks to cancel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// Counted from 0; at most 100,000.
+    pub tasks: Vec<u32>,
 }
 
 /// How many failed tasks were given new attempts.

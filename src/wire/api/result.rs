@@ -58,9 +58,25 @@ pub struct TaskResult {
 pub enum StatusName {
     Done,
     Failed,
+    /// A user cancelled the task.
+    Cancelled,
+    /// The job's sweep gave it up; its value is the last that it reported of its metric.
+    Stopped,
 }
 
-/// Why an attempt failed.
+impl StatusName {
+    /// The word that the JSON has.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// Why an attempt failed, or a task was ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FailureView {
     pub kind: FailureKind,
@@ -82,6 +98,8 @@ pub enum FailureKind {
     OutputTooLarge,
     OutputUnreadable,
     OutOfMemory,
+    Cancelled,
+    Stopped,
 }
 
 /// A stream that a task wrote.
@@ -109,11 +127,15 @@ impl TaskResult {
         let failure = match &record.outcome {
             Outcome::Done => None,
             Outcome::Failed(failure) => Some(FailureView::from(failure)),
+            Outcome::Cancelled => {
+                Some(FailureView { kind: FailureKind::Cancelled, message: "cancelled".into(), code: None })
+            }
+            Outcome::Stopped(why) => Some(FailureView { kind: FailureKind::Stopped, message: why.clone(), code: None }),
         };
         Self {
             task: record.task,
             params: spec.map(|spec| params_json(spec, record.task)).unwrap_or_default(),
-            status: if record.is_done() { StatusName::Done } else { StatusName::Failed },
+            status: StatusName::from(&record.outcome),
             failure,
             attempt: record.attempt.to_string(),
             node: record.node.to_string(),
@@ -168,6 +190,17 @@ impl From<&Failure> for FailureView {
             Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
         };
         Self { kind, message: failure.to_string(), code }
+    }
+}
+
+impl From<&Outcome> for StatusName {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::Done,
+            Outcome::Failed(_) => Self::Failed,
+            Outcome::Cancelled => Self::Cancelled,
+            Outcome::Stopped(_) => Self::Stopped,
+        }
     }
 }
 

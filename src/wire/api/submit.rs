@@ -121,6 +121,7 @@ impl JobRequest {
             outputs: self.outputs,
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
+            sweep: None,
         };
         Ok(JobSpec {
             work: Arc::new(work),
@@ -131,6 +132,7 @@ impl JobRequest {
             place: self.place,
             speculate: self.speculate,
             wait_for_nodes: self.wait_for_nodes,
+            extends: None,
             submitter,
             submitted_ms,
         })

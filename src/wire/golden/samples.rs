@@ -7,6 +7,7 @@ use crate::{
         limits,
         message::{Assignment, Inventory, Summary},
         query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
+        sweep::{Goal, MetricPoint, StopRule, Sweep},
     },
     wire::journal::Record,
 };
@@ -39,7 +40,7 @@ fn membership() -> Vec<Message> {
 }
 
 fn replication() -> Vec<Message> {
-    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)], digests: vec![u64::MAX] };
+    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)], cancelled: vec![3], digests: vec![u64::MAX] };
     vec![
         Message::Offer { head: head(), spec: Some(Arc::new(spec())) },
         Message::Offer { head: head(), spec: None },
@@ -68,6 +69,13 @@ fn execution() -> Vec<Message> {
             returned: vec![(6, ATTEMPT)],
             free: 2,
         },
+        Message::Metrics {
+            job: JOB,
+            epoch: 3,
+            task: 4,
+            attempt: ATTEMPT,
+            points: vec![MetricPoint { step: 7, value: 0.25 }],
+        },
         Message::ReportKept { job: JOB, tasks: vec![(4, ATTEMPT)] },
         Message::Sync { job: JOB, epoch: 3, sequence: 6 },
         Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory },
@@ -87,6 +95,7 @@ pub fn queries() -> Vec<Query> {
         Query::Log { node: NODE, job: JOB, task: 4, attempt: ATTEMPT, stream: Stream::Stderr, offset: 300 },
         Query::Explain { job: JOB, task: Some(4) },
         Query::Cancel { job: JOB },
+        Query::CancelTasks { job: JOB, tasks: vec![4, 5] },
         Query::Retry { job: JOB },
         Query::Drain { node: NODE, on: true },
     ]
@@ -161,7 +170,11 @@ pub fn failures() -> Vec<Failure> {
 }
 
 pub fn records() -> Vec<Record> {
-    let ends = failures().into_iter().map(Outcome::Failed).chain([Outcome::Done]);
+    let ends = failures().into_iter().map(Outcome::Failed).chain([
+        Outcome::Done,
+        Outcome::Cancelled,
+        Outcome::Stopped("loss 3".into()),
+    ]);
     let mut all = vec![Record::Spec(Arc::new(spec())), Record::Spec(Arc::new(grid_spec())), Record::Head(head())];
     all.extend(ends.map(|end| Record::Task(Arc::new(record(end)))));
     all
@@ -173,6 +186,8 @@ pub fn oversized() -> Vec<(Message, usize)> {
     let assignment = Assignment { task: 4, attempt: ATTEMPT, params: Vec::new() };
     let (heads, records, prefetch) = (limits::HEADS_BATCH, limits::RECORD_BATCH, limits::MAX_PREFETCH as usize);
     let tasks = vec![assignment; prefetch + 1];
+    let cancelled = vec![1; limits::MAX_CANCELLED + 1];
+    let points = vec![MetricPoint { step: 7, value: 0.25 }; limits::METRIC_POINTS + 1];
     let without_command = JobSpec { work: Arc::new(WorkSpec { command: Vec::new(), ..work() }), ..spec() };
     let without_columns = ParamSpace::Rows { columns: Vec::new(), cells: vec![Value::Bool(true)] };
     let uneven = ParamSpace::Rows { columns: vec!["a".into(), "b".into()], cells: vec![Value::Bool(true); 3] };
@@ -185,6 +200,8 @@ pub fn oversized() -> Vec<(Message, usize)> {
         (Message::Heads(vec![head(); heads + 1]), heads),
         (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
         (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
+        (Message::Ask { id: 1, query: Query::CancelTasks { job: JOB, tasks: cancelled } }, limits::MAX_CANCELLED),
+        (Message::Metrics { job: JOB, epoch: 3, task: 4, attempt: ATTEMPT, points }, limits::METRIC_POINTS),
         (Message::Offer { head: head(), spec: Some(Arc::new(without_command)) }, 0),
         (Message::Offer { head: head(), spec: Some(Arc::new(JobSpec { repeat: 0, ..spec() })) }, 0),
     ];
@@ -210,6 +227,7 @@ fn node_info() -> NodeInfo {
         version: 1_700_000_000_000,
         name: "box1".into(),
         software: "0.1.0".into(),
+        model: "Alienware Aurora R6".into(),
         addrs: vec!["10.0.0.7:4001".parse().expect("an address"), "[fd00::7]:4001".parse().expect("an address")],
         resources: resources(),
         gpus: vec![
@@ -245,6 +263,7 @@ fn head() -> JobHead {
         tasks: 12,
         done: 4,
         failed: 1,
+        stopped: 2,
         ended_ms: 0,
     }
 }
@@ -264,6 +283,11 @@ fn work() -> WorkSpec {
         outputs: vec!["*.csv".into()],
         output_limit_bytes: 1 << 30,
         log_limit_bytes: 1 << 20,
+        sweep: Some(Sweep {
+            metric: "loss".into(),
+            goal: Goal::Min,
+            stop: Some(StopRule::Asha { min_steps: 3, reduction: 3 }),
+        }),
     }
 }
 
@@ -278,6 +302,7 @@ fn spec() -> JobSpec {
         place: "gpu.memory >= 8 GiB".into(),
         speculate: true,
         wait_for_nodes: false,
+        extends: Some(JobId(2)),
         submitter: NODE,
         submitted_ms: 1_700_000_000_000,
     }
@@ -313,6 +338,7 @@ fn progress() -> Progress {
         tasks: 12,
         done: 4,
         failed: 1,
+        stopped: 2,
         running: 2,
         queued: 3,
         failures: 2,

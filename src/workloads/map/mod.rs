@@ -5,6 +5,8 @@
 //! | `command` | program, environment, outputs and their placeholders |
 //! | `params` | parameter sets written in the job file |
 //! | `rows` | parameter sets in a CSV or JSONL file |
+//! | `sample` | parameter sets drawn at random |
+//! | `sweep` | `[sweep]` |
 //! | `resources` | `[resources]` |
 //! | `uploads` | which files travel with the job |
 
@@ -12,6 +14,8 @@ mod command;
 mod params;
 mod resources;
 mod rows;
+mod sample;
+mod sweep;
 mod uploads;
 
 use super::{
@@ -21,11 +25,13 @@ use super::{
 use crate::types::{ParamSpace, WorkSpec, limits, manifest::safe_path, predicate::Predicate};
 use std::{ops::Range, path::PathBuf};
 
+pub use rows::read as load_rows;
+
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 24] = [
-    "name", "kind", "after", "command", "env", "params", "zip", "files", "repeat", "source", "data", "outputs",
+pub(super) const KEYS: [&str; 27] = [
+    "name", "kind", "after", "command", "env", "params", "zip", "sample", "files", "repeat", "source", "data", "exclude", "outputs",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
-    "wait", "resources",
+    "wait", "sweep", "resources",
 ];
 
 const DEFAULT_RETRIES: u32 = 2;
@@ -80,6 +86,7 @@ fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Resul
         outputs: command.outputs,
         output_limit_bytes: fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value),
         log_limit_bytes: fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value),
+        sweep: sweep::plan(fields)?,
     })
 }
 

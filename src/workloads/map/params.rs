@@ -1,6 +1,9 @@
-//! Parameter sets: `params` as grid, list or file, `zip`, and one set for each of `files`.
+//! Parameter sets: `params` as grid, list or file, `zip`, `sample`, and one set for each of `files`.
 
-use super::rows;
+use super::{
+    rows,
+    sample::{self, Source},
+};
 use crate::{
     types::{ParamSpace, Value, limits, template},
     workloads::{
@@ -35,6 +38,9 @@ pub(super) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<
 
 fn written(fields: &Fields<'_, '_>) -> Result<ParamSpace, Fault> {
     let zip = fields.bool("zip")?;
+    if let Some(drawn) = drawn(fields, zip.as_ref().map(|zip| zip.span.clone()))? {
+        return Ok(drawn);
+    }
     let zipped = zip.as_ref().is_some_and(|zip| zip.value);
     let space = match fields.get("params").map(|params| (params, params.get_ref())) {
         None => ParamSpace::Single,
@@ -57,6 +63,36 @@ fn written(fields: &Fields<'_, '_>) -> Result<ParamSpace, Fault> {
     }
 }
 
+/// The rows of `sample`, if the job draws some.
+fn drawn(fields: &Fields<'_, '_>, zip: Option<Range<usize>>) -> Result<Option<ParamSpace>, Fault> {
+    let Some(sample) = sample::plan(fields)? else { return Ok(None) };
+    if let Some(span) = zip {
+        return Err(
+            Fault::new(span, "a job draws its parameter sets or pairs its lists, not both").hint("remove `zip`")
+        );
+    }
+    let span = fields.get("sample").map(Spanned::span).unwrap_or_default();
+    let Some((params, DeValue::Table(table))) = fields.get("params").map(|params| (params, params.get_ref())) else {
+        let fault = Fault::new(span, "`sample` draws from a `params` table, and there is none");
+        return Err(fault.hint("e.g. params = { lr = { min = 1e-5, max = 1e-1, scale = \"log\" }, k = [1, 3, 5] }"));
+    };
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    let mut sources = Vec::with_capacity(entries.len());
+    for (key, value) in entries {
+        let name = key.get_ref();
+        let bounds = match value.get_ref() {
+            DeValue::Table(table) => sample::bounds(name, table, value.span())?,
+            _ => None,
+        };
+        sources.push((name.to_string(), bounds.map_or_else(|| axis(name, value).map(Source::Choice), Ok)?));
+    }
+    if sources.is_empty() {
+        return Err(Fault::new(params.span(), "`params` is empty: there is nothing to draw"));
+    }
+    sample::draw(&sample, sources, span).map(Some)
+}
+
 /// The lists of a `params` table, in the order of the file.
 fn axes(table: &DeTable<'_>, span: Range<usize>) -> Result<Vec<Axis>, Fault> {
     let mut entries: Vec<_> = table.iter().collect();
@@ -64,29 +100,34 @@ fn axes(table: &DeTable<'_>, span: Range<usize>) -> Result<Vec<Axis>, Fault> {
     let mut axes: Vec<Axis> = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         let name = key.get_ref();
-        let values = match value.get_ref() {
-            DeValue::Array(list) => list.iter().map(|item| scalar(name, item)).collect::<Result<_, _>>()?,
-            DeValue::Table(range) => range_values(name, range, value.span())?,
-            other => {
-                let fault = Fault::new(
-                    value.span(),
-                    format!("the parameter `{name}` has a list of values, not {}", type_name(other)),
-                );
-                return Err(fault.hint(format!("write {name} = […] or {name} = {{ range = [start, stop, step] }}")));
-            }
-        };
-        if values.is_empty() {
-            return Err(Fault::new(
-                value.span(),
-                format!("the parameter `{name}` has no values: there would be no task"),
-            ));
-        }
-        axes.push((name.to_string(), values));
+        axes.push((name.to_string(), axis(name, value)?));
     }
     if axes.is_empty() {
         return Err(Fault::new(span, "`params` is empty").hint("leave it out for a job of one task"));
     }
     Ok(axes)
+}
+
+/// The values of one parameter: a list, or a range.
+fn axis(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Value>, Fault> {
+    let values: Vec<Value> = match value.get_ref() {
+        DeValue::Array(list) => list.iter().map(|item| scalar(name, item)).collect::<Result<_, _>>()?,
+        DeValue::Table(bounds) if bounds.contains_key("min") || bounds.contains_key("max") => {
+            let fault = Fault::new(value.span(), format!("`{name}` has bounds, which only samples are drawn from"));
+            return Err(fault.hint("add e.g. sample = { method = \"sobol\", count = 64, seed = 1 }"));
+        }
+        DeValue::Table(range) => range_values(name, range, value.span())?,
+        other => {
+            let message = format!("the parameter `{name}` has a list of values, not {}", type_name(other));
+            let hint = format!("write {name} = […] or {name} = {{ range = [start, stop, step] }}");
+            return Err(Fault::new(value.span(), message).hint(hint));
+        }
+    };
+    if values.is_empty() {
+        let message = format!("the parameter `{name}` has no values: there would be no task");
+        return Err(Fault::new(value.span(), message));
+    }
+    Ok(values)
 }
 
 fn zip_axes(axes: Vec<Axis>, span: Range<usize>) -> Result<ParamSpace, Fault> {

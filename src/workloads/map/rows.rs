@@ -14,8 +14,21 @@ type Rows = (Vec<String>, Vec<Value>);
 
 /// Reads the parameter sets; a problem is shown at `span`, where the file is named.
 pub(in crate::workloads) fn load(context: &Context<'_>, name: &str, span: Range<usize>) -> Result<ParamSpace, Fault> {
-    let path = context.base.join(name);
-    let fault = |problem: String| Fault::new(span.clone(), problem);
+    let fault = |problem: String| match problem.split_once("\nhint: ") {
+        Some((problem, hint)) => Fault::new(span.clone(), problem).hint(hint),
+        None => Fault::new(span.clone(), problem),
+    };
+    let (columns, cells) = read_as(&context.base.join(name), name).map_err(fault)?;
+    Ok(ParamSpace::Rows { columns, cells })
+}
+
+/// The columns of a CSV, TSV or JSONL file and its rows, one after the other; at least one row. An error has a `hint:` line
+/// where there is something to do about it.
+pub fn read(path: &Path) -> Result<(Vec<String>, Vec<Value>), String> {
+    read_as(path, &path.display().to_string())
+}
+
+fn read_as(path: &Path, name: &str) -> Result<Rows, String> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let read: fn(File) -> Result<Rows, String> = match ending.as_str() {
         "csv" => |file| csv_rows(file, b','),
@@ -23,15 +36,15 @@ pub(in crate::workloads) fn load(context: &Context<'_>, name: &str, span: Range<
         "jsonl" | "ndjson" => json_rows,
         _ => {
             let hint = "parameters are read from .csv, .tsv and .jsonl files";
-            return Err(fault(format!("`{name}` has no known ending")).hint(hint));
+            return Err(format!("`{name}` has no known ending\nhint: {hint}"));
         }
     };
-    let file = open(&path).map_err(|problem| fault(format!("cannot read `{name}`: {problem}")))?;
-    let (columns, cells) = read(file).map_err(|problem| fault(format!("`{name}`: {problem}")))?;
+    let file = open(path).map_err(|problem| format!("cannot read `{name}`: {problem}"))?;
+    let (columns, cells) = read(file).map_err(|problem| format!("`{name}`: {problem}"))?;
     if cells.is_empty() {
-        return Err(fault(format!("`{name}` has no parameter set: there would be no task")));
+        return Err(format!("`{name}` has no parameter set: there would be no task"));
     }
-    Ok(ParamSpace::Rows { columns, cells })
+    Ok((columns, cells))
 }
 
 fn open(path: &Path) -> Result<File, String> {

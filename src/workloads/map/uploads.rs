@@ -9,7 +9,10 @@ use crate::{
     },
 };
 use globset::{GlobBuilder, GlobMatcher};
-use ignore::{DirEntry, WalkBuilder};
+use ignore::{
+    DirEntry, WalkBuilder,
+    gitignore::{Gitignore, GitignoreBuilder},
+};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -52,9 +55,13 @@ pub(super) fn plan(
 ) -> Result<Vec<Upload>, Fault> {
     let mut found: BTreeMap<String, Upload> =
         files.into_iter().flatten().map(|upload| (upload.path.clone(), upload)).collect();
+    let excluded = excluded(fields)?;
     for (key, skip) in [("source", Skip::Ignored), ("data", Skip::Nothing)] {
         for item in fields.one_or_more(key)? {
-            collect(fields.context, &item, skip, &mut found)?;
+            let mut taken = BTreeMap::new();
+            collect(fields.context, &item, skip, &mut taken)?;
+            taken.retain(|path, _| !excluded.matched_path_or_any_parents(path, false).is_ignore());
+            found.append(&mut taken);
         }
     }
     for word in words {
@@ -64,6 +71,17 @@ pub(super) fn plan(
         }
     }
     Ok(found.into_values().collect())
+}
+
+/// What `exclude` leaves out of `source` and `data`: patterns as in `.gitignore`, relative to the job file's directory.
+fn excluded(fields: &Fields<'_, '_>) -> Result<Gitignore, Fault> {
+    let mut builder = GitignoreBuilder::new("");
+    for item in fields.one_or_more("exclude")? {
+        let bad =
+            |error: ignore::Error| Fault::new(item.span.clone(), format!("`{}` is no pattern: {error}", item.value));
+        builder.add_line(None, &item.value).map_err(bad)?;
+    }
+    builder.build().map_err(|error| Fault::new(fields.span.clone(), format!("`exclude`: {error}")))
 }
 
 /// Without `./` before and `/` behind.

@@ -18,6 +18,7 @@ fn node() -> NodeInfo {
         version: 1,
         name: "box1".into(),
         software: "0.1.0".into(),
+        model: String::new(),
         addrs: Vec::new(),
         resources: Resources::one_core(),
         gpus: Vec::new(),

@@ -1,0 +1,140 @@
+//! The picture: axes, points, a legend of the colours, the best point with its caption.
+
+use super::{Axis, Cell, PlotSpec, Point, axis, caption};
+use plotters::{prelude::*, style::RGBColor};
+
+const WIDTH: u32 = 900;
+const HEIGHT: u32 = 560;
+const FONT: &str = "sans-serif";
+/// Okabe and Ito, Color Universal Design (2008): eight colours that the colour-blind can tell apart; black is the axes'.
+const PALETTE: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(240, 228, 66),
+];
+/// Viridis (van der Walt and Smith, matplotlib, CC0) at five places: dark for small, bright for large.
+const SCALE: [RGBColor; 5] =
+    [RGBColor(68, 1, 84), RGBColor(59, 82, 139), RGBColor(33, 145, 140), RGBColor(94, 201, 98), RGBColor(253, 231, 37)];
+
+type Failed = Box<dyn std::error::Error>;
+
+/// The picture as text.
+pub fn svg(title: &str, spec: &PlotSpec, points: &[Point], best: Option<usize>) -> Result<String, Failed> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+        root.fill(&WHITE)?;
+        draw(&root, title, spec, points, best)?;
+        root.present()?;
+    }
+    Ok(text)
+}
+
+fn draw<'a>(
+    root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+    title: &str,
+    spec: &PlotSpec,
+    points: &[Point],
+    best: Option<usize>,
+) -> Result<(), Failed> {
+    let ys: Vec<Cell> = points.iter().map(|point| Cell::Number(point.y)).collect();
+    let (x_axis, y_axis) = (Axis::of(points.iter().map(|point| &point.x)), Axis::of(ys.iter()));
+    let colours = spec.colour.as_ref().map(|_| Axis::of(points.iter().filter_map(|point| point.colour.as_ref())));
+    let mut chart = ChartBuilder::on(root)
+        .caption(title, (FONT, 22))
+        .margin(16)
+        .margin_right(if colours.is_some() { 150 } else { 24 })
+        .x_label_area_size(48)
+        .y_label_area_size(72)
+        .build_cartesian_2d(x_axis.range(), y_axis.range())?;
+    chart
+        .configure_mesh()
+        .x_desc(named(&spec.x, &x_axis))
+        .y_desc(named(&spec.y, &y_axis))
+        .x_labels(x_axis.labels())
+        .y_labels(y_axis.labels())
+        .x_label_formatter(&|position| x_axis.label(*position))
+        .y_label_formatter(&|position| y_axis.label(*position))
+        .label_style((FONT, 14))
+        .axis_desc_style((FONT, 16))
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .draw()?;
+    let place = |point: &Point| (x_axis.position(&point.x), y_axis.position(&Cell::Number(point.y)));
+    chart.draw_series(points.iter().map(|point| {
+        let colour = colour_of(point.colour.as_ref(), colours.as_ref());
+        // Hollow: given up, or failed.
+        let style = if point.done { colour.mix(0.8).filled() } else { colour.stroke_width(1) };
+        Circle::new(place(point), 4, style)
+    }))?;
+    if let Some(point) = best.map(|best| &points[best]) {
+        chart.draw_series([Circle::new(place(point), 9, BLACK.stroke_width(2))])?;
+        let below = format!("best: {}", caption(point, spec));
+        root.draw(&Text::new(below, (88, 46), (FONT, 14).into_font().color(&BLACK)))?;
+    }
+    match (&spec.colour, colours) {
+        (Some(name), Some(colours)) => legend(root, name, &colours),
+        _ => Ok(()),
+    }
+}
+
+fn named(name: &str, axis: &Axis) -> String {
+    if axis.is_log() { format!("{name} (log scale)") } else { name.to_string() }
+}
+
+fn colour_of(cell: Option<&Cell>, axis: Option<&Axis>) -> RGBColor {
+    match (cell, axis) {
+        (Some(cell), Some(axis @ Axis::Words(_))) => PALETTE[axis.position(cell) as usize % PALETTE.len()],
+        (Some(cell), Some(axis)) => {
+            let range = axis.range();
+            on_scale((axis.position(cell) - range.start) / (range.end - range.start))
+        }
+        _ => PALETTE[0],
+    }
+}
+
+/// The colour at a share from 0 to 1 of the scale.
+fn on_scale(share: f64) -> RGBColor {
+    let place = share.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
+    let index = (place as usize).min(SCALE.len() - 2);
+    let (RGBColor(r0, g0, b0), RGBColor(r1, g1, b1)) = (SCALE[index], SCALE[index + 1]);
+    let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * (place - index as f64)).round() as u8;
+    RGBColor(mix(r0, r1), mix(g0, g1), mix(b0, b1))
+}
+
+/// Colours and what they mean, at the right.
+fn legend<'a>(
+    root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+    name: &str,
+    colours: &Axis,
+) -> Result<(), Failed> {
+    const MOST: usize = 20;
+    let entries: Vec<(String, RGBColor)> = match colours {
+        Axis::Words(words) => {
+            let colour = |index: usize| PALETTE[index % PALETTE.len()];
+            words.iter().enumerate().take(MOST).map(|(index, word)| (word.clone(), colour(index))).collect()
+        }
+        Axis::Linear { min, max } => steps(|share| min + share * (max - min)),
+        Axis::Log { min, max } => steps(|share| min * (max / min).powf(share)),
+    };
+    let left = WIDTH as i32 - 140;
+    root.draw(&Text::new(named(name, colours), (left, 60), (FONT, 15)))?;
+    for (index, (word, colour)) in entries.iter().enumerate() {
+        let y = 88 + index as i32 * 22;
+        root.draw(&Circle::new((left + 6, y), 5, colour.filled()))?;
+        let word: String = word.chars().take(16).collect();
+        root.draw(&Text::new(word, (left + 18, y - 8), (FONT, 14)))?;
+    }
+    Ok(())
+}
+
+fn steps(value: impl Fn(f64) -> f64) -> Vec<(String, RGBColor)> {
+    (0..SCALE.len())
+        .map(|step| step as f64 / (SCALE.len() - 1) as f64)
+        .map(|share| (axis::number(value(share)), on_scale(share)))
+        .collect()
+}

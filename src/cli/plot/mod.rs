@@ -1,0 +1,287 @@
+//! `results JOB --plot x:y[:colour]`: one point a task, the best one marked, as an SVG file.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | which results are shown, which is best, where the file goes |
+//! | `axis` | numbers and words along an axis |
+//! | `draw` | the picture |
+
+mod axis;
+mod draw;
+
+use super::{
+    args::ResultsArgs,
+    exit::{CliError, Exit, print},
+    run,
+};
+use crate::{
+    http::Client,
+    types::suggest::nearest,
+    wire::api::{StatusName, SweepView, TaskResult},
+};
+use axis::{Axis, Cell};
+use serde_json::Value as Json;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// Points beyond this are left out: nobody can tell them apart.
+const MOST_POINTS: usize = 50_000;
+/// Words in the name of a value of which less is better, where no sweep says it.
+const LESS_IS_BETTER: [&str; 6] = ["loss", "error", "seconds", "time", "bytes", "cost"];
+
+/// What is plotted over what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlotSpec {
+    pub x: String,
+    pub y: String,
+    pub colour: Option<String>,
+}
+
+impl std::str::FromStr for PlotSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<String> = text.split(':').map(|part| part.trim().to_string()).collect();
+        match parts.as_slice() {
+            [x, y] if !x.is_empty() && !y.is_empty() => Ok(Self { x: x.clone(), y: y.clone(), colour: None }),
+            [x, y, colour] if [x, y, colour].iter().all(|part| !part.is_empty()) => {
+                Ok(Self { x: x.clone(), y: y.clone(), colour: Some(colour.clone()) })
+            }
+            _ => Err("what is plotted is X:Y or X:Y:COLOUR, e.g. lr:accuracy".into()),
+        }
+    }
+}
+
+/// A task in the picture.
+#[derive(Clone, Debug, PartialEq)]
+struct Point {
+    task: u32,
+    x: Cell,
+    y: f64,
+    colour: Option<Cell>,
+    /// It was given up or failed: shown, but never the best.
+    done: bool,
+    /// Its parameters, for the caption.
+    params: String,
+}
+
+/// Writes the picture of the results so far, and prints the file's name.
+pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError> {
+    let Some(spec) = &args.plot else { return Ok(Exit::Done) };
+    let job = client.job(&args.name.job).await?;
+    let path = match &args.plot_to {
+        Some(path) => path.clone(),
+        None => PathBuf::from(format!("{}.svg", run::default_directory(&job.line.name, &job.line.id).display())),
+    };
+    check_ending(&path)?;
+    let results = run::all_results(client, &args.name.job, args.all).await?;
+    let points = points(&results, spec).map_err(CliError::Usage)?;
+    let less = less_is_better(&spec.y, job.work.sweep.as_ref());
+    let best = best(&points, less);
+    let title = format!("{} ({} tasks)", job.line.name, points.len());
+    let svg = draw::svg(&title, spec, &points, best).map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
+    std::fs::write(&path, svg).map_err(|source| CliError::file("writing", &path, source))?;
+    if let Some(best) = best {
+        eprintln!("best: {}", caption(&points[best], spec));
+    }
+    print(&format!("{}\n", path.display()))?;
+    Ok(Exit::Done)
+}
+
+fn check_ending(path: &Path) -> Result<(), CliError> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("svg") => Ok(()),
+        _ => Err(CliError::Usage(format!(
+            "a plot is an SVG file, not `{}`\nhint: name it .svg; browsers show it, and `rsvg-convert` makes a PNG of it",
+            path.display()
+        ))),
+    }
+}
+
+fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<Point>, String> {
+    let mut points = Vec::new();
+    for result in results {
+        let Some(y) = column(result, &spec.y).as_ref().and_then(Json::as_f64).filter(|y| y.is_finite()) else {
+            continue;
+        };
+        let Some(x) = column(result, &spec.x).as_ref().and_then(Cell::of) else { continue };
+        let colour = spec.colour.as_ref().and_then(|name| Cell::of(&column(result, name)?));
+        let params: Vec<_> = result.params.iter().map(|(name, value)| format!("{name}={}", word(value))).collect();
+        let done = result.status == StatusName::Done;
+        points.push(Point { task: result.task, x, y, colour, done, params: params.join(" ") });
+    }
+    if points.is_empty() {
+        return Err(nothing_to_plot(results, spec));
+    }
+    points.truncate(MOST_POINTS);
+    Ok(points)
+}
+
+/// Why there is no point, and what could be plotted instead.
+fn nothing_to_plot(results: &[TaskResult], spec: &PlotSpec) -> String {
+    if results.is_empty() {
+        return "the job has no results yet\nhint: `nodectl attach` waits for them".into();
+    }
+    let names: BTreeSet<String> = results.iter().take(1000).flat_map(names).collect();
+    let known = |name: &str| results.iter().any(|result| column(result, name).is_some());
+    match [&spec.x, &spec.y].into_iter().find(|name| !known(name)) {
+        Some(unknown) => {
+            let hint = match nearest(unknown, names.iter().map(String::as_str)) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => format!("there are {}", names.into_iter().collect::<Vec<_>>().join(", ")),
+            };
+            format!("no result has a `{unknown}`\nhint: {hint}")
+        }
+        None => format!("no result has a number for `{}` together with a `{}`", spec.y, spec.x),
+    }
+}
+
+/// A value by the name of a parameter, of a part of the task's result (`accuracy`, `test.accuracy`), or `task`, `seconds`,
+/// `node`, `status`; `value` is the result itself.
+fn column(result: &TaskResult, name: &str) -> Option<Json> {
+    if let Some(value) = result.params.get(name) {
+        return Some(value.clone());
+    }
+    let name = name.strip_prefix("value.").unwrap_or(name);
+    let mut part = result.value.as_ref();
+    if name != "value" {
+        for key in name.split('.') {
+            part = part.and_then(|value| value.get(key));
+        }
+    }
+    part.cloned().or_else(|| match name {
+        "task" => Some(result.task.into()),
+        "seconds" => Some(result.seconds.into()),
+        "node" => Some(result.node_name.clone().unwrap_or_else(|| result.node.clone()).into()),
+        "status" => Some(result.status.word().into()),
+        _ => None,
+    })
+}
+
+fn names(result: &TaskResult) -> Vec<String> {
+    let mut names: Vec<String> = result.params.keys().cloned().collect();
+    match &result.value {
+        Some(Json::Object(fields)) => names.extend(fields.keys().cloned()),
+        Some(_) => names.push("value".into()),
+        None => {}
+    }
+    names.push("seconds".into());
+    names
+}
+
+fn word(value: &Json) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_string)
+}
+
+fn less_is_better(name: &str, sweep: Option<&SweepView>) -> bool {
+    let metric = name.rsplit('.').next().unwrap_or(name);
+    match sweep.filter(|sweep| sweep.metric == metric) {
+        Some(sweep) => sweep.goal == "min",
+        None => LESS_IS_BETTER.iter().any(|word| metric.to_ascii_lowercase().contains(word)),
+    }
+}
+
+/// The index of the best point that is done; of equals the first task's.
+fn best(points: &[Point], less: bool) -> Option<usize> {
+    let sign = if less { 1.0 } else { -1.0 };
+    let done = points.iter().enumerate().filter(|(_, point)| point.done);
+    let order = |(_, a): &(usize, &Point), (_, b): &(usize, &Point)| {
+        (sign * a.y).total_cmp(&(sign * b.y)).then(a.task.cmp(&b.task))
+    };
+    done.min_by(order).map(|(index, _)| index)
+}
+
+fn caption(point: &Point, spec: &PlotSpec) -> String {
+    format!("{} = {} (task {}: {})", spec.y, axis::number(point.y), point.task, point.params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result(task: u32, params: Json, value: Json, status: StatusName) -> TaskResult {
+        let result = json!({
+            "task": task, "params": params, "status": status, "attempt": "1.1", "node": "ab", "started_ms": 0, "seconds": 1.5,
+            "cpu_seconds": 1.0, "max_rss_bytes": 0, "value": value, "outputs": [],
+            "stdout": {"tail": "", "complete": true, "total_bytes": 0},
+            "stderr": {"tail": "", "complete": true, "total_bytes": 0},
+        });
+        serde_json::from_value(result).expect("a result")
+    }
+
+    fn sweep() -> Vec<TaskResult> {
+        let rates = [1e-4f64, 1e-3, 1e-2, 1e-1, 1.0];
+        let each = rates.iter().enumerate().map(|(task, lr)| {
+            let accuracy = 0.9 - (lr.log10() + 2.0).abs() / 10.0;
+            let value = json!({"accuracy": accuracy, "test": {"loss": 1.0 - accuracy}});
+            result(
+                task as u32,
+                json!({"lr": lr, "act": if task % 2 == 0 { "relu" } else { "tanh" }}),
+                value,
+                StatusName::Done,
+            )
+        });
+        let mut all: Vec<_> = each.collect();
+        all.push(result(
+            5,
+            json!({"lr": 3.0, "act": "relu"}),
+            json!({"step": 2, "accuracy": 0.99}),
+            StatusName::Stopped,
+        ));
+        all
+    }
+
+    fn spec(text: &str) -> PlotSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_plotted_is_read() {
+        assert_eq!(spec("lr:accuracy").colour, None);
+        assert_eq!(spec("a:b: c ").colour.as_deref(), Some("c"));
+        for bad in ["lr", "", ":y", "x:", "a:b:c:d"] {
+            assert!(bad.parse::<PlotSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_best_is_done_and_as_the_goal_has_it() {
+        let points = points(&sweep(), &spec("lr:accuracy")).unwrap();
+        assert_eq!((points.len(), best(&points, false), best(&points, true)), (6, Some(2), Some(0)));
+        assert!(less_is_better("test.loss", None) && !less_is_better("accuracy", None));
+        let sweep = SweepView { metric: "accuracy".into(), goal: "min".into() };
+        assert!(less_is_better("accuracy", Some(&sweep)));
+    }
+
+    #[test]
+    fn the_picture_names_its_axes_and_the_best() {
+        let spec = spec("lr:accuracy:act");
+        let points = points(&sweep(), &spec).unwrap();
+        let svg = draw::svg("digits", &spec, &points, best(&points, false)).unwrap();
+        for part in ["<svg", "lr (log scale)", "accuracy", "relu", "tanh", "0.0001", "best: accuracy = 0.9 (task 2"] {
+            assert!(svg.contains(part), "no `{part}` in {svg}");
+        }
+        let by_word = self::spec("act:test.loss:lr");
+        let points = self::points(&sweep(), &by_word).unwrap();
+        let svg = draw::svg("<digits> & more", &by_word, &points, None).unwrap();
+        assert!(svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"), "{svg}");
+    }
+
+    #[test]
+    fn one_point_alone_makes_a_picture() {
+        let one = points(&[result(0, json!({"k": 3}), json!(5), StatusName::Done)], &spec("k:value")).unwrap();
+        assert!(draw::svg("one", &spec("k:value"), &one, Some(0)).unwrap().contains("best: value = 5"));
+    }
+
+    #[test]
+    fn what_cannot_be_plotted_is_told_with_what_can() {
+        let told = points(&sweep(), &spec("lr:acuracy")).unwrap_err();
+        assert!(told.contains("no result has a `acuracy`") && told.contains("did you mean `accuracy`?"), "{told}");
+        assert!(points(&[], &spec("lr:accuracy")).unwrap_err().contains("no results yet"));
+        assert!(points(&sweep(), &spec("lr:act")).unwrap_err().contains("a number for `act`"));
+        assert!(check_ending(Path::new("a.png")).unwrap_err().to_string().contains("svg"));
+    }
+}
