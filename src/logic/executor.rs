@@ -30,6 +30,7 @@ type Try = (TaskIndex, Attempt);
 /// A task that holds resources.
 #[derive(Debug)]
 struct Running {
+    held: Resources,
     gpus: Vec<(usize, u32)>,
     /// Ordered to stop: nothing is reported of it but that it is given back, if `give_back`.
     stopping: bool,
@@ -84,10 +85,9 @@ impl Executor {
     /// What the node offers. Running tasks keep what they hold.
     pub fn set_capacity(&mut self, capacity: Resources, gpu_uuids: &[[u8; 16]]) {
         let mut free = capacity.clone();
-        let held: Vec<Resources> = self.running_works().map(|work| work.resources.clone()).collect();
-        for need in &held {
-            if free.fits(need) {
-                free.take(need);
+        for running in self.jobs.values().flat_map(|job| job.running.values()) {
+            if free.fits(&running.held) {
+                free.take(&running.held);
             }
         }
         self.free = free;
@@ -95,10 +95,6 @@ impl Executor {
         if self.cards.len() != gpu_uuids.len() {
             self.cards = gpu_uuids.iter().map(|uuid| Card { uuid: *uuid, free_milli: 1000 }).collect();
         }
-    }
-
-    fn running_works(&self) -> impl Iterator<Item = &Arc<WorkSpec>> {
-        self.jobs.values().flat_map(|job| job.running.keys().map(|_| &job.work))
     }
 
     /// Orders from a coordinator.
@@ -334,7 +330,7 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         let News { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
-        let free = self.free.slots(&ordered.work.resources).saturating_sub(waiting);
+        let free = self.free.slots(&ordered.work.needs(&self.capacity)).saturating_sub(waiting);
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let mut batches = batches(finished).into_iter();
         let finished = batches.next().unwrap_or_default();
@@ -355,8 +351,8 @@ impl Executor {
         let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
         while let Some(job) = candidates.pop_front() {
             let ordered = self.jobs.get_mut(&job).expect("only keys of the map are candidates");
-            let need = &ordered.work.resources;
-            let cards = if self.free.fits(need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
+            let need = ordered.work.needs(&self.capacity);
+            let cards = if self.free.fits(&need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
             let Some(cards) = cards else {
                 if self.starves(core, job) {
                     return;
@@ -364,7 +360,7 @@ impl Executor {
                 continue;
             };
             ordered.blocked_since = None;
-            self.start_first(core, job, cards);
+            self.start_first(core, job, need, cards);
             let ordered = &self.jobs[&job];
             if ordered.queue.is_empty() {
                 continue;
@@ -392,17 +388,17 @@ impl Executor {
         now - since >= STARVATION
     }
 
-    fn start_first(&mut self, core: &mut Core, job: JobId, gpus: Vec<(usize, u32)>) {
+    fn start_first(&mut self, core: &mut Core, job: JobId, held: Resources, gpus: Vec<(usize, u32)>) {
         let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
         let assignment = ordered.queue.pop_front().expect("a job with a queue");
-        self.free.take(&ordered.work.resources);
+        self.free.take(&held);
         for (card, share) in &gpus {
             self.cards[*card].free_milli -= share;
         }
         let uuids = gpus.iter().map(|(card, _)| self.cards[*card].uuid).collect();
         let holders = holders(core, job, ordered.coordinator);
         let Assignment { task, attempt, params } = assignment;
-        ordered.running.insert((task, attempt), Running { gpus, stopping: false, give_back: false });
+        ordered.running.insert((task, attempt), Running { held, gpus, stopping: false, give_back: false });
         let work = ordered.work.clone();
         core.effects.push(Effect::StartTask { job, task, attempt, work, params, gpus: uuids, holders });
     }
@@ -410,7 +406,7 @@ impl Executor {
     fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
         let ordered = self.jobs.get_mut(&job)?;
         let running = ordered.running.remove(&key)?;
-        self.free.give(&ordered.work.resources);
+        self.free.give(&running.held);
         // The node may offer less than when the task started.
         self.free = self.free.at_most(&self.capacity);
         for (card, share) in &running.gpus {

@@ -90,7 +90,7 @@ impl Coordinator {
                 let work = self.nodes.get(&node);
                 let outstanding = work.map_or(0, |work| work.queued + work.running);
                 let full = work.is_some_and(|work| work.is_full(core.mono()));
-                let slots = info.resources.slots(&self.spec.work.resources);
+                let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
                 Candidate { node, slots, outstanding, full, orders: Vec::new() }
             })
             .collect();
@@ -103,7 +103,7 @@ impl Coordinator {
         if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
             return Some("it could not prepare a task just now (see its log)".into());
         }
-        if let Some(lacking) = info.resources.lacks(&self.spec.work.resources) {
+        if let Some(lacking) = info.resources.lacks(&self.spec.work.needs(&info.resources)) {
             return Some(format!("it has too few {lacking}"));
         }
         if info.draining {

@@ -312,7 +312,7 @@ impl Coordinator {
             if let Some(objection) = self.objection(core, info) {
                 return format!("{name}: cannot take it: {objection}");
             }
-            let slots = info.resources.slots(&self.spec.work.resources);
+            let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
             let (running, queued) = self.nodes.get(&node).map_or((0, 0), |work| (work.running, work.queued));
             format!("{name}: {slots} slots for it; runs {running}, {queued} wait there")
         };
