@@ -18,6 +18,7 @@
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
 //! | `questions` | finding who can answer a user |
+//! | `pool` | one pool of Python workers, apart from all that |
 
 pub mod coordinator;
 pub mod copies;
@@ -28,6 +29,7 @@ pub mod executor;
 pub mod io;
 pub mod lattice;
 pub mod members;
+pub mod pool;
 mod questions;
 pub mod rank;
 mod submission;
