@@ -7,7 +7,8 @@ use crate::{
     logic::Config,
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
-    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, Runner, wall_ms},
+    pool::Pools,
+    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, PoolService, Runner, wall_ms},
     store::{self, Store},
     types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
     worker::{self, Workers},
@@ -35,6 +36,7 @@ pub struct StartedNode {
     pub socket: PathBuf,
     handle: NodeHandle,
     workers: Arc<Workers>,
+    pools: Arc<dyn PoolService>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
     api: JoinHandle<std::io::Result<()>>,
@@ -49,6 +51,7 @@ impl StartedNode {
 
     /// Gives back its work and stops it; returns when nothing of it is left.
     pub async fn stop(self) {
+        self.pools.close().await;
         self.handle.leave().await;
         self.end().await;
     }
@@ -87,14 +90,14 @@ pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::
     .await?;
     let network = Arc::new(network);
     let mut started = foundation.build(&settings, network.clone(), network, false).await?;
-    let handle = started.handle.clone();
+    let (handle, pools) = (started.handle.clone(), started.pools.clone());
     tokio::select! {
         _ = &mut started.node => {}
         () = asked_to_stop() => {
             tracing::info!("stopping: work is given back first");
             // Whoever is impatient signals again.
             tokio::select! {
-                () = handle.leave() => {}
+                () = async { pools.close().await; handle.leave().await } => {}
                 () = asked_to_stop() => {}
             }
         }
@@ -157,6 +160,7 @@ impl Foundation {
         let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
+        let pools: Arc<dyn PoolService> = Arc::new(Pools::new(id, handle.clone(), data_dir.join(store::TEMPORARY)));
         let ports = Ports {
             handle: handle.clone(),
             network: network.clone(),
@@ -173,12 +177,12 @@ impl Foundation {
             .context("reading the journals")?;
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
         let (stop_api, stopped) = oneshot::channel();
-        let api = Api { node: handle.clone(), blobs, fetcher, network, facts };
+        let api = Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), facts };
         let api = tokio::spawn(http::serve(listener, api, stopped));
         let node = tokio::spawn(node.run());
         let gpus_known = machine.look_for_gpus(handle.clone());
         let socket = http::socket_path(&data_dir);
-        Ok(StartedNode { socket, handle, workers, gpus_known, node, api, stop_api })
+        Ok(StartedNode { socket, handle, workers, pools, gpus_known, node, api, stop_api })
     }
 }
 

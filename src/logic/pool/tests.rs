@@ -43,7 +43,7 @@ fn long_tasks_wait_here_and_not_behind_each_other() {
 fn short_tasks_are_sent_ahead_and_shared_evenly() {
     let mut pool = pool(0);
     with_workers(&mut pool, &[A, B]);
-    let mut sent = vec![Vec::new(), Vec::new()];
+    let mut sent = [Vec::new(), Vec::new()];
     (1..=1000).for_each(|id| pool.submit(id, Some(()), 10));
     let mut deepest = 0;
     for _ in 0..2000 {
