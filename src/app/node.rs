@@ -8,7 +8,7 @@ use crate::{
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
     pool::Pools,
-    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, PoolService, Runner, wall_ms},
+    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, PoolService, Runner, Streams, wall_ms},
     store::{self, Store},
     types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
     worker::{self, Workers},
@@ -85,6 +85,7 @@ pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::
         foundation.identity.clone(),
         keys,
         foundation.store.blobs(),
+        foundation.pools.clone(),
         foundation.events.clone(),
     )
     .await?;
@@ -131,6 +132,7 @@ struct Foundation {
     identity: Identity,
     events: mpsc::Sender<Event>,
     inbox: mpsc::Receiver<Event>,
+    pools: Arc<Pools>,
 }
 
 impl Foundation {
@@ -138,17 +140,19 @@ impl Foundation {
         let store = store::open(&settings.node.data_dir)?;
         let identity = Identity::load_or_create(store.dir())?;
         let (events, inbox) = mpsc::channel(EVENT_QUEUE);
-        Ok(Self { store, identity, events, inbox })
+        let directory = store.dir().join(store::TEMPORARY);
+        let pools = Arc::new(Pools::new(identity.node_id(), NodeHandle::new(events.clone()), directory));
+        Ok(Self { store, identity, events, inbox, pools })
     }
 
-    async fn build<N: Network + 'static, F: BlobFetcher + 'static>(
+    async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
         self,
         settings: &Settings,
         network: Arc<N>,
         fetcher: Arc<F>,
         solo: bool,
     ) -> anyhow::Result<StartedNode> {
-        let Self { store, identity, events, inbox } = self;
+        let Self { store, identity, events, inbox, pools } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
@@ -160,7 +164,7 @@ impl Foundation {
         let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
-        let pools: Arc<dyn PoolService> = Arc::new(Pools::new(id, handle.clone(), data_dir.join(store::TEMPORARY)));
+        let pools: Arc<dyn PoolService> = pools;
         let ports = Ports {
             handle: handle.clone(),
             network: network.clone(),
