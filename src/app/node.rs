@@ -132,6 +132,8 @@ struct Foundation {
     identity: Identity,
     events: mpsc::Sender<Event>,
     inbox: mpsc::Receiver<Event>,
+    /// Higher than in every earlier life of this node.
+    generation: u64,
     pools: Arc<Pools>,
 }
 
@@ -141,8 +143,10 @@ impl Foundation {
         let identity = Identity::load_or_create(store.dir())?;
         let (events, inbox) = mpsc::channel(EVENT_QUEUE);
         let directory = store.dir().join(store::TEMPORARY);
-        let pools = Arc::new(Pools::new(identity.node_id(), NodeHandle::new(events.clone()), directory));
-        Ok(Self { store, identity, events, inbox, pools })
+        let generation = generation(&store)?;
+        let handle = NodeHandle::new(events.clone());
+        let pools = Arc::new(Pools::new(identity.node_id(), generation, handle, directory));
+        Ok(Self { store, identity, events, inbox, generation, pools })
     }
 
     async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
@@ -152,7 +156,7 @@ impl Foundation {
         fetcher: Arc<F>,
         solo: bool,
     ) -> anyhow::Result<StartedNode> {
-        let Self { store, identity, events, inbox, pools } = self;
+        let Self { store, identity, events, inbox, generation, pools } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
@@ -172,9 +176,10 @@ impl Foundation {
             blobs: blobs.clone(),
             fetcher: fetcher.clone(),
             runner,
+            pools: pools.clone(),
             machine: machine.clone(),
         };
-        let config = Config { seed: random()?, generation: generation(&store)?, keep_jobs: settings.jobs.keep.0 };
+        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0 };
         let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
             .await
             .context("reading the journals")?

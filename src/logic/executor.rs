@@ -4,12 +4,15 @@
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
 //! the coordinator in one report.
 
+mod sharing;
+
 use super::{core::Core, io::Effect, timers::Timer};
 use crate::types::{
     Attempt, JobHead, JobId, Message, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
+use sharing::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -31,6 +34,7 @@ type Try = (TaskIndex, Attempt);
 #[derive(Debug)]
 struct Running {
     held: Resources,
+    since: Time,
     gpus: Vec<(usize, u32)>,
     /// Ordered to stop: nothing is reported of it but that it is given back, if `give_back`.
     stopping: bool,
@@ -48,6 +52,8 @@ struct Ordered {
     unacknowledged: BTreeMap<Try, Arc<TaskRecord>>,
     /// Since when the first of the queue waits for resources that are taken.
     blocked_since: Option<Time>,
+    /// For pools.
+    sharing: Sharing,
     news: News,
 }
 
@@ -78,6 +84,7 @@ pub struct Executor {
     gathering: BTreeSet<JobId>,
     gather_set: bool,
     rereport_set: bool,
+    sharing_set: bool,
     leaving: bool,
 }
 
@@ -220,6 +227,10 @@ impl Executor {
         if released.stopping {
             return self.after_stop(core, job, key, released.give_back);
         }
+        let ordered = self.jobs.get_mut(&job).expect("release() found the job");
+        if record.is_done() && ordered.takes_back(core.mono()) {
+            return self.after_stop(core, job, key, true);
+        }
         let record = Arc::new(record);
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
         ordered.unacknowledged.insert(key, record.clone());
@@ -341,13 +352,23 @@ impl Executor {
         }
     }
 
-    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
     fn start_what_fits(&mut self, core: &mut Core) {
+        self.start_in_turn(core);
+        self.watch_pools(core);
+    }
+
+    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
+    fn start_in_turn(&mut self, core: &mut Core) {
         if self.leaving {
             return;
         }
         let mut order: Vec<_> = self.jobs.iter().filter(|(_, job)| !job.queue.is_empty()).collect();
-        order.sort_by_key(|(id, job)| (std::cmp::Reverse(job.work.priority), job.running.len(), **id));
+        let now = core.mono();
+        // Of those that run as much, the one that has waited longest.
+        order.sort_by_key(|(id, job)| {
+            let since = job.blocked_since.unwrap_or(now);
+            (std::cmp::Reverse(job.work.priority), job.rests(now), job.running.len(), since, **id)
+        });
         let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
         while let Some(job) = candidates.pop_front() {
             let ordered = self.jobs.get_mut(&job).expect("only keys of the map are candidates");
@@ -385,7 +406,8 @@ impl Executor {
             core.after(STARVATION, Timer::Execute);
             return false;
         };
-        now - since >= STARVATION
+        // A pool that has workers here makes do with them.
+        now - since >= STARVATION && (ordered.running.is_empty() || ordered.work.pool().is_none())
     }
 
     fn start_first(&mut self, core: &mut Core, job: JobId, held: Resources, gpus: Vec<(usize, u32)>) {
@@ -398,7 +420,9 @@ impl Executor {
         let uuids = gpus.iter().map(|(card, _)| self.cards[*card].uuid).collect();
         let holders = holders(core, job, ordered.coordinator);
         let Assignment { task, attempt, params } = assignment;
-        ordered.running.insert((task, attempt), Running { held, gpus, stopping: false, give_back: false });
+        ordered
+            .running
+            .insert((task, attempt), Running { held, since: core.mono(), gpus, stopping: false, give_back: false });
         let work = ordered.work.clone();
         core.effects.push(Effect::StartTask { job, task, attempt, work, params, gpus: uuids, holders });
     }
@@ -437,6 +461,7 @@ impl Ordered {
             running: BTreeMap::new(),
             unacknowledged: BTreeMap::new(),
             blocked_since: None,
+            sharing: Sharing::default(),
             news: News::default(),
         }
     }

@@ -1,8 +1,8 @@
 //! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
 
 use crate::types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, NodeLoad, Params, Query, QueryError,
-    TaskIndex, TaskRecord, Time, WorkSpec,
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, NodeLoad, Params, PoolToken, Query,
+    QueryError, TaskIndex, TaskRecord, Time, WorkSpec,
     query::{Cursor, Progress, Stream},
 };
 use std::{net::SocketAddr, sync::Arc};
@@ -177,6 +177,13 @@ pub enum Effect {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// Others need room on that node: a worker there of a pool that this one serves is to end; unless it `must`, only if the pool has
+    /// nothing to do.
+    ReleaseWorker {
+        node: NodeId,
+        pool: PoolToken,
+        must: bool,
     },
     /// Nothing of this job runs here any more: its files may go.
     ForgetWork {

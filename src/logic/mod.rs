@@ -177,6 +177,7 @@ impl State {
             Timer::Resubmit(job) => self.resubmit(job),
             Timer::Questions => self.question_timer(),
             Timer::Rewrite(ticket) => self.rewrite(ticket),
+            Timer::Share => self.executor.share(&mut self.core),
             Timer::Execute => self.executor.retry_start(&mut self.core),
             Timer::Gathered => self.executor.report_gathered(&mut self.core),
             Timer::Rereport => self.executor.rereport(&mut self.core),
@@ -234,6 +235,9 @@ impl State {
             }
             Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
             Message::Answer { id, answer } => self.answered(id, answer),
+            Message::Release { pool, must } => {
+                self.core.effects.push(Effect::ReleaseWorker { node: from, pool, must });
+            }
             Message::Leaving => self.peer_gone(from, true),
         }
     }

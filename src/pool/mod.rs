@@ -99,6 +99,8 @@ pub struct Pools {
 
 struct Shared {
     me: NodeId,
+    /// Which life of the node this is: later than every pool of an earlier one.
+    generation: u64,
     node: NodeHandle,
     /// Where unnamed files go.
     directory: PathBuf,
@@ -108,9 +110,9 @@ struct Shared {
 
 impl Pools {
     /// `directory` takes files that have no name, on the disk of the data directory.
-    pub fn new(me: NodeId, node: NodeHandle, directory: PathBuf) -> Self {
+    pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
         let (open, keys) = Default::default();
-        Self { shared: Arc::new(Shared { me, node, directory, open, keys }) }
+        Self { shared: Arc::new(Shared { me, generation, node, directory, open, keys }) }
     }
 }
 

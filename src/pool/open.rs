@@ -89,7 +89,9 @@ async fn converse(
     let config = Config { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
     let token: PoolToken = rand::random();
     let name = open.name.clone();
-    let spec = open.into_spec(pools.me, token, wall_ms()).map_err(|error| format!("the pool is not valid: {error}"))?;
+    // Coordinators compare the two: a pool from before its host's start has no host any more.
+    let now_ms = wall_ms().max(pools.generation);
+    let spec = open.into_spec(pools.me, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
     let entry = Entry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
     let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);

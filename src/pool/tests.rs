@@ -124,7 +124,7 @@ impl Paper {
             }
         });
         let directory = tempfile::tempdir().unwrap();
-        let pools = Pools::new(ME, NodeHandle::new(events), directory.path().to_path_buf());
+        let pools = Pools::new(ME, 1, NodeHandle::new(events), directory.path().to_path_buf());
         Self { pools, jobs, cancelled, directory }
     }
 

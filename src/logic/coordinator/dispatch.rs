@@ -116,6 +116,10 @@ impl Coordinator {
     /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always one: a slot that
     /// falls free would go to a job of lower priority that has one there.
     fn prefetch_per_slot(&self, core: &Core) -> f64 {
+        // A worker of a pool that waits is of use only where there is room.
+        if self.spec.work.pool().is_some() {
+            return 0.0;
+        }
         let others = core.directory.iter().any(|head| head.job != self.job && head.phase == Phase::Running);
         let hidden = |mean: Duration| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5);
         self.progress.mean_duration().map_or(0.0, hidden).max(if others { 1.0 } else { 0.0 })

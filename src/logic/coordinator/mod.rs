@@ -16,7 +16,7 @@ mod progress;
 mod replicas;
 mod results;
 
-use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
+use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use crate::types::{
     Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, TaskIndex, Time, limits, message::Inventory,
     predicate::Predicate,
@@ -431,7 +431,7 @@ impl Coordinator {
         if head.phase.is_ended() {
             return;
         }
-        if head.cancelled || self.failed_prerequisite(core).is_some() {
+        if head.cancelled || self.failed_prerequisite(core).is_some() || self.host_is_gone(core) {
             return self.cancel(core, lattice);
         }
         let phase = if self.is_complete(core, lattice) {
@@ -469,6 +469,15 @@ impl Coordinator {
             core.directory.get(*job).is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
         };
         self.spec.work.after.iter().find(|(_, job)| failed(job)).map(|(name, _)| name.clone())
+    }
+
+    /// The job is a pool, and the node that served its client has gone, or has come back without it.
+    fn host_is_gone(&self, core: &Core) -> bool {
+        let Some((host, _)) = self.spec.work.pool() else { return false };
+        // A node that has just started may not know everybody yet.
+        let looked_around = core.mono() - core.started >= LOOK_AROUND;
+        let came_back = core.members.generation(host).is_some_and(|generation| generation > self.spec.submitted_ms);
+        came_back || (looked_around && !core.members.may_be_alive(host))
     }
 
     /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order.
