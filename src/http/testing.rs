@@ -247,6 +247,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         tasks: 4,
         done: 1,
         failed: 0,
+        workers: None,
         ended_ms: 0,
     }
 }

@@ -105,6 +105,7 @@ impl State {
             tasks: spec.task_count() as u32,
             done: 0,
             failed: 0,
+            workers: spec.work.pool().map(|_| 0),
             ended_ms: 0,
         };
         self.core.send(choice, Message::Offer { head, spec: Some(spec) });

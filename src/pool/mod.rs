@@ -182,16 +182,23 @@ async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn Dupl
         }
         io::Result::Ok(())
     };
-    let writing = async {
-        if outbox.write_to(sink).await.is_err() {
-            // What it wrote before it went is still to be read; then the reader finds the end.
-            std::future::pending().await
-        }
-    };
+    let writing = outbox.write_to(sink);
+    tokio::pin!(reading, writing);
     let result = tokio::select! {
-        result = reading => result,
-        () = writing => Ok(()),
-        () = outbox.killed() => Ok(()),
+        result = &mut reading => {
+            // Ended properly, so that the other node knows an end from a cut.
+            outbox.kill();
+            let _ = writing.await;
+            result
+        }
+        written = &mut writing => match written {
+            Ok(()) => Ok(()),
+            // What it wrote before it went is still to be read; then the reader finds the end.
+            Err(_) => tokio::select! {
+                result = reading => result,
+                () = outbox.killed() => Ok(()),
+            },
+        },
     };
     let _ = entry.inputs.send(Input::WorkerGone(key)).await;
     result

@@ -9,6 +9,7 @@ use std::{
     io,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
@@ -18,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 /// With more than this the sources are no longer read.
 pub const FULL_BYTES: usize = 4 << 20;
+/// How long a stream that is killed may take to end properly.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Larger payloads are not copied.
 const SHARED_BYTES: usize = 16 << 10;
 /// A buffer is closed at this size.
@@ -122,7 +125,10 @@ impl Outbox {
                 self.end();
                 result
             }
-            () = self.killed() => Ok(()),
+            () = self.killed() => {
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.shutdown()).await;
+                Ok(())
+            }
         }
     }
 

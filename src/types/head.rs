@@ -47,6 +47,8 @@ pub struct JobHead {
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
+    /// Of a pool: how many of its workers run.
+    pub workers: Option<u32>,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
 }

@@ -266,7 +266,7 @@ impl Coordinator {
         self.recruit(core, lattice);
         self.remind_replicas(core, lattice);
         self.step(core, lattice);
-        if self.progress.has_unsaid_counts(self.head(core), lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
+        if self.has_unsaid_counts(core, lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
@@ -411,6 +411,7 @@ impl Coordinator {
         head.version += 1;
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
+        head.workers = self.workers();
         let safe = self.kept && self.inputs.is_none();
         let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe);
         head.replicas = kept.map(|(node, _)| *node).collect();

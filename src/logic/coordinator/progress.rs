@@ -8,7 +8,7 @@ use crate::{
         lattice::{Cell, Lattice},
     },
     types::{
-        Answer, JobHead, NodeId, Phase, TaskIndex, TaskRecord, Time,
+        Answer, NodeId, Phase, TaskIndex, TaskRecord, Time,
         limits::{RECORD_BATCH, WATCH_WAIT},
         query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
     },
@@ -95,11 +95,6 @@ impl Tracker {
         !self.watchers.is_empty()
     }
 
-    /// Whether members know older counts than these.
-    pub fn has_unsaid_counts(&self, head: &JobHead, lattice: &Lattice) -> bool {
-        head.done != lattice.done()
-    }
-
     fn rate_milli(&self, now: Time) -> u64 {
         let second = now.0 / 1_000_000;
         let recent = self.ends.iter().filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
@@ -164,6 +159,17 @@ impl Coordinator {
         }
     }
 
+    /// Whether members know older counts than these.
+    pub(super) fn has_unsaid_counts(&self, core: &Core, lattice: &Lattice) -> bool {
+        let head = self.head(core);
+        (head.done, head.workers) != (lattice.done(), self.workers())
+    }
+
+    /// If the job is a pool: how many of its workers run.
+    pub(super) fn workers(&self) -> Option<u32> {
+        self.spec.work.pool().map(|_| self.nodes.values().map(|work| work.running).sum())
+    }
+
     pub fn progress(&self, core: &Core, lattice: &Lattice) -> Progress {
         let head = self.head(core);
         let node_line = |(node, work): (&NodeId, &super::NodeWork)| {
@@ -189,6 +195,7 @@ impl Coordinator {
         let mut head = self.head(core).clone();
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(self.failure_limit(core));
+        head.workers = self.workers();
         let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
         let spec = if is_whole { self.spec.clone() } else { Arc::new(self.spec.outline()) };
         JobDetail { head, progress: self.progress(core, lattice), spec }
@@ -274,13 +281,17 @@ impl Coordinator {
         let head = self.head(core);
         let who = core.members.name(head.holder);
         let progress = self.progress(core, lattice);
+        let running = match head.workers {
+            Some(_) => format!("running: a pool with {} workers", progress.running),
+            None => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+        };
         let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
             (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
-            _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+            _ => running,
         };
         format!("job {} ({}) is {why}; {who} coordinates it (epoch {})", head.job.short(), head.name, head.epoch)
     }

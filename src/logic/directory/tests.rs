@@ -23,6 +23,7 @@ prop_compose! {
             tasks: 1,
             done: 0,
             failed: 0,
+            workers: None,
             ended_ms: 0,
         }
     }

@@ -246,6 +246,7 @@ fn head() -> JobHead {
         tasks: 12,
         done: 4,
         failed: 1,
+        workers: Some(3),
         ended_ms: 0,
     }
 }
