@@ -17,13 +17,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &["types"]),
     ("ports", &["types", "wire"]),
     ("node", &["types", "logic", "wire", "ports"]),
+    ("pool", &["types", "logic", "wire", "ports"]),
     ("net", &["types", "wire", "ports"]),
     ("store", &["types", "wire", "ports"]),
     ("worker", &["types", "wire", "ports"]),
     ("gpu", &["types", "wire", "ports"]),
     ("workloads", &["types", "wire", "ports", "gpu"]),
     ("http", &["types", "wire", "ports"]),
-    ("app", &["types", "logic", "wire", "ports", "node", "net", "store", "worker", "gpu", "workloads", "http"]),
+    ("app", &["types", "logic", "wire", "ports", "node", "pool", "net", "store", "worker", "gpu", "workloads", "http"]),
     ("cli", &["types", "wire", "ports", "app", "workloads", "http"]),
 ];
 

@@ -7,7 +7,8 @@ use crate::{
     logic::Config,
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
-    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, Runner, wall_ms},
+    pool::Pools,
+    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, PoolService, Runner, Streams, wall_ms},
     store::{self, Store},
     types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
     worker::{self, Workers},
@@ -35,6 +36,7 @@ pub struct StartedNode {
     pub socket: PathBuf,
     handle: NodeHandle,
     workers: Arc<Workers>,
+    pools: Arc<dyn PoolService>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
     api: JoinHandle<std::io::Result<()>>,
@@ -49,6 +51,7 @@ impl StartedNode {
 
     /// Gives back its work and stops it; returns when nothing of it is left.
     pub async fn stop(self) {
+        self.pools.close().await;
         self.handle.leave().await;
         self.end().await;
     }
@@ -82,19 +85,20 @@ pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::
         foundation.identity.clone(),
         keys,
         foundation.store.blobs(),
+        foundation.pools.clone(),
         foundation.events.clone(),
     )
     .await?;
     let network = Arc::new(network);
     let mut started = foundation.build(&settings, network.clone(), network, false).await?;
-    let handle = started.handle.clone();
+    let (handle, pools) = (started.handle.clone(), started.pools.clone());
     tokio::select! {
         _ = &mut started.node => {}
         () = asked_to_stop() => {
             tracing::info!("stopping: work is given back first");
             // Whoever is impatient signals again.
             tokio::select! {
-                () = handle.leave() => {}
+                () = async { pools.close().await; handle.leave().await } => {}
                 () = asked_to_stop() => {}
             }
         }
@@ -128,6 +132,9 @@ struct Foundation {
     identity: Identity,
     events: mpsc::Sender<Event>,
     inbox: mpsc::Receiver<Event>,
+    /// Higher than in every earlier life of this node.
+    generation: u64,
+    pools: Arc<Pools>,
 }
 
 impl Foundation {
@@ -135,17 +142,21 @@ impl Foundation {
         let store = store::open(&settings.node.data_dir)?;
         let identity = Identity::load_or_create(store.dir())?;
         let (events, inbox) = mpsc::channel(EVENT_QUEUE);
-        Ok(Self { store, identity, events, inbox })
+        let directory = store.dir().join(store::TEMPORARY);
+        let generation = generation(&store)?;
+        let handle = NodeHandle::new(events.clone());
+        let pools = Arc::new(Pools::new(identity.node_id(), generation, handle, directory));
+        Ok(Self { store, identity, events, inbox, generation, pools })
     }
 
-    async fn build<N: Network + 'static, F: BlobFetcher + 'static>(
+    async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
         self,
         settings: &Settings,
         network: Arc<N>,
         fetcher: Arc<F>,
         solo: bool,
     ) -> anyhow::Result<StartedNode> {
-        let Self { store, identity, events, inbox } = self;
+        let Self { store, identity, events, inbox, generation, pools } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
@@ -157,6 +168,7 @@ impl Foundation {
         let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
+        let pools: Arc<dyn PoolService> = pools;
         let ports = Ports {
             handle: handle.clone(),
             network: network.clone(),
@@ -164,21 +176,22 @@ impl Foundation {
             blobs: blobs.clone(),
             fetcher: fetcher.clone(),
             runner,
+            pools: pools.clone(),
             machine: machine.clone(),
         };
-        let config = Config { seed: random()?, generation: generation(&store)?, keep_jobs: settings.jobs.keep.0 };
+        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0 };
         let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
             .await
             .context("reading the journals")?
             .context("reading the journals")?;
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
         let (stop_api, stopped) = oneshot::channel();
-        let api = Api { node: handle.clone(), blobs, fetcher, network, facts };
+        let api = Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), facts };
         let api = tokio::spawn(http::serve(listener, api, stopped));
         let node = tokio::spawn(node.run());
         let gpus_known = machine.look_for_gpus(handle.clone());
         let socket = http::socket_path(&data_dir);
-        Ok(StartedNode { socket, handle, workers, gpus_known, node, api, stop_api })
+        Ok(StartedNode { socket, handle, workers, pools, gpus_known, node, api, stop_api })
     }
 }
 

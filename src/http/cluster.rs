@@ -94,6 +94,7 @@ pub(super) async fn drain(State(shared): State<Arc<Shared>>, body: Body) -> Resu
 /// Gives all work back and stops the node; answers when it has left.
 #[utoipa::path(post, path = "/v1/leave", tag = "cluster", responses((status = 200, body = Okay)))]
 pub(super) async fn leave(State(shared): State<Arc<Shared>>) -> Json<Okay> {
+    shared.api.pools.close().await;
     shared.api.node.leave().await;
     Json(Okay { ok: true })
 }

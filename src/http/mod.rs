@@ -14,6 +14,7 @@
 //! | `results` | pages and streams of results |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
 //! | `logs` | what tasks write |
+//! | `pools` | handing a client's stream to its pool |
 //! | `blobs` | files in and out |
 //! | `doctor` | findings about the swarm |
 //! | `openapi` | the description of all this |
@@ -28,6 +29,7 @@ mod extract;
 mod jobs;
 mod logs;
 pub mod openapi;
+mod pools;
 mod resolve;
 mod results;
 mod routes;

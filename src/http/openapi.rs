@@ -1,7 +1,7 @@
 //! The description of the API, generated from the handlers. `openapi.json` beside this file is the same, checked in; a
 //! test keeps them equal (`UPDATE_OPENAPI=1 cargo test openapi` writes it anew).
 
-use super::{blobs, cluster, doctor, jobs, logs, results};
+use super::{blobs, cluster, doctor, jobs, logs, pools, results};
 use axum::Json;
 use utoipa::OpenApi;
 
@@ -29,6 +29,7 @@ use utoipa::OpenApi;
         results::page,
         results::events,
         logs::log,
+        pools::open,
         blobs::put,
         blobs::head,
         blobs::get,

@@ -1,6 +1,6 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
-use super::{blobs, cluster, doctor, error::ApiError, jobs, logs, openapi, results, server::Shared};
+use super::{blobs, cluster, doctor, error::ApiError, jobs, logs, openapi, pools, results, server::Shared};
 use axum::{
     Router,
     extract::DefaultBodyLimit,
@@ -26,6 +26,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/results", get(results::page))
         .route("/v1/jobs/{job}/events", get(results::events))
         .route("/v1/jobs/{job}/tasks/{task}/log", get(logs::log))
+        .route("/v1/pools", post(pools::open))
         .route("/v1/blobs", put(blobs::put))
         .route("/v1/blobs/{hash}", get(blobs::get).head(blobs::head))
         .route("/v1/doctor", get(doctor::doctor))

@@ -2,7 +2,7 @@
 
 use super::{routes, specs::SpecCache};
 use crate::{
-    ports::{BlobFetcher, Blobs, Network, NodeHandle},
+    ports::{BlobFetcher, Blobs, Network, NodeHandle, PoolService},
     types::{Answer, NodeId, Query, QueryError, limits},
 };
 use std::{
@@ -46,6 +46,7 @@ pub struct Api {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
     pub network: Arc<dyn Network>,
+    pub pools: Arc<dyn PoolService>,
     pub facts: Arc<NodeFacts>,
 }
 

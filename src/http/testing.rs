@@ -3,7 +3,7 @@
 
 use super::{Api, Client, NodeFacts, bind, serve, socket_path};
 use crate::{
-    ports::{BlobFetcher, BlobWriter, Blobs, Event, NetReport, Network, NodeHandle},
+    ports::{BlobFetcher, BlobWriter, Blobs, Duplex, Event, NetReport, Network, NodeHandle, PoolService},
     types::*,
 };
 use futures::future::BoxFuture;
@@ -52,6 +52,7 @@ impl FakeNode {
             blobs: blobs.clone(),
             fetcher: Arc::new(FakeFetcher { blobs: blobs.clone(), remote: remote.clone() }),
             network: Arc::new(FakeNetwork(report)),
+            pools: Arc::new(Echo),
             facts: Arc::new(facts(directory.path(), solo)),
         };
         let socket = socket_path(directory.path());
@@ -187,6 +188,22 @@ impl Network for FakeNetwork {
     }
 }
 
+/// Sends its clients' bytes back.
+struct Echo;
+
+impl PoolService for Echo {
+    fn serve(&self, client: Box<dyn Duplex>) -> BoxFuture<'static, ()> {
+        Box::pin(async {
+            let (mut source, mut sink) = tokio::io::split(client);
+            let _ = tokio::io::copy(&mut source, &mut sink).await;
+        })
+    }
+    fn release(&self, _: PoolToken, _: NodeId, _: bool) {}
+    fn close(&self) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
 pub(crate) fn node_id(number: u8) -> NodeId {
     NodeId([number; 32])
 }
@@ -232,6 +249,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         done: 1,
         failed: 0,
         stopped: 0,
+        workers: None,
         ended_ms: 0,
     }
 }

@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 /// How long the next candidate waits for the one before it.
 const TURN: Duration = Duration::from_millis(700);
 /// A node that just started waits this long for the others who held a job before it claims it from its own disk.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
+pub(super) const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 impl State {
     /// A job that nobody coordinated yet, or only one that could not keep it.

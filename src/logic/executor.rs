@@ -4,12 +4,15 @@
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
 //! the coordinator in one report.
 
+mod sharing;
+
 use super::{core::Core, io::Effect, timers::Timer};
 use crate::types::{
     Attempt, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
+use sharing::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -30,6 +33,8 @@ type Try = (TaskIndex, Attempt);
 /// A task that holds resources.
 #[derive(Debug)]
 struct Running {
+    held: Resources,
+    since: Time,
     gpus: Vec<(usize, u32)>,
     /// Ordered to stop: nothing is reported of it but that it is given back, if `give_back`.
     stopping: bool,
@@ -47,6 +52,8 @@ struct Ordered {
     unacknowledged: BTreeMap<Try, Arc<TaskRecord>>,
     /// Since when the first of the queue waits for resources that are taken.
     blocked_since: Option<Time>,
+    /// For pools.
+    sharing: Sharing,
     news: News,
 }
 
@@ -77,6 +84,7 @@ pub struct Executor {
     gathering: BTreeSet<JobId>,
     gather_set: bool,
     rereport_set: bool,
+    sharing_set: bool,
     leaving: bool,
 }
 
@@ -84,10 +92,9 @@ impl Executor {
     /// What the node offers. Running tasks keep what they hold.
     pub fn set_capacity(&mut self, capacity: Resources, gpu_uuids: &[[u8; 16]]) {
         let mut free = capacity.clone();
-        let held: Vec<Resources> = self.running_works().map(|work| work.resources.clone()).collect();
-        for need in &held {
-            if free.fits(need) {
-                free.take(need);
+        for running in self.jobs.values().flat_map(|job| job.running.values()) {
+            if free.fits(&running.held) {
+                free.take(&running.held);
             }
         }
         self.free = free;
@@ -95,10 +102,6 @@ impl Executor {
         if self.cards.len() != gpu_uuids.len() {
             self.cards = gpu_uuids.iter().map(|uuid| Card { uuid: *uuid, free_milli: 1000 }).collect();
         }
-    }
-
-    fn running_works(&self) -> impl Iterator<Item = &Arc<WorkSpec>> {
-        self.jobs.values().flat_map(|job| job.running.keys().map(|_| &job.work))
     }
 
     /// Orders from a coordinator.
@@ -231,6 +234,10 @@ impl Executor {
         if released.stopping {
             return self.after_stop(core, job, key, released.give_back);
         }
+        let ordered = self.jobs.get_mut(&job).expect("release() found the job");
+        if record.is_done() && ordered.takes_back(core.mono()) {
+            return self.after_stop(core, job, key, true);
+        }
         let record = Arc::new(record);
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
         ordered.unacknowledged.insert(key, record.clone());
@@ -341,7 +348,7 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         let News { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
-        let free = self.free.slots(&ordered.work.resources).saturating_sub(waiting);
+        let free = self.free.slots(&ordered.work.needs(&self.capacity)).saturating_sub(waiting);
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let mut batches = batches(finished).into_iter();
         let finished = batches.next().unwrap_or_default();
@@ -352,18 +359,28 @@ impl Executor {
         }
     }
 
-    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
     fn start_what_fits(&mut self, core: &mut Core) {
+        self.start_in_turn(core);
+        self.watch_pools(core);
+    }
+
+    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
+    fn start_in_turn(&mut self, core: &mut Core) {
         if self.leaving {
             return;
         }
         let mut order: Vec<_> = self.jobs.iter().filter(|(_, job)| !job.queue.is_empty()).collect();
-        order.sort_by_key(|(id, job)| (std::cmp::Reverse(job.work.priority), job.running.len(), **id));
+        let now = core.mono();
+        // Of those that run as much, the one that has waited longest.
+        order.sort_by_key(|(id, job)| {
+            let since = job.blocked_since.unwrap_or(now);
+            (std::cmp::Reverse(job.work.priority), job.rests(now), job.running.len(), since, **id)
+        });
         let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
         while let Some(job) = candidates.pop_front() {
             let ordered = self.jobs.get_mut(&job).expect("only keys of the map are candidates");
-            let need = &ordered.work.resources;
-            let cards = if self.free.fits(need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
+            let need = ordered.work.needs(&self.capacity);
+            let cards = if self.free.fits(&need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
             let Some(cards) = cards else {
                 if self.starves(core, job) {
                     return;
@@ -371,7 +388,7 @@ impl Executor {
                 continue;
             };
             ordered.blocked_since = None;
-            self.start_first(core, job, cards);
+            self.start_first(core, job, need, cards);
             let ordered = &self.jobs[&job];
             if ordered.queue.is_empty() {
                 continue;
@@ -396,20 +413,23 @@ impl Executor {
             core.after(STARVATION, Timer::Execute);
             return false;
         };
-        now - since >= STARVATION
+        // A pool that has workers here makes do with them.
+        now - since >= STARVATION && (ordered.running.is_empty() || ordered.work.pool().is_none())
     }
 
-    fn start_first(&mut self, core: &mut Core, job: JobId, gpus: Vec<(usize, u32)>) {
+    fn start_first(&mut self, core: &mut Core, job: JobId, held: Resources, gpus: Vec<(usize, u32)>) {
         let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
         let assignment = ordered.queue.pop_front().expect("a job with a queue");
-        self.free.take(&ordered.work.resources);
+        self.free.take(&held);
         for (card, share) in &gpus {
             self.cards[*card].free_milli -= share;
         }
         let uuids = gpus.iter().map(|(card, _)| self.cards[*card].uuid).collect();
         let holders = holders(core, job, ordered.coordinator);
         let Assignment { task, attempt, params } = assignment;
-        ordered.running.insert((task, attempt), Running { gpus, stopping: false, give_back: false });
+        ordered
+            .running
+            .insert((task, attempt), Running { held, since: core.mono(), gpus, stopping: false, give_back: false });
         let work = ordered.work.clone();
         core.effects.push(Effect::StartTask { job, task, attempt, work, params, gpus: uuids, holders });
     }
@@ -417,7 +437,7 @@ impl Executor {
     fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
         let ordered = self.jobs.get_mut(&job)?;
         let running = ordered.running.remove(&key)?;
-        self.free.give(&ordered.work.resources);
+        self.free.give(&running.held);
         // The node may offer less than when the task started.
         self.free = self.free.at_most(&self.capacity);
         for (card, share) in &running.gpus {
@@ -448,6 +468,7 @@ impl Ordered {
             running: BTreeMap::new(),
             unacknowledged: BTreeMap::new(),
             blocked_since: None,
+            sharing: Sharing::default(),
             news: News::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::types::{
     Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, MetricPoint, NodeId, NodeInfo, NodeLoad, Params,
-    Query, QueryError, TaskIndex, TaskRecord, Time, WorkSpec,
+    PoolToken, Query, QueryError, TaskIndex, TaskRecord, Time, WorkSpec,
     query::{Cursor, Progress, Stream},
 };
 use std::{net::SocketAddr, sync::Arc};
@@ -184,6 +184,13 @@ pub enum Effect {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// Others need room on that node: a worker there of a pool that this one serves is to end; unless it `must`, only if the pool has
+    /// nothing to do.
+    ReleaseWorker {
+        node: NodeId,
+        pool: PoolToken,
+        must: bool,
     },
     /// Nothing of this job runs here any more: its files may go.
     ForgetWork {

@@ -201,6 +201,14 @@ impl Members {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive)
     }
 
+    /// Which life of a node is known to be alive: about the wall clock there at its start, in milliseconds.
+    pub fn generation(&self, node: NodeId) -> Option<u64> {
+        if node == self.me {
+            return Some(self.swim.identity().generation);
+        }
+        self.swim.iter_members().find(|member| member.id().id == node).map(|member| member.id().generation)
+    }
+
     /// Alive, or about to be: connected, and SWIM has not spoken yet.
     pub fn may_be_alive(&self, node: NodeId) -> bool {
         let arriving = |peer: &Peer| peer.connected && !peer.declared_down && !peer.left;

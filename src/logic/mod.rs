@@ -19,6 +19,7 @@
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
 //! | `questions` | finding who can answer a user |
+//! | `pool` | one pool of Python workers, apart from all that |
 
 pub mod coordinator;
 pub mod copies;
@@ -29,6 +30,7 @@ pub mod executor;
 pub mod io;
 pub mod lattice;
 pub mod members;
+pub mod pool;
 mod questions;
 pub mod rank;
 mod submission;
@@ -180,6 +182,7 @@ impl State {
             Timer::Resubmit(job) => self.resubmit(job),
             Timer::Questions => self.question_timer(),
             Timer::Rewrite(ticket) => self.rewrite(ticket),
+            Timer::Share => self.executor.share(&mut self.core),
             Timer::Execute => self.executor.retry_start(&mut self.core),
             Timer::Gathered => self.executor.report_gathered(&mut self.core),
             Timer::Rereport => self.executor.rereport(&mut self.core),
@@ -242,6 +245,9 @@ impl State {
             }
             Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
             Message::Answer { id, answer } => self.answered(id, answer),
+            Message::Release { pool, must } => {
+                self.core.effects.push(Effect::ReleaseWorker { node: from, pool, must });
+            }
             Message::Leaving => self.peer_gone(from, true),
         }
     }

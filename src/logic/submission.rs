@@ -64,13 +64,13 @@ impl State {
         }
         let members = self.core.members.alive();
         let infos: Vec<_> = members.iter().filter_map(|node| self.core.members.info(*node)).collect();
-        let able = infos
-            .iter()
-            .any(|info| info.resources.fits(&spec.work.resources) && (spec.place.is_empty() || place.eval(info)));
+        let able = infos.iter().any(|info| {
+            info.resources.fits(&spec.work.needs(&info.resources)) && (spec.place.is_empty() || place.eval(info))
+        });
         if able {
             return Ok(());
         }
-        let lacking = infos.iter().filter_map(|info| info.resources.lacks(&spec.work.resources)).next();
+        let lacking = infos.iter().filter_map(|info| info.resources.lacks(&spec.work.needs(&info.resources))).next();
         let why = lacking.map_or_else(
             || format!("no node satisfies `where = \"{}\"`", spec.place),
             |lacking| format!("no node has enough {lacking}"),
@@ -106,6 +106,7 @@ impl State {
             done: 0,
             failed: 0,
             stopped: 0,
+            workers: spec.work.pool().map(|_| 0),
             ended_ms: 0,
         };
         self.core.send(choice, Message::Offer { head, spec: Some(spec) });

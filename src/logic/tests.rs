@@ -1,5 +1,7 @@
 //! Single decisions that the simulation does not look at: what users are told, what outlasts what.
 
+mod pools;
+
 use super::*;
 use crate::types::{Answer, JobSpec, NodeInfo, ParamSpace, Phase, Query, QueryError, Resources, WorkSpec};
 use std::sync::Arc;

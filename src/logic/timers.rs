@@ -22,6 +22,8 @@ pub enum Timer {
     Questions,
     /// A write to the journal is to be tried again.
     Rewrite(u64),
+    /// Somebody may wait for room that a pool holds.
+    Share,
     /// A big task may have waited long enough.
     Execute,
     /// News that waited for more of their kind are to be told.

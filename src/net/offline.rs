@@ -1,11 +1,11 @@
 //! The network of a node that is its own cluster: nobody is there, and nothing is opened.
 
 use crate::{
-    ports::{BlobFetcher, NetReport, Network},
-    types::{BlobHash, Message, NodeId},
+    ports::{BlobFetcher, Duplex, NetReport, Network, Streams},
+    types::{BlobHash, Message, NodeId, PoolToken},
 };
 use futures::future::{BoxFuture, FutureExt, ready};
-use std::{net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 /// Sends nothing, finds nobody; fetching a blob succeeds only if it is here.
 pub struct Offline {
@@ -37,6 +37,13 @@ impl BlobFetcher for Offline {
     fn fetch(&self, hash: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
         let missing = || format!("blob {hash} is not on this node, and it runs alone");
         ready(if self.blobs.has(hash) { Ok(()) } else { Err(missing()) }).boxed()
+    }
+}
+
+impl Streams for Offline {
+    fn open(&self, to: NodeId, _: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
+        let alone = format!("no stream to node {}: this one runs alone", to.short());
+        ready(Err(io::Error::new(io::ErrorKind::NotConnected, alone))).boxed()
     }
 }
 

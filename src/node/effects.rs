@@ -57,6 +57,7 @@ impl Node {
                 self.ports.runner.start(StartTask { job, task, attempt, work, params, gpus, holders });
             }
             Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            Effect::ReleaseWorker { node, pool, must } => self.ports.pools.release(pool, node, must),
             Effect::ForgetWork { job } => self.ports.runner.forget(job),
             Effect::ForgetJob { job } => {
                 self.ports.runner.forget(job);

@@ -15,8 +15,8 @@ mod sweep;
 use crate::{
     logic::{Config, Input, Now, State},
     ports::{
-        BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, Runner, StoreEvent, UserRequest,
-        WorkerEvent, wall_ms,
+        BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, PoolService, Runner, StoreEvent,
+        UserRequest, WorkerEvent, wall_ms,
     },
     types::{Answer, JobId, QueryError, Time, units::format_bytes},
 };
@@ -43,6 +43,7 @@ pub struct Ports {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
     pub runner: Arc<dyn Runner>,
+    pub pools: Arc<dyn PoolService>,
     pub machine: Arc<dyn Machine>,
 }
 

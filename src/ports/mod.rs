@@ -268,6 +268,16 @@ pub trait PoolHost: Send + Sync {
     fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>>;
 }
 
+/// Opens pools and ends them.
+pub trait PoolService: Send + Sync {
+    /// Serves a client that opens a pool over this stream, until either ends it. Then the pool's workers end too.
+    fn serve(&self, client: Box<dyn Duplex>) -> BoxFuture<'static, ()>;
+    /// Others need room on a node: one of the pool's workers there is to end. Unless it `must`, only if the pool has nothing to do.
+    fn release(&self, pool: PoolToken, node: NodeId, must: bool);
+    /// Ends every pool, since the node leaves; their clients are told.
+    fn close(&self) -> BoxFuture<'static, ()>;
+}
+
 /// A task to start.
 #[derive(Clone, Debug)]
 pub struct StartTask {

@@ -25,7 +25,7 @@ pub struct BlobStore {
 impl BlobStore {
     /// Drops what interrupted writers left. The caller holds the directory's lock, so nobody writes now.
     pub(super) fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        let (blobs, temporary) = (data_dir.join("blobs"), data_dir.join("tmp"));
+        let (blobs, temporary) = (data_dir.join("blobs"), data_dir.join(super::TEMPORARY));
         make_dir(&blobs)?;
         match fs::remove_dir_all(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

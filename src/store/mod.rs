@@ -51,6 +51,9 @@ impl StoreError {
     }
 }
 
+/// Where files are that have no name yet, in the data directory.
+pub const TEMPORARY: &str = "tmp";
+
 /// An open data directory. The lock is held until the last part of it is dropped.
 pub struct Store {
     dir: PathBuf,

@@ -50,6 +50,8 @@ pub struct JobHead {
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
     pub stopped: u32,
+    /// Of a pool: how many of its workers run.
+    pub workers: Option<u32>,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
 }

@@ -4,8 +4,8 @@
 //! `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every variant.
 
 use super::{
-    Answer, Attempt, JobHead, JobId, JobSpec, MetricPoint, NodeInfo, Params, Query, QueryError, TaskIndex, TaskRecord,
-    WorkSpec,
+    Answer, Attempt, JobHead, JobId, JobSpec, MetricPoint, NodeInfo, Params, PoolToken, Query, QueryError, TaskIndex,
+    TaskRecord, WorkSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -169,4 +169,11 @@ pub enum Message {
 
     /// The sender leaves of its own will; its unfinished work is given back.
     Leaving,
+
+    /// Somebody waits on the sender for room that a pool's workers hold: the receiver, its host, lets one of them go, if the pool
+    /// has nothing to do, or if it `must`.
+    Release {
+        pool: PoolToken,
+        must: bool,
+    },
 }

@@ -37,6 +37,7 @@ pub struct WorkSpec {
     pub command: Vec<String>,
     pub worker: Option<PythonWorker>,
     pub env: Vec<(String, String)>,
+    /// What each task holds; with a `worker`, nothing at all stands for the default of `needs`.
     pub resources: Resources,
     pub priority: i32,
     pub timeout_ms: Option<u64>,
@@ -159,6 +160,30 @@ impl WorkSpec {
     pub fn has_program(&self) -> bool {
         self.command.is_empty() == self.worker.is_some()
     }
+
+    /// What a task holds on a node that offers `node`. Workers that ask for nothing get a GPU where there are some, else a core.
+    pub fn needs(&self, node: &Resources) -> Resources {
+        if !self.has_default_needs() {
+            self.resources.clone()
+        } else if node.gpu_milli >= 1000 {
+            Resources { gpu_milli: 1000, ..Resources::default() }
+        } else {
+            Resources::one_core()
+        }
+    }
+
+    /// Whether what a task holds depends on its node.
+    pub fn has_default_needs(&self) -> bool {
+        self.worker.is_some() && self.resources == Resources::default()
+    }
+
+    /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its name there.
+    pub fn pool(&self) -> Option<(NodeId, PoolToken)> {
+        match self.worker.as_ref()?.role {
+            WorkerRole::Pool { host, token } => Some((host, token)),
+            WorkerRole::Calls { .. } => None,
+        }
+    }
 }
 
 impl JobSpec {
@@ -187,5 +212,36 @@ impl fmt::Display for Value {
             Self::Float(value) => write!(f, "{value}"),
             Self::Text(value) => f.write_str(value),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_asks_for_nothing_gets_a_gpu_where_there_is_one_else_a_core() {
+        let role = WorkerRole::Calls { class: "a.py:A".into(), init: "{}".into() };
+        let mut work = WorkSpec {
+            name: "a".into(),
+            command: Vec::new(),
+            worker: Some(PythonWorker { python: "python3".into(), role }),
+            env: Vec::new(),
+            resources: Resources::default(),
+            priority: 0,
+            timeout_ms: None,
+            grace_ms: 0,
+            inputs: None,
+            after: Vec::new(),
+            outputs: Vec::new(),
+            output_limit_bytes: 0,
+            log_limit_bytes: 0,
+            sweep: None,
+        };
+        let cores = Resources { cpu_milli: 64_000, ..Resources::default() };
+        let cards = Resources { gpu_milli: 4_000, ..cores.clone() };
+        assert_eq!((cores.slots(&work.needs(&cores)), cards.slots(&work.needs(&cards))), (64, 4));
+        work.resources = Resources::one_core();
+        assert_eq!(work.needs(&cards), Resources::one_core(), "what is asked for is not replaced");
     }
 }

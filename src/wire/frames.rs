@@ -6,7 +6,7 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 1 | kind |
-//! | 1 | 1 | flags: `MORE`, `PULL` |
+//! | 1 | 1 | flags: `MORE`, `PULL`, `AGAIN` |
 //! | 2 | 2 | zero |
 //! | 4 | 4 | bytes of payload that follow |
 //! | 8 | 8 | id: of a task or an update, else 0 |
@@ -44,7 +44,11 @@
 //! can be pickled.
 //!
 //! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments come in a second `RUN` once
-//! asked for by `SEND`; so large arguments wait at the client and not in a node's memory.
+//! asked for by `SEND`; so large arguments wait at the client and not in a node's memory. Arguments of more than a chunk must
+//! travel so, smaller ones may. A client answers `SEND` before it sends further tasks, or with `CANCEL`; it may be asked again.
+//!
+//! A worker may die within a long result. What the client has of it is void when a `DONE` or `FAILED` of the same id comes with
+//! `AGAIN`, or a `LOST`.
 
 /// Larger messages travel in pieces.
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
@@ -54,6 +58,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const MORE: u8 = 1;
 /// A `RUN` whose payload waits to be asked for.
 pub const PULL: u8 = 2;
+/// A result of which a beginning was sent before begins anew.
+pub const AGAIN: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

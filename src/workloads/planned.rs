@@ -52,7 +52,9 @@ pub struct Submission {
 impl PlannedJob {
     /// Whether which GPUs there are decides if a node can run it.
     pub fn concerns_gpus(&self) -> bool {
-        self.work.resources.gpu_milli > 0 || Predicate::parse(&self.place).is_ok_and(|place| place.concerns_gpus())
+        self.work.resources.gpu_milli > 0
+            || self.work.has_default_needs()
+            || Predicate::parse(&self.place).is_ok_and(|place| place.concerns_gpus())
     }
 
     pub fn task_count(&self) -> u64 {

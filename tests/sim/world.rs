@@ -439,6 +439,8 @@ impl World {
                 self.statistics.takeovers += u64::from(text.starts_with("taking over"));
                 self.trace(|| format!("n{node}: {text}"));
             }
+            // No job of the simulation is a pool.
+            Effect::ReleaseWorker { .. } => {}
             Effect::ForgetWork { .. } | Effect::ForgetJob { .. } | Effect::Left => {}
         }
     }

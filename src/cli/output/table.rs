@@ -71,13 +71,18 @@ impl Output for Table {
             &["JOB", "NAME", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK"],
             jobs.iter().map(|job| {
                 let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
+                let counts = match job.workers {
+                    Some(workers) => [format!("pool of {workers}"), "-".into(), "-".into()],
+                    None => [job.tasks, job.done, job.failed].map(|count| count.to_string()),
+                };
+                let [tasks, done, failed] = counts;
                 vec![
                     job.id.clone(),
                     cut(&job.name),
                     job.phase.word().into(),
-                    job.tasks.to_string(),
-                    job.done.to_string(),
-                    job.failed.to_string(),
+                    tasks,
+                    done,
+                    failed,
                     since(job.submitted_ms, now_ms),
                     took,
                 ]
@@ -109,7 +114,7 @@ impl Output for Table {
         let ended = line.ended_ms.map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
         let mut rows = vec![
             ("job", format!("{} {}", line.id, line.name)),
-            ("state", format!("{}{}", progress_line(&job.progress), ended.unwrap_or_default())),
+            ("state", format!("{}{}", state(job), ended.unwrap_or_default())),
             ("age", since(line.submitted_ms, now_ms)),
             ("command", job.work.command.join(" ")),
             ("needs", needs(&job.work.resources)),
@@ -204,6 +209,13 @@ pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Stri
         column.set_padding((0, if last { 0 } else { 2 }));
     }
     grid.lines().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+fn state(job: &Job) -> String {
+    match job.line.workers {
+        Some(_) => format!("{}: a pool, {} workers run", job.progress.phase.word(), job.progress.running),
+        None => progress_line(&job.progress),
+    }
 }
 
 /// `12/50 done, 3 running, 1 failed, 4.1/s, ETA 9.0 s`.

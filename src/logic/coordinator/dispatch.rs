@@ -90,7 +90,7 @@ impl Coordinator {
                 let work = self.nodes.get(&node);
                 let outstanding = work.map_or(0, |work| work.queued + work.running);
                 let full = work.is_some_and(|work| work.is_full(core.mono()));
-                let slots = info.resources.slots(&self.spec.work.resources);
+                let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
                 Candidate { node, slots, outstanding, full, orders: Vec::new() }
             })
             .collect();
@@ -103,7 +103,7 @@ impl Coordinator {
         if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
             return Some("it could not prepare a task just now (see its log)".into());
         }
-        if let Some(lacking) = info.resources.lacks(&self.spec.work.resources) {
+        if let Some(lacking) = info.resources.lacks(&self.spec.work.needs(&info.resources)) {
             return Some(format!("it has too few {lacking}"));
         }
         if info.draining {
@@ -116,6 +116,10 @@ impl Coordinator {
     /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always one: a slot that
     /// falls free would go to a job of lower priority that has one there.
     fn prefetch_per_slot(&self, core: &Core) -> f64 {
+        // A worker of a pool that waits is of use only where there is room.
+        if self.spec.work.pool().is_some() {
+            return 0.0;
+        }
         let others = core.directory.iter().any(|head| head.job != self.job && head.phase == Phase::Running);
         let hidden = |mean: Duration| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5);
         self.progress.mean_duration().map_or(0.0, hidden).max(if others { 1.0 } else { 0.0 })

@@ -18,7 +18,7 @@ mod replicas;
 mod results;
 mod stopping;
 
-use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
+use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use crate::types::{
     Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, TaskIndex, Time, limits, message::Inventory,
     predicate::Predicate,
@@ -277,7 +277,7 @@ impl Coordinator {
         self.recruit(core, lattice);
         self.remind_replicas(core, lattice);
         self.step(core, lattice);
-        if self.progress.has_unsaid_counts(self.head(core), lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
+        if self.has_unsaid_counts(core, lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
@@ -429,6 +429,7 @@ impl Coordinator {
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
         head.stopped = lattice.cancelled();
+        head.workers = self.workers();
         let safe = self.kept && self.inputs.is_none();
         let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe);
         head.replicas = kept.map(|(node, _)| *node).collect();
@@ -449,7 +450,7 @@ impl Coordinator {
         if head.phase.is_ended() {
             return;
         }
-        if head.cancelled || self.failed_prerequisite(core).is_some() {
+        if head.cancelled || self.failed_prerequisite(core).is_some() || self.host_is_gone(core) {
             return self.cancel(core, lattice);
         }
         let phase = if self.is_complete(core, lattice) {
@@ -491,6 +492,15 @@ impl Coordinator {
             core.directory.get(*job).is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
         };
         self.spec.work.after.iter().find(|(_, job)| failed(job)).map(|(name, _)| name.clone())
+    }
+
+    /// The job is a pool, and the node that served its client has gone, or has come back without it.
+    fn host_is_gone(&self, core: &Core) -> bool {
+        let Some((host, _)) = self.spec.work.pool() else { return false };
+        // A node that has just started may not know everybody yet.
+        let looked_around = core.mono() - core.started >= LOOK_AROUND;
+        let came_back = core.members.generation(host).is_some_and(|generation| generation > self.spec.submitted_ms);
+        came_back || (looked_around && !core.members.may_be_alive(host))
     }
 
     /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order.

@@ -8,7 +8,7 @@ use crate::{
         lattice::{Cell, Lattice},
     },
     types::{
-        Answer, JobHead, NodeId, Phase, TaskIndex, TaskRecord, Time,
+        Answer, NodeId, Phase, TaskIndex, TaskRecord, Time,
         limits::{RECORD_BATCH, WATCH_WAIT},
         query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
     },
@@ -95,11 +95,6 @@ impl Tracker {
         !self.watchers.is_empty()
     }
 
-    /// Whether members know older counts than these.
-    pub fn has_unsaid_counts(&self, head: &JobHead, lattice: &Lattice) -> bool {
-        (head.done, head.stopped) != (lattice.done(), lattice.cancelled())
-    }
-
     fn rate_milli(&self, now: Time) -> u64 {
         let second = now.0 / 1_000_000;
         let recent = self.ends.iter().filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
@@ -164,6 +159,17 @@ impl Coordinator {
         }
     }
 
+    /// Whether members know older counts than these.
+    pub(super) fn has_unsaid_counts(&self, core: &Core, lattice: &Lattice) -> bool {
+        let head = self.head(core);
+        (head.done, head.stopped, head.workers) != (lattice.done(), lattice.cancelled(), self.workers())
+    }
+
+    /// If the job is a pool: how many of its workers run.
+    pub(super) fn workers(&self) -> Option<u32> {
+        self.spec.work.pool().map(|_| self.nodes.values().map(|work| work.running).sum())
+    }
+
     pub fn progress(&self, core: &Core, lattice: &Lattice) -> Progress {
         let head = self.head(core);
         let node_line = |(node, work): (&NodeId, &super::NodeWork)| {
@@ -191,6 +197,7 @@ impl Coordinator {
         head.done = lattice.done();
         head.failed = lattice.failed_for_good(self.failure_limit(core));
         head.stopped = lattice.cancelled();
+        head.workers = self.workers();
         let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
         let spec = if is_whole { self.spec.clone() } else { Arc::new(self.spec.outline()) };
         JobDetail { head, progress: self.progress(core, lattice), spec }
@@ -285,13 +292,17 @@ impl Coordinator {
         let head = self.head(core);
         let who = core.members.name(head.holder);
         let progress = self.progress(core, lattice);
+        let running = match head.workers {
+            Some(_) => format!("running: a pool with {} workers", progress.running),
+            None => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+        };
         let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
             (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
-            _ => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+            _ => running,
         };
         format!("job {} ({}) is {why}; {who} coordinates it (epoch {})", head.job.short(), head.name, head.epoch)
     }
@@ -324,7 +335,7 @@ impl Coordinator {
             if let Some(objection) = self.objection(core, info) {
                 return format!("{name}: cannot take it: {objection}");
             }
-            let slots = info.resources.slots(&self.spec.work.resources);
+            let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
             let (running, queued) = self.nodes.get(&node).map_or((0, 0), |work| (work.running, work.queued));
             format!("{name}: {slots} slots for it; runs {running}, {queued} wait there")
         };

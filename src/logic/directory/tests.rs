@@ -24,6 +24,7 @@ prop_compose! {
             done: 0,
             failed: 0,
             stopped: 0,
+            workers: None,
             ended_ms: 0,
         }
     }

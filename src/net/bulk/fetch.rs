@@ -8,7 +8,7 @@ use super::{
     serve::transfer_key,
 };
 use crate::{
-    net::swarm::shared::{Input, Shared},
+    net::swarm::{shared::Shared, streams},
     ports::{BlobWriter, Blobs},
     types::{BlobHash, NodeId},
 };
@@ -25,7 +25,7 @@ use tokio::{
     io::AsyncWriteExt as _,
     net::TcpStream,
     runtime::Handle,
-    sync::{Semaphore, oneshot, watch},
+    sync::{Semaphore, watch},
     task::spawn_blocking,
 };
 use zeroize::Zeroizing;
@@ -147,16 +147,7 @@ impl Fetcher {
     }
 
     async fn open(&self, holder: NodeId) -> Result<(Stream, IpAddr), String> {
-        let session = self.inner.shared.session(holder).ok_or("not connected")?;
-        let (reply, opened) = oneshot::channel();
-        let request = self.inner.shared.driver.send(Input::OpenBulk { peer: holder, reply });
-        request.await.map_err(|_| "the node has ended")?;
-        match tokio::time::timeout(TALK_TIMEOUT, opened).await {
-            Ok(Ok(Ok(stream))) => Ok((stream, session.remote)),
-            Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err("disconnected".into()),
-            Err(_) => Err("no answer".into()),
-        }
+        self.inner.shared.open_stream(holder, streams::BULK).await
     }
 
     /// Takes the frames in on a blocking thread. What came before an error stays in `partial`.

@@ -10,13 +10,17 @@
 //! | `tickets` | what was promised to whom, for how long |
 //! | `serve` | the holder's side |
 //! | `fetch` | the requester's side: holders in turn, resuming, one transfer a blob |
+//! | `streams` | streams to other nodes' pools, on the same way |
+//! | `sealed` | sealed frames as a duplex stream |
 //! | `blocking` | a swarm's stream as a blocking reader and writer |
 
 mod blocking;
 mod fetch;
 pub(super) mod offer;
 pub(super) mod seal;
+pub(super) mod sealed;
 pub(super) mod serve;
+pub(super) mod streams;
 mod tickets;
 
 pub use fetch::Fetcher;

@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 
 /// Measured best among 64 KiB to 1 MiB.
 pub const FRAME_BYTES: usize = 256 << 10;
-const HEADER_BYTES: usize = 4;
-const TAG_BYTES: usize = 16;
-const FINAL: u32 = 1 << 31;
+pub(super) const HEADER_BYTES: usize = 4;
+pub(super) const TAG_BYTES: usize = 16;
+pub(super) const FINAL: u32 = 1 << 31;
 
 /// Reads `bytes` of `source` and writes them as frames. The last one, which may be empty, says so.
 pub fn send(source: &mut impl Read, bytes: u64, key: &[u8; 32], out: &mut impl Write) -> io::Result<()> {
@@ -60,19 +60,19 @@ pub fn receive(
     }
 }
 
-struct Cipher {
+pub(super) struct Cipher {
     key: LessSafeKey,
     counter: u64,
 }
 
 impl Cipher {
-    fn new(key: &[u8; 32]) -> Self {
+    pub fn new(key: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 keys have 32 bytes");
         Self { key: LessSafeKey::new(key), counter: 0 }
     }
 
     /// Seals `length` bytes after the header in place; returns where the frame ends.
-    fn seal(&mut self, frame: &mut [u8], length: usize, last: bool) -> io::Result<usize> {
+    pub fn seal(&mut self, frame: &mut [u8], length: usize, last: bool) -> io::Result<usize> {
         let header = (length as u32 | if last { FINAL } else { 0 }).to_le_bytes();
         frame[..HEADER_BYTES].copy_from_slice(&header);
         let body = &mut frame[HEADER_BYTES..HEADER_BYTES + length];
@@ -84,7 +84,7 @@ impl Cipher {
         Ok(end)
     }
 
-    fn open<'a>(&mut self, header: [u8; HEADER_BYTES], body: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    pub fn open<'a>(&mut self, header: [u8; HEADER_BYTES], body: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let nonce = self.nonce();
         let plain = self.key.open_in_place(nonce, Aad::from(header), body);
         plain.map(|plain| &*plain).map_err(|_| bad("a frame that was changed on its way"))
@@ -99,7 +99,7 @@ impl Cipher {
     }
 }
 
-fn bad(problem: &str) -> io::Error {
+pub(super) fn bad(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 

@@ -4,14 +4,17 @@ use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, OVER_THE_SWARM, Offer, TICKET_BYTES, Want},
     seal,
-    tickets::{Tickets, Transfer},
+    sealed::Keys,
+    streams,
+    tickets::{Promise, Tickets, Transfer},
 };
 use crate::{
     net::{
         config::NetError,
         secret::{expand, fill_random},
     },
-    ports::Blobs,
+    ports::{Blobs, Duplex, PoolHost},
+    types::{NodeId, PoolToken},
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
@@ -47,6 +50,7 @@ pub struct Server {
 
 struct Inner {
     blobs: Arc<dyn Blobs>,
+    pools: Arc<dyn PoolHost>,
     /// The cluster's key, mixed into every transfer's.
     key: Zeroizing<[u8; 32]>,
     port: u16,
@@ -59,6 +63,7 @@ impl Server {
     /// Opens the port for direct transfers (0: a free one) and serves it until `stopped`.
     pub async fn start(
         blobs: Arc<dyn Blobs>,
+        pools: Arc<dyn PoolHost>,
         key: Zeroizing<[u8; 32]>,
         port: u16,
         stopped: CancellationToken,
@@ -67,6 +72,7 @@ impl Server {
         let port = listener.local_addr().map_err(|source| NetError::Listen { port, source })?.port();
         let inner = Inner {
             blobs,
+            pools,
             key,
             port,
             tickets: Tickets::default(),
@@ -107,19 +113,23 @@ impl Server {
             tokio::spawn(async move {
                 let redeemed = server.redeem(stream).await;
                 drop(permit);
-                if let Some((stream, transfer)) = redeemed {
-                    server.send_directly(stream, transfer).await;
+                match redeemed {
+                    Some((stream, Promise::Blob(transfer))) => server.send_directly(stream, transfer).await,
+                    Some((stream, Promise::Stream { from, pool, keys })) => {
+                        server.attach(from, pool, streams::accept(stream, &keys).await).await;
+                    }
+                    None => {}
                 }
             });
         }
     }
 
     /// Without a good ticket the connection is closed without a word.
-    async fn redeem(&self, mut stream: TcpStream) -> Option<(TcpStream, Transfer)> {
+    async fn redeem(&self, mut stream: TcpStream) -> Option<(TcpStream, Promise)> {
         let mut ticket = [0; TICKET_BYTES];
         tokio::time::timeout(TICKET_TIMEOUT, stream.read_exact(&mut ticket)).await.ok()?.ok()?;
-        let transfer = self.inner.tickets.redeem(&ticket, Instant::now())?;
-        Some((stream, transfer))
+        let promise = self.inner.tickets.redeem(&ticket, Instant::now())?;
+        Some((stream, promise))
     }
 
     async fn send_directly(&self, stream: TcpStream, transfer: Transfer) {
@@ -146,10 +156,62 @@ impl Server {
         let mut choice = [0; 1];
         let asked = stream.read(&mut choice).await;
         let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
-        let (Ok(1), [OVER_THE_SWARM], Some(transfer)) = (asked, choice, unused) else { return Ok(()) };
+        let (Ok(1), [OVER_THE_SWARM], Some(Promise::Blob(transfer))) = (asked, choice, unused) else { return Ok(()) };
         let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
         let runtime = Handle::current();
         spawn_blocking(move || send(&transfer, &mut Blocking::new(stream, runtime))).await.map_err(io::Error::other)?
+    }
+
+    /// Answers a peer that opened a stream for a pool.
+    pub fn serve_stream(&self, from: NodeId, stream: Stream) {
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
+        let server = self.clone();
+        tokio::spawn(async move {
+            let talked = server.talk_of_stream(from, stream).await;
+            drop(permit);
+            match talked {
+                Ok(Some((pool, stream, keys))) => {
+                    server.attach(from, pool, streams::accept_over_the_swarm(stream, &keys).await).await;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!("a stream from node {} did not come about: {error}", from.short()),
+            }
+        });
+    }
+
+    /// Offers a ticket. Gives the stream itself back if the peer wants to go on over it.
+    async fn talk_of_stream(&self, from: NodeId, mut stream: Stream) -> io::Result<Option<(PoolToken, Stream, Keys)>> {
+        let pool = streams::read_pool(&mut stream).await?;
+        let mut offer = Offer { size: 0, ticket: Tickets::draw(), key: [0; 32], port: self.inner.port };
+        fill_random(&mut offer.key);
+        let (back, out) = streams::keys(&self.inner.key, &offer);
+        let promise = Promise::Stream { from, pool, keys: Keys { out, back } };
+        let issued = self.inner.tickets.issue(offer.ticket, promise, Instant::now());
+        let answer = if issued { Answer::Offer(offer) } else { Answer::Busy };
+        timed(async {
+            stream.write_all(&answer.encode()).await?;
+            stream.flush().await
+        })
+        .await?;
+        // The peer closes the stream once it is connected directly.
+        let mut choice = [0; 1];
+        let asked = stream.read(&mut choice).await;
+        let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
+        match (asked, choice, unused) {
+            (Ok(1), [OVER_THE_SWARM], Some(Promise::Stream { pool, keys, .. })) => Ok(Some((pool, stream, keys))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Hands a worker's stream to its pool.
+    async fn attach(&self, from: NodeId, pool: PoolToken, stream: io::Result<Box<dyn Duplex>>) {
+        let attached = match stream {
+            Ok(stream) => self.inner.pools.attach(from, pool, stream).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = attached {
+            tracing::debug!("a worker's stream from node {} has ended: {error}", from.short());
+        }
     }
 
     async fn answer(&self, want: Want) -> io::Result<Answer> {
@@ -165,7 +227,7 @@ impl Server {
         let ticket = Tickets::draw();
         let key = Zeroizing::new(transfer_key(&self.inner.key, &fresh, &ticket));
         let transfer = Transfer { path, offset: want.offset, size, key };
-        if !self.inner.tickets.issue(ticket, transfer, Instant::now()) {
+        if !self.inner.tickets.issue(ticket, Promise::Blob(transfer), Instant::now()) {
             return Ok(Answer::Busy);
         }
         Ok(Answer::Offer(Offer { size, ticket, key: fresh, port: self.inner.port }))

@@ -1,7 +1,10 @@
-//! Transfers that were offered and not yet begun. A ticket works once, for a short time, and there are only so many.
+//! Transfers and streams that were offered and not yet begun. A ticket works once, for a short time, and there are only so many.
 
-use super::offer::TICKET_BYTES;
-use crate::net::secret::fill_random;
+use super::{offer::TICKET_BYTES, sealed::Keys};
+use crate::{
+    net::secret::fill_random,
+    types::{NodeId, PoolToken},
+};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -14,6 +17,16 @@ pub const TTL: Duration = Duration::from_secs(30);
 pub const MAX_TICKETS: usize = 256;
 
 /// What a ticket stands for.
+pub enum Promise {
+    Blob(Transfer),
+    /// A stream from that node to a pool of this one.
+    Stream {
+        from: NodeId,
+        pool: PoolToken,
+        keys: Keys,
+    },
+}
+
 #[derive(Debug)]
 pub struct Transfer {
     pub path: PathBuf,
@@ -24,7 +37,7 @@ pub struct Transfer {
 
 #[derive(Default)]
 pub struct Tickets {
-    open: Mutex<HashMap<[u8; TICKET_BYTES], (Instant, Transfer)>>,
+    open: Mutex<HashMap<[u8; TICKET_BYTES], (Instant, Promise)>>,
 }
 
 impl Tickets {
@@ -36,23 +49,23 @@ impl Tickets {
     }
 
     /// False if there are too many.
-    pub fn issue(&self, ticket: [u8; TICKET_BYTES], transfer: Transfer, now: Instant) -> bool {
+    pub fn issue(&self, ticket: [u8; TICKET_BYTES], promise: Promise, now: Instant) -> bool {
         let mut open = self.lock();
         open.retain(|_, (issued, _)| now.duration_since(*issued) < TTL);
         if open.len() >= MAX_TICKETS {
             return false;
         }
-        open.insert(ticket, (now, transfer));
+        open.insert(ticket, (now, promise));
         true
     }
 
-    /// The transfer, the first time and in time.
-    pub fn redeem(&self, ticket: &[u8; TICKET_BYTES], now: Instant) -> Option<Transfer> {
-        let (issued, transfer) = self.lock().remove(ticket)?;
-        (now.duration_since(issued) < TTL).then_some(transfer)
+    /// What it stands for, the first time and in time.
+    pub fn redeem(&self, ticket: &[u8; TICKET_BYTES], now: Instant) -> Option<Promise> {
+        let (issued, promise) = self.lock().remove(ticket)?;
+        (now.duration_since(issued) < TTL).then_some(promise)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; TICKET_BYTES], (Instant, Transfer)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; TICKET_BYTES], (Instant, Promise)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,8 +74,8 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    fn transfer() -> Transfer {
-        Transfer { path: "/x".into(), offset: 0, size: 1, key: Zeroizing::new([0; 32]) }
+    fn transfer() -> Promise {
+        Promise::Blob(Transfer { path: "/x".into(), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{
 };
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, PeerId, Stream, Swarm, identify, kad, mdns,
+    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, identify, kad, mdns,
     swarm::{
         ConnectionId, DialError, ListenError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
@@ -37,7 +37,7 @@ const HEAD_START: Duration = Duration::from_millis(60);
 const VERSION_BAN: Duration = Duration::from_secs(60);
 /// How long the sessions may take to write their last messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Streams for blobs that are being opened.
+/// Streams that are being opened.
 const MAX_OPENING: usize = 256;
 
 pub struct Driver {
@@ -129,7 +129,7 @@ impl Driver {
             }
             Input::SessionEnded(ended) => self.on_session_ended(ended),
             Input::Pong { peer } => self.on_pong(peer),
-            Input::OpenBulk { peer, reply } => self.open_bulk(peer, reply),
+            Input::OpenStream { peer, protocol, reply } => self.open_stream(peer, protocol, reply),
             Input::Close { .. } => unreachable!("the loop takes it"),
         }
     }
@@ -164,6 +164,11 @@ impl Driver {
         match event {
             streams::Event::Inbound { peer, connection, protocol, stream } if protocol == streams::CONTROL => {
                 self.on_control_stream(peer, connection, stream);
+            }
+            streams::Event::Inbound { peer, protocol, stream, .. } if protocol == streams::STREAM => {
+                if let Some(from) = identity::node_id(&peer) {
+                    self.bulk.serve_stream(from, stream);
+                }
             }
             streams::Event::Inbound { stream, .. } => self.bulk.serve(stream),
             streams::Event::Opened { peer, connection, ticket, result } => match self.opening.remove(&ticket) {
@@ -340,7 +345,7 @@ impl Driver {
         self.book.ban(peer, Instant::now() + VERSION_BAN);
     }
 
-    fn open_bulk(&mut self, peer: NodeId, reply: oneshot::Sender<Result<Stream, String>>) {
+    fn open_stream(&mut self, peer: NodeId, protocol: StreamProtocol, reply: oneshot::Sender<Result<Stream, String>>) {
         self.opening.retain(|_, reply| !reply.is_closed());
         let handle = self.shared.session(peer);
         let (Some(id), Some(handle)) = (identity::peer_id(peer), handle) else {
@@ -353,7 +358,7 @@ impl Driver {
         }
         let ticket = self.next_ticket();
         self.opening.insert(ticket, reply);
-        self.swarm.behaviour_mut().streams.open(id, handle.connection, streams::BULK, ticket);
+        self.swarm.behaviour_mut().streams.open(id, handle.connection, protocol, ticket);
     }
 
     /// Zero is the control stream's.

@@ -11,7 +11,7 @@ use crate::{
     ports::{DiscoveryWay, Event, NetEvent, NetReport},
     types::NodeId,
 };
-use libp2p::{Stream, swarm::ConnectionId};
+use libp2p::{Stream, StreamProtocol, swarm::ConnectionId};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 const MAX_OTHER_VERSIONS: usize = 64;
 /// Found peers that the report lists for each way.
 const MAX_FOUND: usize = 1024;
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A node with another secret counts for this long.
 pub const FOREIGN_TTL: Duration = Duration::from_secs(30);
@@ -61,9 +62,10 @@ pub enum Input {
     Pong {
         peer: NodeId,
     },
-    /// A stream for a blob on the connection that the control channel uses.
-    OpenBulk {
+    /// A stream on the connection that the control channel uses.
+    OpenStream {
         peer: NodeId,
+        protocol: StreamProtocol,
         reply: oneshot::Sender<Result<Stream, String>>,
     },
     Close {
@@ -130,6 +132,20 @@ impl Shared {
 
     pub fn session(&self, peer: NodeId) -> Option<Arc<Handle>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned()
+    }
+
+    /// Opens a stream to a connected peer. Gives the address at which it is connected, too.
+    pub async fn open_stream(&self, peer: NodeId, protocol: StreamProtocol) -> Result<(Stream, IpAddr), String> {
+        let session = self.session(peer).ok_or("not connected")?;
+        let (reply, opened) = oneshot::channel();
+        let request = self.driver.send(Input::OpenStream { peer, protocol, reply });
+        request.await.map_err(|_| "the node has ended")?;
+        match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
+            Ok(Ok(Ok(stream))) => Ok((stream, session.remote)),
+            Ok(Ok(Err(error))) => Err(error),
+            Ok(Err(_)) => Err("disconnected".into()),
+            Err(_) => Err("no answer".into()),
+        }
     }
 
     pub fn sessions(&self) -> Vec<(NodeId, Arc<Handle>)> {

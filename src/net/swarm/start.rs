@@ -9,15 +9,15 @@ use super::{
 };
 use crate::{
     net::{
-        bulk::{Fetcher, Server},
+        bulk::{Fetcher, Server, streams},
         config::{NetConfig, NetError},
         discovery::{self, Remembered},
         identity::Identity,
         interfaces::Interfaces,
         secret::Keys,
     },
-    ports::{BlobFetcher, Blobs, Event, NetReport, Network, SWITCHED_OFF},
-    types::{BlobHash, Message, NodeId},
+    ports::{BlobFetcher, Blobs, Duplex, Event, NetReport, Network, PoolHost, SWITCHED_OFF, Streams},
+    types::{BlobHash, Message, NodeId, PoolToken},
     wire,
 };
 use futures::{
@@ -26,11 +26,13 @@ use futures::{
 };
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
 use std::{
+    io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
 
 /// Inputs waiting for the driver. Tasks wait when it is full; the node's own requests, which it repeats, are dropped.
 const DRIVER_QUEUE: usize = 4096;
@@ -45,6 +47,8 @@ pub struct Net {
 struct Inner {
     shared: Arc<Shared>,
     fetcher: Fetcher,
+    /// Mixed into every stream's keys.
+    key: Zeroizing<[u8; 32]>,
 }
 
 /// Opens the swarm and begins to look for peers by every way at once. On return it listens.
@@ -53,6 +57,7 @@ pub async fn start(
     identity: Identity,
     keys: Keys,
     blobs: Arc<dyn Blobs>,
+    pools: Arc<dyn PoolHost>,
     events: mpsc::Sender<Event>,
 ) -> Result<Net, NetError> {
     let interfaces = Interfaces::read(&config.interfaces)?;
@@ -67,13 +72,14 @@ pub async fn start(
     shared.set_interfaces(interfaces);
     shared.state().set_problem("mdns", mdns_problem);
     shared.state().set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
-    let server = Server::start(blobs.clone(), keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
+    let server =
+        Server::start(blobs.clone(), pools, keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     tokio::spawn(Driver::new(swarm, shared.clone(), server, remembered).run(inputs));
     discovery::start(shared.clone(), &config, &keys.beacon);
     discovery::start_targets(&shared, &config.peers);
-    let fetcher = Fetcher::new(shared.clone(), blobs, keys.bulk);
-    Ok(Net { inner: Arc::new(Inner { shared, fetcher }) })
+    let fetcher = Fetcher::new(shared.clone(), blobs, keys.bulk.clone());
+    Ok(Net { inner: Arc::new(Inner { shared, fetcher, key: keys.bulk }) })
 }
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
@@ -148,6 +154,13 @@ impl Network for Net {
 impl BlobFetcher for Net {
     fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
         self.inner.fetcher.clone().fetch(hash, holders).boxed()
+    }
+}
+
+impl Streams for Net {
+    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
+        let inner = self.inner.clone();
+        async move { streams::open(&inner.shared, &inner.key, to, pool).await }.boxed()
     }
 }
 

@@ -24,6 +24,7 @@ use std::{
 
 pub const CONTROL: StreamProtocol = StreamProtocol::new("/nodectl/control");
 pub const BULK: StreamProtocol = StreamProtocol::new("/nodectl/bulk/1");
+pub const STREAM: StreamProtocol = StreamProtocol::new("/nodectl/stream/1");
 
 /// A stream that a peer opened, or the outcome of one that was asked for under `ticket`.
 #[derive(Debug)]
@@ -117,7 +118,7 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = u64;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Plain, ()> {
-        SubstreamProtocol::new(Plain(vec![CONTROL, BULK]), ())
+        SubstreamProtocol::new(Plain(vec![CONTROL, BULK, STREAM]), ())
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<HandlerEvent> {

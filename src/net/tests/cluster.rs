@@ -1,6 +1,6 @@
 //! Nodes for tests: a swarm, what it reported, and waiting for what it should report.
 
-use super::blobs::Directory;
+use super::{blobs::Directory, streams::EchoPools};
 use crate::{
     net::{Identity, Keys, Net, NetConfig, Secret, start},
     ports::{Event, NetEvent, NetReport, Network},
@@ -60,7 +60,7 @@ impl Node {
         let blobs = Arc::new(Directory(directory.path().to_path_buf()));
         let (sender, events) = mpsc::channel(64);
         let id = identity.node_id();
-        let net = start(config, identity, keys, blobs.clone(), sender).await.unwrap();
+        let net = start(config, identity, keys, blobs.clone(), Arc::new(EchoPools), sender).await.unwrap();
         Self { id, net, events, blobs, directory }
     }
 

@@ -1,12 +1,16 @@
 //! How nodes find each other, and who is kept out.
 
 use super::cluster::{Node, config, free_udp_port, keys, other_keys, pair};
+use super::streams::EchoPools;
 use crate::{
     net::{Identity, NetConfig},
     ports::{DiscoveryWay, NetReport, Network},
     types::limits,
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_find_each_other_by_beacon_alone() {
@@ -108,7 +112,8 @@ async fn a_taken_port_and_a_missing_interface_are_clear_errors() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = std::sync::Arc::new(super::blobs::Directory(directory.path().to_path_buf()));
         let (events, _received) = tokio::sync::mpsc::channel(1);
-        let started = crate::net::start(config, Identity::ephemeral(), keys(), blobs, events).await;
+        let started =
+            crate::net::start(config, Identity::ephemeral(), keys(), blobs, Arc::new(EchoPools), events).await;
         started.err().expect("it started").to_string()
     };
     let error = attempt(NetConfig { listen_port: port, ..config() }).await;

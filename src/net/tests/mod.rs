@@ -6,3 +6,4 @@ mod cluster;
 mod discovery;
 mod rogue;
 mod sessions;
+mod streams;

@@ -23,7 +23,7 @@ pub struct Rogue {
     pub id: NodeId,
     pub identity: Identity,
     control: Stream,
-    /// Streams for blobs that the node opened.
+    /// Streams for blobs and pools that the node opened.
     pub bulk: mpsc::Receiver<Stream>,
     open: mpsc::Sender<oneshot::Sender<Stream>>,
 }
@@ -83,7 +83,7 @@ async fn run(
         tokio::select! {
             event = swarm.select_next_some() => match event {
                 SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Inbound { protocol, stream, .. }))
-                    if protocol == BULK =>
+                    if protocol != CONTROL =>
                 {
                     let _ = bulk.send(stream).await;
                 }

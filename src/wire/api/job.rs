@@ -23,6 +23,9 @@ pub struct JobLine {
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
     pub stopped: u32,
+    /// Of a pool: how many of its workers run. Its tasks are processes of workers; `done` and `failed` say little then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
     pub submitter: String,
     pub submitted_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,6 +216,7 @@ impl From<&JobHead> for JobLine {
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,
+            workers: head.workers,
             submitter: head.submitter.to_string(),
             submitted_ms: head.submitted_ms,
             ended_ms: (head.ended_ms > 0).then_some(head.ended_ms),

@@ -1,14 +1,19 @@
 //! Pools of Python workers, as their clients open them over the frames of `wire::frames`.
 
-use super::ResourcesRequest;
+use super::{ResourcesRequest, submit};
+use crate::types::{
+    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec, WorkerRole,
+};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
+use submit::BadJob;
+use utoipa::ToSchema;
 
 /// The protocol that a client asks to upgrade to: `POST /v1/pools` with `Upgrade: nodectl-pool/1`.
 pub const UPGRADE: &str = "nodectl-pool/1";
 
 /// A pool to open. What is missing has its default.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPool {
     /// The job's name in listings.
@@ -41,6 +46,56 @@ pub struct OpenPool {
     /// The job of a pool of this client whose node was lost: it is cancelled.
     #[serde(default)]
     pub replaces: Option<String>,
+}
+
+/// The most workers of a pool.
+pub const MAX_WORKERS: u32 = 1024;
+/// Between SIGTERM and SIGKILL of a worker.
+const GRACE_MS: u64 = 2_000;
+
+impl OpenPool {
+    /// The job whose tasks are the pool's workers, served by `host` under `token`. How often they fail is for the host to judge.
+    pub fn into_spec(self, host: NodeId, token: PoolToken, submitted_ms: u64) -> Result<JobSpec, BadJob> {
+        let workers = self.max_workers.unwrap_or(MAX_WORKERS);
+        if !(1..=MAX_WORKERS).contains(&workers) {
+            return Err(submit::bad("max_workers", format!("`{workers}` is not between 1 and {MAX_WORKERS}")));
+        }
+        let worker = PythonWorker { python: self.python, role: WorkerRole::Pool { host, token } };
+        let work = WorkSpec {
+            name: self.name,
+            command: Vec::new(),
+            worker: Some(worker),
+            env: self.env.into_iter().collect(),
+            resources: self.resources.map_or(Ok(Resources::default()), ResourcesRequest::into_resources)?,
+            priority: self.priority,
+            timeout_ms: None,
+            grace_ms: GRACE_MS,
+            inputs: self.inputs.map(|hash| submit::parse::<BlobHash>("inputs", &hash)).transpose()?,
+            after: Vec::new(),
+            outputs: Vec::new(),
+            output_limit_bytes: submit::default_output_limit(),
+            log_limit_bytes: submit::default_log_limit(),
+            sweep: None,
+        };
+        Ok(JobSpec {
+            work: Arc::new(work),
+            params: ParamSpace::Single,
+            repeat: workers,
+            retries: u32::MAX,
+            min_nodes: 0,
+            place: self.place,
+            speculate: false,
+            wait_for_nodes: false,
+            submitter: host,
+            submitted_ms,
+            extends: None,
+        })
+    }
+
+    /// The job that it replaces.
+    pub fn replaced(&self) -> Result<Option<JobId>, BadJob> {
+        self.replaces.as_ref().map(|job| submit::parse("replaces", job)).transpose()
+    }
 }
 
 /// The pool is open; workers come as there is room.

@@ -147,7 +147,7 @@ impl AfterRequest {
 }
 
 impl ResourcesRequest {
-    fn into_resources(self) -> Result<Resources, BadJob> {
+    pub(super) fn into_resources(self) -> Result<Resources, BadJob> {
         let named = self.named.into_iter().map(|(name, amount)| {
             let milli = milli(&format!("resources.named.{name}"), amount)?;
             Ok((name, milli))
@@ -214,11 +214,14 @@ fn milli(field: &str, amount: f64) -> Result<u32, BadJob> {
     }
 }
 
-fn parse<T: std::str::FromStr<Err = crate::types::ids::BadId>>(field: &str, text: &str) -> Result<T, BadJob> {
+pub(super) fn parse<T: std::str::FromStr<Err = crate::types::ids::BadId>>(
+    field: &str,
+    text: &str,
+) -> Result<T, BadJob> {
     text.parse().map_err(|error: crate::types::ids::BadId| bad(field, error.to_string()))
 }
 
-fn bad(field: impl Into<String>, problem: impl Into<String>) -> BadJob {
+pub(super) fn bad(field: impl Into<String>, problem: impl Into<String>) -> BadJob {
     BadJob::Field { field: field.into(), problem: problem.into() }
 }
 
@@ -242,10 +245,10 @@ fn default_grace_ms() -> u64 {
     5_000
 }
 
-fn default_output_limit() -> u64 {
+pub(super) fn default_output_limit() -> u64 {
     4 << 30
 }
 
-fn default_log_limit() -> u64 {
+pub(super) fn default_log_limit() -> u64 {
     64 << 20
 }

@@ -26,6 +26,7 @@ pub fn messages() -> Vec<Message> {
     all.extend(answers().into_iter().map(|answer| Message::Answer { id: 5, answer: Ok(answer) }));
     all.extend(query_errors().into_iter().map(|error| Message::Answer { id: 5, answer: Err(error) }));
     all.push(Message::Leaving);
+    all.push(Message::Release { pool: [8; 16], must: true });
     all
 }
 
@@ -264,6 +265,7 @@ fn head() -> JobHead {
         done: 4,
         failed: 1,
         stopped: 2,
+        workers: Some(3),
         ended_ms: 0,
     }
 }

@@ -1,0 +1,424 @@
+//! One pool: which worker gets which task, and what happens when one dies. Pure, and apart from the node's `State`: a pool's
+//! tasks are its client's, short, and in no journal. `pool/` carries out what is decided here.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | the pool's state: tasks, workers, updates; dealing tasks out |
+//! | `pace` | how many tasks a worker may have waiting |
+//!
+//! Invariants: a task is in one place, waiting or with one worker, until it is answered, lost or cancelled. A worker gets every
+//! update once and in order, those before a task's arrival before that task. No task waits while a worker has nothing to do.
+
+mod pace;
+#[cfg(test)]
+mod tests;
+
+use crate::types::{NodeId, Time};
+use pace::Pace;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+/// Names a worker within its pool.
+pub type WorkerKey = u64;
+
+/// Bytes of arguments ahead of which a worker is sent no more.
+const AHEAD_BYTES: usize = 1 << 20;
+/// What a task occupies beside its arguments, roughly.
+const TASK_BYTES: usize = 128;
+/// Workers that ended before they were ready, none ever having been, that end the pool.
+const FAILED_STARTS: u32 = 3;
+/// A pool without tasks for this long needs no workers if others do.
+const IDLE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How often a task that ended its worker is tried again.
+    pub retries: u32,
+    /// A task that runs longer ends its worker.
+    pub timeout: Option<Duration>,
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect<P> {
+    /// Send the worker a task with its arguments.
+    Run { worker: WorkerKey, task: u64, arguments: P },
+    /// Ask the client for a task's arguments and pass them on to the worker.
+    Pull { worker: WorkerKey, task: u64 },
+    /// Send the worker every update up to this one that it has not got: from the last snapshot on if it has got none.
+    Feed { worker: WorkerKey, through: u64 },
+    /// The worker is to finish what it was sent and end.
+    Exit { worker: WorkerKey },
+    /// The worker's stream is to be closed.
+    Kill { worker: WorkerKey },
+    /// Tell the client that the task ended its workers too often.
+    Lost { task: u64, why: String },
+    /// The pool cannot work: why.
+    Fail { why: String },
+}
+
+/// What becomes of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Forward,
+    /// The task was cancelled.
+    Discard,
+    /// The worker was not asked that.
+    Unasked,
+}
+
+#[derive(Debug)]
+struct Task<P> {
+    id: u64,
+    /// None if they are the client's until a worker is there for them.
+    arguments: Option<P>,
+    bytes: usize,
+    deaths: u32,
+    /// Where it ended a worker last: it is tried elsewhere first.
+    avoid: Option<NodeId>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Starting,
+    Ready,
+    /// Told to end.
+    Leaving,
+}
+
+#[derive(Debug)]
+struct Worker<P> {
+    node: NodeId,
+    stage: Stage,
+    /// In the order sent; it works on the first.
+    sent: VecDeque<Task<P>>,
+    sent_bytes: usize,
+    /// When the first of `sent` became that.
+    since: Time,
+    answered: usize,
+    timed_out: bool,
+}
+
+/// `P` are arguments, opaque; clones are cheap.
+#[derive(Debug)]
+pub struct Pool<P> {
+    config: Config,
+    waiting: VecDeque<Task<P>>,
+    workers: BTreeMap<WorkerKey, Worker<P>>,
+    /// Ready workers with nothing to do.
+    idle: BTreeSet<WorkerKey>,
+    /// Tasks that nobody wants any more, until they are met.
+    cancelled: BTreeSet<u64>,
+    /// Unanswered tasks, and the memory that they occupy.
+    open: usize,
+    open_bytes: usize,
+    idle_since: Option<Time>,
+    updates: u64,
+    pace: Pace,
+    ever_ready: bool,
+    failed_starts: u32,
+    effects: Vec<Effect<P>>,
+}
+
+impl<P: Clone> Pool<P> {
+    pub fn new(config: Config, now: Time) -> Self {
+        Self {
+            config,
+            waiting: VecDeque::new(),
+            workers: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            open: 0,
+            open_bytes: 0,
+            idle_since: Some(now),
+            updates: 0,
+            pace: Pace::default(),
+            ever_ready: false,
+            failed_starts: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// A task of the client's. Without arguments they are pulled when a worker is there for them.
+    pub fn submit(&mut self, id: u64, arguments: Option<P>, bytes: usize) {
+        let bytes = TASK_BYTES + if arguments.is_some() { bytes } else { 0 };
+        self.open += 1;
+        self.open_bytes += bytes;
+        self.idle_since = None;
+        self.waiting.push_back(Task { id, arguments, bytes, deaths: 0, avoid: None });
+    }
+
+    /// Nobody wants the task's result any more.
+    pub fn cancel(&mut self, id: u64) {
+        if self.open == 0 {
+            return;
+        }
+        self.cancelled.insert(id);
+        if self.cancelled.len() > 2 * self.open + 1024 {
+            let with_workers = self.workers.values().flat_map(|worker| &worker.sent);
+            let open: BTreeSet<u64> = self.waiting.iter().chain(with_workers).map(|task| task.id).collect();
+            self.cancelled.retain(|id| open.contains(id));
+        }
+    }
+
+    /// A cancelled task whose arguments were never sent: the worker that was to get them is free again.
+    pub fn withdraw(&mut self, key: WorkerKey, id: u64, now: Time) {
+        let Some(worker) = self.workers.get_mut(&key) else { return };
+        if worker.sent.front().is_some_and(|task| task.id == id) {
+            self.take_first(key, now);
+        }
+    }
+
+    /// The client's update of this number is complete; numbers count from 1. False if it is out of turn.
+    pub fn update(&mut self, number: u64) -> bool {
+        if number != self.updates + 1 {
+            return false;
+        }
+        self.updates = number;
+        for (key, worker) in &self.workers {
+            if worker.stage == Stage::Ready {
+                self.effects.push(Effect::Feed { worker: *key, through: number });
+            }
+        }
+        true
+    }
+
+    /// The last update's number.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// A worker is there, and begins.
+    pub fn join(&mut self, key: WorkerKey, node: NodeId, now: Time) {
+        let worker = Worker {
+            node,
+            stage: Stage::Starting,
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            since: now,
+            answered: 0,
+            timed_out: false,
+        };
+        self.workers.insert(key, worker);
+    }
+
+    /// A worker's `__init__` has returned. False if it cannot have.
+    pub fn ready(&mut self, key: WorkerKey) -> bool {
+        let Some(worker) = self.workers.get_mut(&key) else { return false };
+        match worker.stage {
+            Stage::Ready => return false,
+            Stage::Leaving => return true,
+            Stage::Starting => {}
+        }
+        worker.stage = Stage::Ready;
+        self.ever_ready = true;
+        self.idle.insert(key);
+        if self.updates > 0 {
+            self.effects.push(Effect::Feed { worker: key, through: self.updates });
+        }
+        true
+    }
+
+    /// A worker answers a task: the first of those that it was sent.
+    pub fn answered(&mut self, key: WorkerKey, id: u64, now: Time) -> Answer {
+        let Some(worker) = self.workers.get_mut(&key) else { return Answer::Unasked };
+        if worker.sent.front().is_none_or(|task| task.id != id) {
+            return Answer::Unasked;
+        }
+        worker.answered += 1;
+        self.pace.note(now.since(worker.since));
+        self.take_first(key, now);
+        if self.cancelled.remove(&id) { Answer::Discard } else { Answer::Forward }
+    }
+
+    /// Whether a worker works on that task, and somebody wants its result.
+    pub fn is_answering(&self, key: WorkerKey, id: u64) -> Answer {
+        let first = self.workers.get(&key).and_then(|worker| worker.sent.front());
+        match first {
+            Some(task) if task.id != id => Answer::Unasked,
+            None => Answer::Unasked,
+            Some(_) if self.cancelled.contains(&id) => Answer::Discard,
+            Some(_) => Answer::Forward,
+        }
+    }
+
+    fn take_first(&mut self, key: WorkerKey, now: Time) {
+        let worker = self.workers.get_mut(&key).expect("the caller found it");
+        let task = worker.sent.pop_front().expect("the caller saw it");
+        worker.sent_bytes -= task.bytes;
+        worker.since = now;
+        if worker.sent.is_empty() && worker.stage == Stage::Ready {
+            self.idle.insert(key);
+        }
+        self.close_task(task.bytes, now);
+    }
+
+    fn close_task(&mut self, bytes: usize, now: Time) {
+        self.open -= 1;
+        self.open_bytes -= bytes;
+        if self.open == 0 {
+            self.idle_since = Some(now);
+            self.cancelled.clear();
+        }
+    }
+
+    /// A worker is gone. `error` is what its `__init__` raised, if it told.
+    pub fn died(&mut self, key: WorkerKey, error: Option<&str>, now: Time) {
+        let Some(worker) = self.workers.remove(&key) else { return };
+        self.idle.remove(&key);
+        if worker.stage == Stage::Starting {
+            self.failed_starts += 1;
+            if !self.ever_ready && self.failed_starts == FAILED_STARTS {
+                let why = error.unwrap_or("they ended before they were ready");
+                let why = format!("{FAILED_STARTS} workers could not start, and none could: {why}");
+                self.effects.push(Effect::Fail { why });
+            }
+        }
+        let mut sent = worker.sent.into_iter();
+        let blamed = sent.next();
+        for task in sent.rev() {
+            self.waiting.push_front(task);
+        }
+        if let Some(mut task) = blamed {
+            task.deaths += 1;
+            task.avoid = Some(worker.node);
+            self.retry(task, worker.timed_out, now);
+        }
+    }
+
+    fn retry(&mut self, task: Task<P>, timed_out: bool, now: Time) {
+        if task.deaths <= self.config.retries && !self.cancelled.contains(&task.id) {
+            self.waiting.push_front(task);
+            return;
+        }
+        if !self.cancelled.remove(&task.id) {
+            let how = if timed_out { "ran longer than `timeout` and" } else { "" };
+            let why = format!("the task {how} ended {} workers", task.deaths).replace("  ", " ");
+            self.effects.push(Effect::Lost { task: task.id, why });
+        }
+        self.close_task(task.bytes, now);
+    }
+
+    /// Others need room on a node: one of the pool's workers there ends, the one with the least to do. Unless it `must`, only if the
+    /// pool has had no tasks for a while. False if none was told.
+    pub fn release(&mut self, node: NodeId, must: bool, now: Time) -> bool {
+        let is_idle = self.idle_since.is_some_and(|since| now.since(since) >= IDLE);
+        if !must && !is_idle {
+            return false;
+        }
+        let here = self.workers.iter().filter(|(_, worker)| worker.node == node && worker.stage != Stage::Leaving);
+        let Some((key, _)) = here.min_by_key(|(_, worker)| (worker.stage == Stage::Ready, worker.sent.len())) else {
+            return false;
+        };
+        let key = *key;
+        self.workers.get_mut(&key).expect("just found").stage = Stage::Leaving;
+        self.idle.remove(&key);
+        self.effects.push(Effect::Exit { worker: key });
+        true
+    }
+
+    /// Ends the workers whose task runs too long.
+    pub fn expire(&mut self, now: Time) {
+        let Some(timeout) = self.config.timeout else { return };
+        for (key, worker) in &mut self.workers {
+            if !worker.timed_out && !worker.sent.is_empty() && now.since(worker.since) >= timeout {
+                worker.timed_out = true;
+                self.effects.push(Effect::Kill { worker: *key });
+            }
+        }
+    }
+
+    /// When `expire` is due at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let timeout = self.config.timeout?;
+        let busy = self.workers.values().filter(|worker| !worker.sent.is_empty() && !worker.timed_out);
+        busy.map(|worker| worker.since + timeout).min()
+    }
+
+    /// Deals out what waits and gives everything that is to be done. Called once a turn.
+    pub fn finish_turn(&mut self, now: Time) -> std::vec::Drain<'_, Effect<P>> {
+        self.feed_the_idle(now);
+        self.send_ahead(now);
+        self.effects.drain(..)
+    }
+
+    fn feed_the_idle(&mut self, now: Time) {
+        while !self.idle.is_empty() {
+            let Some(task) = self.next_task(now) else { return };
+            let elsewhere = |key: &&WorkerKey| Some(self.workers[*key].node) != task.avoid;
+            let key = *self.idle.iter().find(elsewhere).or(self.idle.first()).expect("not empty");
+            self.idle.remove(&key);
+            self.send(key, task, now);
+        }
+    }
+
+    /// Short tasks are sent before their turn, so that no worker waits for the way here and back; never more to one worker than
+    /// its share of what is left.
+    fn send_ahead(&mut self, now: Time) {
+        if self.waiting.is_empty() || self.pace.ahead() <= 1 {
+            return;
+        }
+        let ready = self.workers.iter().filter(|(_, worker)| worker.stage == Stage::Ready);
+        let ready: Vec<WorkerKey> = ready.map(|(key, _)| *key).collect();
+        let share = self.open.div_ceil(ready.len().max(1));
+        let limit = self.pace.ahead().min(share);
+        for key in ready {
+            loop {
+                let worker = &self.workers[&key];
+                let has_room = worker.sent.len() < limit.min(1 + worker.answered) && worker.sent_bytes < AHEAD_BYTES;
+                // Arguments that are still the client's go to idle workers only, and nothing may overtake them for ever.
+                let waits_for_pull = worker.sent.back().is_some_and(|task| task.arguments.is_none());
+                if !has_room || waits_for_pull {
+                    break;
+                }
+                match self.next_task(now) {
+                    Some(task) if task.arguments.is_none() => {
+                        self.waiting.push_front(task);
+                        return;
+                    }
+                    Some(task) => self.send(key, task, now),
+                    None => return,
+                }
+            }
+        }
+    }
+
+    /// The first that waits and that somebody wants.
+    fn next_task(&mut self, now: Time) -> Option<Task<P>> {
+        loop {
+            let task = self.waiting.pop_front()?;
+            if self.cancelled.is_empty() || !self.cancelled.remove(&task.id) {
+                return Some(task);
+            }
+            self.close_task(task.bytes, now);
+        }
+    }
+
+    fn send(&mut self, key: WorkerKey, task: Task<P>, now: Time) {
+        let worker = self.workers.get_mut(&key).expect("a ready worker");
+        if worker.sent.is_empty() {
+            worker.since = now;
+        }
+        worker.sent_bytes += task.bytes;
+        self.effects.push(match &task.arguments {
+            Some(arguments) => Effect::Run { worker: key, task: task.id, arguments: arguments.clone() },
+            None => Effect::Pull { worker: key, task: task.id },
+        });
+        worker.sent.push_back(task);
+    }
+
+    /// Bytes of memory that unanswered tasks occupy.
+    pub fn open_bytes(&self) -> usize {
+        self.open_bytes
+    }
+
+    /// (ready workers, nodes with such, workers that start).
+    pub fn count(&self) -> (u32, u32, u32) {
+        let ready = || self.workers.values().filter(|worker| worker.stage == Stage::Ready);
+        let nodes: BTreeSet<NodeId> = ready().map(|worker| worker.node).collect();
+        let starting = self.workers.values().filter(|worker| worker.stage == Stage::Starting).count();
+        (ready().count() as u32, nodes.len() as u32, starting as u32)
+    }
+}

@@ -1,0 +1,346 @@
+//! A pool against workers and clients that do anything in any order.
+
+use super::*;
+use proptest::prelude::*;
+
+const A: NodeId = NodeId([1; 32]);
+const B: NodeId = NodeId([2; 32]);
+
+fn at(millis: u64) -> Time {
+    Time(millis * 1000)
+}
+
+fn pool(retries: u32) -> Pool<()> {
+    Pool::new(Config { retries, timeout: None }, at(0))
+}
+
+fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<Effect<()>> {
+    pool.finish_turn(at(millis)).collect()
+}
+
+fn run(worker: WorkerKey, task: u64) -> Effect<()> {
+    Effect::Run { worker, task, arguments: () }
+}
+
+fn with_workers(pool: &mut Pool<()>, nodes: &[NodeId]) {
+    for (key, node) in nodes.iter().enumerate() {
+        pool.join(key as u64, *node, at(0));
+        assert!(pool.ready(key as u64));
+    }
+}
+
+#[test]
+fn long_tasks_wait_here_and_not_behind_each_other() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A, A]);
+    (1..=5).for_each(|id| pool.submit(id, Some(()), 10));
+    assert_eq!(turn(&mut pool, 0), [run(0, 1), run(1, 2)]);
+    assert_eq!(pool.answered(0, 1, at(1000)), Answer::Forward);
+    assert_eq!(turn(&mut pool, 1000), [run(0, 3)], "one in the place of one");
+}
+
+#[test]
+fn short_tasks_are_sent_ahead_and_shared_evenly() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A, B]);
+    let mut sent = [Vec::new(), Vec::new()];
+    (1..=1000).for_each(|id| pool.submit(id, Some(()), 10));
+    let mut deepest = 0;
+    for _ in 0..2000 {
+        for effect in turn(&mut pool, 0) {
+            let Effect::Run { worker, task, .. } = effect else { panic!("{effect:?}") };
+            sent[worker as usize].push(task);
+        }
+        deepest = deepest.max(sent[0].len());
+        if pool.waiting.is_empty() && sent[0].len().abs_diff(sent[1].len()) > 1 {
+            panic!("the rest is not shared evenly: {} and {}", sent[0].len(), sent[1].len());
+        }
+        for (worker, sent) in sent.iter_mut().enumerate() {
+            if !sent.is_empty() {
+                assert_eq!(pool.answered(worker as u64, sent.remove(0), at(0)), Answer::Forward);
+            }
+        }
+    }
+    assert_eq!((pool.open, pool.open_bytes), (0, 0));
+    assert!(deepest > 50, "{deepest} at once hide no round trips");
+}
+
+#[test]
+fn a_death_is_blamed_on_the_task_that_ran_and_it_is_tried_elsewhere() {
+    let mut pool = pool(1);
+    with_workers(&mut pool, &[A, A, B]);
+    pool.submit(7, Some(()), 1);
+    assert_eq!(turn(&mut pool, 0), [run(0, 7)]);
+    pool.died(0, None, at(1));
+    assert_eq!(turn(&mut pool, 1), [run(2, 7)], "not on the same node again");
+    pool.died(2, None, at(2));
+    assert_eq!(turn(&mut pool, 2), [Effect::Lost { task: 7, why: "the task ended 2 workers".into() }]);
+    assert_eq!((pool.open, pool.open_bytes), (0, 0));
+}
+
+#[test]
+fn what_was_sent_ahead_of_a_death_is_not_blamed() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A]);
+    (1..=20).for_each(|id| pool.submit(id, Some(()), 1));
+    for id in 1..=10 {
+        turn(&mut pool, 0);
+        pool.answered(0, id, at(0));
+    }
+    assert!(turn(&mut pool, 0).len() > 1 || pool.workers[&0].sent.len() > 1, "nothing was sent ahead");
+    pool.died(0, None, at(0));
+    pool.join(1, A, at(0));
+    pool.ready(1);
+    let effects = turn(&mut pool, 0);
+    assert!(matches!(effects[0], Effect::Lost { task: 11, .. }), "{effects:?}");
+    assert_eq!(effects[1], run(1, 12), "in the order submitted");
+}
+
+#[test]
+fn a_pool_whose_workers_cannot_start_ends_with_what_they_said() {
+    let mut pool = pool(0);
+    for key in 0..3 {
+        pool.join(key, A, at(0));
+        pool.died(key, Some("ValueError: no"), at(0));
+    }
+    let why = "3 workers could not start, and none could: ValueError: no".to_string();
+    assert_eq!(turn(&mut pool, 0), [Effect::Fail { why }]);
+}
+
+#[test]
+fn a_task_that_runs_too_long_ends_its_worker() {
+    let config = Config { retries: 0, timeout: Some(Duration::from_secs(1)) };
+    let mut pool = Pool::new(config, at(0));
+    with_workers(&mut pool, &[A]);
+    pool.submit(1, Some(()), 1);
+    turn(&mut pool, 0);
+    assert_eq!(pool.next_deadline(), Some(at(1000)));
+    pool.expire(at(999));
+    assert_eq!(turn(&mut pool, 999), []);
+    pool.expire(at(1000));
+    assert_eq!(turn(&mut pool, 1000), [Effect::Kill { worker: 0 }]);
+    pool.died(0, None, at(1001));
+    let why = "the task ran longer than `timeout` and ended 1 workers".into();
+    assert_eq!(turn(&mut pool, 1001), [Effect::Lost { task: 1, why }]);
+}
+
+#[test]
+fn large_arguments_go_to_idle_workers_only() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A]);
+    (1..=9).for_each(|id| pool.submit(id, Some(()), 1));
+    pool.submit(10, None, 5 << 20);
+    assert!(pool.open_bytes() < 1 << 20, "they wait at the client");
+    for id in 1..=9 {
+        assert!(!turn(&mut pool, 0).contains(&Effect::Pull { worker: 0, task: 10 }));
+        pool.answered(0, id, at(0));
+    }
+    assert_eq!(turn(&mut pool, 0), [Effect::Pull { worker: 0, task: 10 }]);
+    pool.submit(11, Some(()), 1);
+    assert_eq!(turn(&mut pool, 0), [], "nothing is sent behind them");
+}
+
+#[test]
+fn room_is_made_at_once_by_an_idle_pool_and_else_only_on_demand() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A, A, B]);
+    assert!(!pool.release(A, false, at(500)), "its client may be about to send");
+    assert!(pool.release(A, false, at(1000)));
+    assert_eq!(turn(&mut pool, 1000), [Effect::Exit { worker: 0 }]);
+    pool.submit(1, Some(()), 1);
+    assert_eq!(turn(&mut pool, 1000), [run(1, 1)], "the leaving worker gets nothing");
+    assert!(!pool.release(A, false, at(9000)));
+    assert!(pool.release(A, true, at(9000)));
+    assert_eq!(pool.count(), (1, 1, 0));
+    assert_eq!(pool.answered(1, 1, at(9001)), Answer::Forward, "what it was sent it finishes");
+}
+
+#[test]
+fn cancelled_tasks_are_neither_sent_nor_answered() {
+    let mut pool = pool(9);
+    with_workers(&mut pool, &[A]);
+    (1..=3).for_each(|id| pool.submit(id, Some(()), 1));
+    turn(&mut pool, 0);
+    pool.cancel(1);
+    pool.cancel(2);
+    assert_eq!(pool.answered(0, 1, at(5000)), Answer::Discard);
+    assert_eq!(turn(&mut pool, 5000), [run(0, 3)]);
+    pool.cancel(3);
+    pool.died(0, None, at(5000));
+    assert_eq!(turn(&mut pool, 5000), []);
+    assert_eq!((pool.open, pool.open_bytes, pool.cancelled.len()), (0, 0, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { pull: bool },
+    Update,
+    Join { node: bool },
+    Ready(usize),
+    Answer(usize),
+    Die(usize),
+    Release { node: bool, must: bool },
+    Cancel(usize),
+    Pass(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let index = any::<usize>;
+    prop_oneof![
+        8 => (0u8..10).prop_map(|pull| Submit { pull: pull == 0 }),
+        2 => Just(Update),
+        2 => any::<bool>().prop_map(|node| Join { node }),
+        4 => index().prop_map(Ready),
+        12 => index().prop_map(Answer),
+        1 => index().prop_map(Die),
+        1 => (any::<bool>(), any::<bool>()).prop_map(|(node, must)| Release { node, must }),
+        1 => index().prop_map(Cancel),
+        2 => (0u16..2000).prop_map(Pass),
+    ]
+}
+
+/// A worker as its process sees it.
+#[derive(Default)]
+struct Seen {
+    ready: bool,
+    exit: bool,
+    updates: u64,
+    tasks: VecDeque<u64>,
+}
+
+/// What the world knows of the pool.
+struct World {
+    pool: Pool<()>,
+    millis: u64,
+    workers: BTreeMap<WorkerKey, Seen>,
+    joined: u64,
+    submitted: u64,
+    /// How many updates there were when a task was submitted.
+    updates_before: BTreeMap<u64, u64>,
+    ends: BTreeMap<u64, u32>,
+    cancelled: BTreeSet<u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (pool, millis, joined, submitted) = (pool(1), 0, 0, 0);
+        let (workers, updates_before, ends, cancelled) = Default::default();
+        Self { pool, millis, workers, joined, submitted, updates_before, ends, cancelled }
+    }
+
+    fn pick(&self, index: usize, wanted: impl Fn(&Seen) -> bool) -> Option<WorkerKey> {
+        let keys: Vec<_> = self.workers.iter().filter(|(_, seen)| wanted(seen)).map(|(key, _)| *key).collect();
+        (!keys.is_empty()).then(|| keys[index % keys.len()])
+    }
+
+    fn step(&mut self, step: Step) {
+        let now = at(self.millis);
+        match step {
+            Step::Submit { pull } => {
+                self.submitted += 1;
+                self.updates_before.insert(self.submitted, self.pool.updates());
+                self.pool.submit(self.submitted, (!pull).then_some(()), 10);
+            }
+            Step::Update => assert!(self.pool.update(self.pool.updates() + 1)),
+            Step::Join { node } => {
+                self.joined += 1;
+                self.workers.insert(self.joined, Seen::default());
+                self.pool.join(self.joined, if node { A } else { B }, now);
+            }
+            Step::Ready(index) => {
+                if let Some(key) = self.pick(index, |seen| !seen.ready) {
+                    self.workers.get_mut(&key).unwrap().ready = true;
+                    assert!(self.pool.ready(key));
+                }
+            }
+            Step::Answer(index) => {
+                if let Some(key) = self.pick(index, |seen| !seen.tasks.is_empty()) {
+                    let task = self.workers.get_mut(&key).unwrap().tasks.pop_front().unwrap();
+                    match self.pool.answered(key, task, now) {
+                        Answer::Forward => *self.ends.entry(task).or_default() += 1,
+                        Answer::Discard => assert!(self.cancelled.contains(&task)),
+                        Answer::Unasked => panic!("task {task} was sent to {key}"),
+                    }
+                }
+            }
+            Step::Die(index) => {
+                if let Some(key) = self.pick(index, |_| true) {
+                    self.workers.remove(&key);
+                    self.pool.died(key, None, now);
+                }
+            }
+            Step::Release { node, must } => {
+                self.pool.release(if node { A } else { B }, must, now);
+            }
+            Step::Cancel(index) => {
+                if self.submitted > 0 {
+                    let task = index as u64 % self.submitted + 1;
+                    self.cancelled.insert(task);
+                    self.pool.cancel(task);
+                }
+            }
+            Step::Pass(millis) => self.millis += u64::from(millis),
+        }
+        self.finish_turn();
+    }
+
+    fn finish_turn(&mut self) {
+        let effects: Vec<_> = self.pool.finish_turn(at(self.millis)).collect();
+        for effect in effects {
+            match effect {
+                Effect::Run { worker, task, .. } | Effect::Pull { worker, task } => {
+                    let seen = self.workers.get_mut(&worker).expect("a worker that lives");
+                    assert!(seen.ready && !seen.exit, "{worker} takes no tasks");
+                    assert!(self.updates_before[&task] <= seen.updates, "an update before task {task} is missing");
+                    if matches!(effect, Effect::Pull { .. }) {
+                        assert!(seen.tasks.is_empty(), "pulled for a busy worker");
+                    }
+                    seen.tasks.push_back(task);
+                }
+                Effect::Feed { worker, through } => {
+                    let seen = self.workers.get_mut(&worker).expect("a worker that lives");
+                    assert!(seen.updates < through, "nothing new in it");
+                    seen.updates = through;
+                }
+                Effect::Exit { worker } => self.workers.get_mut(&worker).unwrap().exit = true,
+                Effect::Lost { task, .. } => *self.ends.entry(task).or_default() += 1,
+                Effect::Kill { .. } => panic!("there is no timeout"),
+                Effect::Fail { .. } => {}
+            }
+        }
+        let idle = self.workers.values().any(|seen| seen.ready && !seen.exit && seen.tasks.is_empty());
+        assert!(!idle || self.pool.waiting.is_empty(), "a task waits while a worker idles");
+        let memory: usize = self.pool.waiting.iter().map(|task| task.bytes).sum();
+        let sent: usize = self.pool.workers.values().map(|worker| worker.sent_bytes).sum();
+        assert_eq!(self.pool.open_bytes(), memory + sent);
+    }
+
+    /// From here on nothing fails: everything must end.
+    fn heal(&mut self) {
+        self.step(Step::Join { node: true });
+        let zero = 0;
+        while self.workers.values().any(|seen| !seen.ready) {
+            self.step(Step::Ready(zero));
+        }
+        while self.workers.values().any(|seen| !seen.tasks.is_empty()) {
+            self.step(Step::Answer(zero));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_task_ends_once_and_every_update_arrives_in_order(steps in proptest::collection::vec(step(), 0..200)) {
+        let mut world = World::new();
+        steps.into_iter().for_each(|step| world.step(step));
+        world.heal();
+        for task in 1..=world.submitted {
+            let ends = world.ends.get(&task).copied().unwrap_or(0);
+            prop_assert!(ends == 1 || (ends == 0 && world.cancelled.contains(&task)), "task {} ended {} times", task, ends);
+        }
+        prop_assert_eq!((world.pool.open, world.pool.open_bytes), (0, 0));
+    }
+}

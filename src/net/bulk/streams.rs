@@ -1,0 +1,103 @@
+//! Streams to other nodes' pools, on the same way as blobs: asked for over the swarm, then directly over TCP with a ticket that works
+//! once, sealed with a key for each direction; over the swarm where no direct connection is possible.
+
+use super::{
+    offer::{Answer, OVER_THE_SWARM, Offer},
+    sealed::{Keys, Sealed},
+};
+use crate::{
+    net::{
+        secret::expand,
+        swarm::{shared::Shared, streams},
+    },
+    ports::Duplex,
+    types::{NodeId, PoolToken},
+};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::Stream;
+use socket2::{SockRef, TcpKeepalive};
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+use tokio_util::compat::FuturesAsyncReadCompatExt;
+
+const TALK_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A peer whose machine or cable is gone is noticed after about this long.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Opens a stream to a pool of another node.
+pub async fn open(shared: &Shared, key: &[u8; 32], to: NodeId, pool: PoolToken) -> io::Result<Box<dyn Duplex>> {
+    let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
+    let (mut stream, remote) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
+    let asking = async {
+        stream.write_all(&pool).await?;
+        stream.flush().await?;
+        Answer::read(&mut stream).await
+    };
+    let answer = timeout(TALK_TIMEOUT, asking).await.map_err(|_| failed("no answer".into()))?;
+    let offer = match answer.map_err(|error| failed(error.to_string()))? {
+        Answer::Offer(offer) => offer,
+        Answer::Busy => return Err(failed("it has too many connections".into())),
+        Answer::Missing => return Err(failed("it has no such pool".into())),
+    };
+    let (there, back) = keys(key, &offer);
+    let keys = Keys { out: there, back };
+    let address = SocketAddr::new(remote, offer.port);
+    match timeout(CONNECT_TIMEOUT, connect(address, &offer, &keys)).await {
+        Ok(Ok(direct)) => return Ok(Box::new(direct)),
+        Ok(Err(error)) => tracing::debug!("no direct stream to {address} ({error}): over the swarm"),
+        Err(_) => tracing::debug!("no direct stream to {address} (no answer): over the swarm"),
+    }
+    stream.write_all(&[OVER_THE_SWARM]).await?;
+    stream.flush().await?;
+    let mut sealed = Sealed::new(stream.compat(), &keys);
+    timeout(TALK_TIMEOUT, sealed.greeted()).await.map_err(|_| failed("no answer over the swarm".into()))??;
+    Ok(Box::new(sealed))
+}
+
+/// Whoever answers may be an address translator's neighbour: only the peer itself can greet.
+async fn connect(address: SocketAddr, offer: &Offer, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
+    let mut tcp = TcpStream::connect(address).await?;
+    prepare(&tcp)?;
+    tcp.write_all(&offer.ticket).await?;
+    let mut sealed = Sealed::new(tcp, keys);
+    sealed.greeted().await?;
+    Ok(sealed)
+}
+
+/// The accepting end of a direct stream, whose ticket was good.
+pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn Duplex>> {
+    prepare(&tcp)?;
+    let mut sealed = Sealed::new(tcp, keys);
+    sealed.greet().await?;
+    Ok(Box::new(sealed))
+}
+
+/// The accepting end of one over the swarm.
+pub async fn accept_over_the_swarm(stream: Stream, keys: &Keys) -> io::Result<Box<dyn Duplex>> {
+    let mut sealed = Sealed::new(stream.compat(), keys);
+    sealed.greet().await?;
+    Ok(Box::new(sealed))
+}
+
+/// Which pool a stream is for.
+pub async fn read_pool(stream: &mut Stream) -> io::Result<PoolToken> {
+    let mut pool = PoolToken::default();
+    timeout(TALK_TIMEOUT, stream.read_exact(&mut pool)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    Ok(pool)
+}
+
+/// The keys from the opener to the accepting end, and back.
+pub fn keys(cluster: &[u8; 32], offer: &Offer) -> ([u8; 32], [u8; 32]) {
+    let key = |direction: &[u8]| expand(cluster, &offer.key, &[direction, &offer.ticket]);
+    (key(b"stream, opener to host"), key(b"stream, host to opener"))
+}
+
+/// Small frames go at once, and silence ends the connection.
+fn prepare(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let socket = SockRef::from(tcp);
+    let keepalive = TcpKeepalive::new().with_time(SILENCE / 2).with_interval(Duration::from_secs(1)).with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(SILENCE))
+}

@@ -1,0 +1,243 @@
+//! The loop that owns one pool's state: batches of frames in, decisions out. Whoever has something for it waits while it is behind.
+
+use super::{
+    ARGUMENTS_BYTES, Input,
+    outbox::Outbox,
+    pulls::Pulls,
+    reader::{Frame, frames},
+    spool::Spool,
+    updates::Updates,
+    workers::Worker,
+};
+use crate::{
+    logic::pool::{Config, Effect, Pool, WorkerKey},
+    types::Time,
+    wire::{
+        api::PoolStatus,
+        frames::{Kind, PULL},
+    },
+};
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Inputs taken in one turn.
+const TURN: usize = 32;
+/// A client that is not read is written to this often: that shows if it is still there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// Why a pool ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// By its client.
+    Closed,
+    /// This is told to the client.
+    Failed(String),
+    /// The node leaves; the sender is dropped when the pool has ended.
+    Leaving(oneshot::Sender<()>),
+}
+
+/// Whether the client may be read.
+#[derive(Clone, Default)]
+pub(super) enum Gate {
+    #[default]
+    Open,
+    /// Too much of it waits.
+    Shut,
+    /// When this worker has taken what it was sent.
+    Behind(Arc<Outbox>),
+}
+
+pub(super) struct Hub {
+    pub name: String,
+    pub pool: Pool<Bytes>,
+    pub client: Arc<Outbox>,
+    pub workers: BTreeMap<WorkerKey, Worker>,
+    pub init: Arc<Spool>,
+    pub updates: Updates,
+    pub pulls: Pulls,
+    /// Tasks of whose results the client got a beginning that no end follows.
+    pub void: BTreeSet<u64>,
+    /// Workers came, went or became ready.
+    pub changed: bool,
+    /// Kept for their memory.
+    pub effects: Vec<Effect<Bytes>>,
+    pub touched: Vec<WorkerKey>,
+    told: PoolStatus,
+    told_at: Instant,
+    gate: watch::Sender<Gate>,
+    start: Instant,
+}
+
+impl Hub {
+    pub fn new(name: String, config: Config, client: Arc<Outbox>, init: Arc<Spool>, directory: &Path) -> Self {
+        Self {
+            name,
+            pool: Pool::new(config, Time::default()),
+            client,
+            workers: BTreeMap::new(),
+            init,
+            updates: Updates::new(directory),
+            pulls: Pulls::default(),
+            void: BTreeSet::new(),
+            changed: false,
+            effects: Vec::new(),
+            touched: Vec::new(),
+            told: PoolStatus::default(),
+            told_at: Instant::now(),
+            gate: watch::Sender::default(),
+            start: Instant::now(),
+        }
+    }
+
+    pub fn gate(&self) -> watch::Receiver<Gate> {
+        self.gate.subscribe()
+    }
+
+    fn now(&self) -> Time {
+        Time::default() + self.start.elapsed()
+    }
+
+    pub async fn run(mut self, inputs: &mut mpsc::Receiver<Input>) -> (Self, End) {
+        let mut batch = Vec::with_capacity(TURN);
+        loop {
+            let timer = tokio::time::sleep_until(self.next_deadline().into());
+            tokio::select! {
+                biased;
+                received = inputs.recv_many(&mut batch, TURN) => if received == 0 { return (self, End::Closed) },
+                () = timer => {}
+            }
+            if let Err(end) = self.turn(batch.drain(..)).await {
+                return (self, end);
+            }
+        }
+    }
+
+    async fn turn(&mut self, inputs: impl Iterator<Item = Input>) -> Result<(), End> {
+        let now = self.now();
+        for input in inputs {
+            self.take_in(input, now).await?;
+        }
+        self.pool.expire(now);
+        self.finish_turn(now)?;
+        if std::mem::take(&mut self.changed) {
+            self.tell_status(false);
+        }
+        self.set_gate();
+        self.client.flush();
+        Ok(())
+    }
+
+    async fn take_in(&mut self, input: Input, now: Time) -> Result<(), End> {
+        match input {
+            Input::Client(batch) => {
+                let length = batch.len();
+                for frame in frames(batch) {
+                    self.client_frame(frame, length, now).await?;
+                }
+            }
+            Input::ClientGone => return Err(End::Closed),
+            Input::Joined { key, node, outbox } => self.joined(key, node, outbox, now),
+            Input::Worker(key, batch) => self.worker_frames(key, batch, now),
+            Input::WorkerGone(key) => self.worker_gone(key, now),
+            Input::Release { node, must } => {
+                self.pool.release(node, must, now);
+            }
+            Input::Over(why) => return Err(End::Failed(why)),
+            Input::Leave(done) => return Err(End::Leaving(done)),
+        }
+        Ok(())
+    }
+
+    async fn client_frame(&mut self, frame: Frame, batch_bytes: usize, now: Time) -> Result<(), End> {
+        let header = frame.header;
+        let stored =
+            |error| End::Failed(format!("an update cannot be kept: {error}\nhint: make room on the node's disk"));
+        match header.kind {
+            Kind::Run if header.flags & PULL != 0 => {
+                let size = frame.payload().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+                let size = size.ok_or_else(|| nonsense("a RUN with PULL and no size"))?;
+                self.pool.submit(header.id, None, size as usize);
+            }
+            Kind::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => self.pulled(&frame)?,
+            Kind::Run => {
+                let arguments = own(frame.payload(), batch_bytes);
+                let bytes = arguments.len();
+                self.pool.submit(header.id, Some(arguments), bytes);
+            }
+            Kind::Update => {
+                self.updates.update(frame.whole, !header.has_more()).await.map_err(stored)?;
+                if !header.has_more() && !self.pool.update(header.id) {
+                    return Err(nonsense(&format!("update {} after {}", header.id, self.pool.updates())));
+                }
+            }
+            Kind::Snapshot => {
+                if header.id == 0 || header.id != self.pool.updates() {
+                    return Err(nonsense(&format!(
+                        "a snapshot of update {}, the last being {}",
+                        header.id,
+                        self.pool.updates()
+                    )));
+                }
+                self.updates.snapshot(header, frame.whole).await.map_err(stored)?;
+            }
+            Kind::Cancel => match self.pulls.cancel(header.id) {
+                Some(worker) => self.pool.withdraw(worker, header.id, now),
+                None => self.pool.cancel(header.id),
+            },
+            Kind::Close => return Err(End::Closed),
+            kind => return Err(nonsense(&format!("a frame {kind:?}"))),
+        }
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let expiry = self.pool.next_deadline().map(|time| self.start + time.since(Time::default()));
+        let is_read = matches!(&*self.gate.borrow(), Gate::Open);
+        let sign = if is_read { Instant::now() + Duration::from_secs(3600) } else { self.told_at + SIGN_OF_LIFE };
+        expiry.unwrap_or(sign).min(sign)
+    }
+
+    fn set_gate(&mut self) {
+        let gate = match self.pulls.behind() {
+            Some(worker) => Gate::Behind(worker),
+            // The chunks that were asked for stand behind whatever the client wrote before.
+            None if self.pool.open_bytes() > ARGUMENTS_BYTES && self.pulls.is_empty() => Gate::Shut,
+            None => Gate::Open,
+        };
+        let was_open = matches!(&*self.gate.borrow(), Gate::Open);
+        match gate {
+            Gate::Open if was_open => {}
+            Gate::Open => drop(self.gate.send_replace(Gate::Open)),
+            shut => {
+                self.gate.send_replace(shut);
+                self.tell_status(self.told_at.elapsed() >= SIGN_OF_LIFE);
+            }
+        }
+    }
+
+    /// Tells the client who is at its disposal, if that is news or `anyway`.
+    pub fn tell_status(&mut self, anyway: bool) {
+        let (workers, nodes, starting) = self.pool.count();
+        let status = PoolStatus { workers, nodes, starting };
+        if anyway || status != self.told {
+            let json = serde_json::to_vec(&status).expect("plain data always encodes");
+            self.tell_client(Kind::Status, 0, &json);
+            (self.told, self.told_at) = (status, Instant::now());
+        }
+    }
+}
+
+/// A few bytes of a large batch would keep the whole of it.
+fn own(payload: Bytes, batch_bytes: usize) -> Bytes {
+    if payload.len() * 2 >= batch_bytes { payload } else { Bytes::copy_from_slice(&payload) }
+}
+
+fn nonsense(what: &str) -> End {
+    End::Failed(format!("the client sent {what}\nhint: client and node are of different versions, perhaps"))
+}

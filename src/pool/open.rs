@@ -1,0 +1,269 @@
+//! A pool's beginning and end: what its client wants, the job whose tasks are its workers, and what becomes of that job.
+
+use super::{
+    Entry, Input, QUEUE, Shared,
+    hub::{End, Gate, Hub},
+    outbox::Outbox,
+    reader::{Frame, Reader, frames},
+    spool::Spool,
+};
+use crate::{
+    logic::pool::Config,
+    ports::{Duplex, NodeHandle, wall_ms},
+    types::{Answer, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location},
+    wire::{
+        api::{OpenPool, PoolOpened},
+        frames::{Header, Kind},
+    },
+};
+use bytes::Bytes;
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::AsyncRead,
+    sync::{mpsc, oneshot, watch},
+};
+
+/// How long a client may take to say what it wants.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the workers' streams, and the client's, may take to write their last frames.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often the pool's job is looked at before the first worker came, and after.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
+const LATER_LOOK: Duration = Duration::from_secs(2);
+/// Workers that failed before one came, that end the pool.
+const FAILED_STARTS: u32 = 3;
+
+/// What the client asked for, and the rest of its stream.
+struct Opening<R> {
+    open: OpenPool,
+    init: Arc<Spool>,
+    reader: Reader<R>,
+    /// Frames that came behind `INIT`.
+    rest: Vec<Frame>,
+}
+
+/// Serves one client, from its first frame to the end of its pool.
+pub(super) async fn serve(pools: Arc<Shared>, client: Box<dyn Duplex>) {
+    let (source, sink) = tokio::io::split(client);
+    let outbox = Arc::new(Outbox::default());
+    // Whoever waits for the pool to end learns when its client knows.
+    let mut leaving = None;
+    let conversation = async {
+        if let Err(told) = converse(&pools, source, &outbox, &mut leaving).await {
+            tracing::info!("a pool has ended: {told}");
+            outbox.frame(Header::new(Kind::Error, 0, told.len()), &Bytes::from(told));
+        }
+        outbox.finish();
+    };
+    let writing = outbox.write_to(sink);
+    tokio::pin!(conversation, writing);
+    tokio::select! {
+        () = &mut conversation => {}
+        _ = &mut writing => return conversation.await,
+    }
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, writing).await;
+}
+
+/// The error is for the client.
+async fn converse(
+    pools: &Arc<Shared>,
+    source: impl AsyncRead + Send + Unpin,
+    outbox: &Arc<Outbox>,
+    leaving: &mut Option<oneshot::Sender<()>>,
+) -> Result<(), String> {
+    let Some(opening) = open(source, &pools.directory).await? else { return Ok(()) };
+    let Opening { open, init, reader, rest } = opening;
+    if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
+        // It may have ended, or nobody may know it any more.
+        let node = pools.node.clone();
+        tokio::spawn(async move { node.ask(Query::Cancel { job: old }).await });
+    }
+    let config = Config { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
+    let token: PoolToken = rand::random();
+    let name = open.name.clone();
+    // Coordinators compare the two: a pool from before its host's start has no host any more.
+    let now_ms = wall_ms().max(pools.generation);
+    let spec = open.into_spec(pools.me, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
+    let (inputs, mut inbox) = mpsc::channel(QUEUE);
+    let entry = Entry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
+    let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);
+    // Before the job is there: its first worker may be quick.
+    let listed = Listed::new(pools, token, entry.clone());
+    let job = submit(&pools.node, spec).await?;
+    let opened = PoolOpened { job: job.to_string(), node: pools.me.to_string() };
+    hub.tell_client(Kind::Opened, 0, &serde_json::to_vec(&opened).expect("plain data always encodes"));
+    outbox.flush();
+    let (hub, end) = {
+        let reading = read_client(reader, rest, entry.inputs.clone(), hub.gate());
+        let writing = async {
+            outbox.ended().await;
+            let _ = entry.inputs.send(Input::ClientGone).await;
+        };
+        let beside = async { tokio::join!(reading, writing, watch_job(&pools.node, job, &entry)) };
+        tokio::select! {
+            ended = hub.run(&mut inbox) => ended,
+            _ = beside => unreachable!("the job is watched for ever"),
+        }
+    };
+    drop((listed, entry));
+    finish(&pools.node, hub, job, &mut inbox).await;
+    match end {
+        End::Closed => Ok(()),
+        End::Failed(why) => Err(why),
+        End::Leaving(done) => {
+            *leaving = Some(done);
+            Err("the node that served the pool leaves\nhint: open the pool again at another node".into())
+        }
+    }
+}
+
+/// Reads `OPEN` and `INIT`. None if the client went away.
+async fn open<R: AsyncRead + Unpin>(source: R, directory: &Path) -> Result<Option<Opening<R>>, String> {
+    let mut reader = Reader::new(source);
+    let lost = |error: io::Error| format!("the client's stream broke off: {error}");
+    let first = tokio::time::timeout(OPEN_TIMEOUT, reader.batch()).await;
+    let first = first.map_err(|_| format!("no OPEN within {} s", OPEN_TIMEOUT.as_secs()))?.map_err(lost)?;
+    let Some(batch) = first else { return Ok(None) };
+    let mut rest = frames(batch);
+    let frame = rest.next().expect("a batch has a frame");
+    if frame.header.kind != Kind::Open || frame.header.has_more() {
+        return Err(format!("the client's first frame is {:?} and not one whole OPEN", frame.header.kind));
+    }
+    let open = serde_json::from_slice(&frame.payload()).map_err(|error| format!("the pool is not valid: {error}"))?;
+    let init = Spool::new(directory);
+    let mut rest: Vec<Frame> = rest.collect();
+    loop {
+        let mut coming = std::mem::take(&mut rest).into_iter();
+        while let Some(frame) = coming.next() {
+            if frame.header.kind != Kind::Init {
+                return Err(format!("a frame {:?} where INIT should follow", frame.header.kind));
+            }
+            let stored = |error| format!("the pool's INIT cannot be kept: {error}\nhint: make room on the node's disk");
+            init.append(&frame.whole).await.map_err(stored)?;
+            if !frame.header.has_more() {
+                return Ok(Some(Opening { open, init, reader, rest: coming.collect() }));
+            }
+        }
+        match reader.batch().await.map_err(lost)? {
+            Some(batch) => rest = frames(batch).collect(),
+            None => return Ok(None),
+        }
+    }
+}
+
+async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
+    match node.ask(Query::Submit { spec: Arc::new(spec) }).await {
+        Ok(Answer::Submitted { job }) => Ok(job),
+        Ok(_) => Err("the node did not answer with a job; this is a defect of nodectl".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Hands the client's frames over, as fast as the hub lets it.
+async fn read_client<R: AsyncRead + Unpin>(
+    mut reader: Reader<R>,
+    rest: Vec<Frame>,
+    inputs: mpsc::Sender<Input>,
+    mut gate: watch::Receiver<Gate>,
+) {
+    for frame in rest {
+        let _ = inputs.send(Input::Client(frame.whole)).await;
+    }
+    loop {
+        let open = gate.borrow_and_update().clone();
+        match open {
+            Gate::Open => {}
+            Gate::Shut => {
+                let _ = gate.changed().await;
+                continue;
+            }
+            Gate::Behind(worker) => worker.room().await,
+        }
+        let input = match reader.batch().await {
+            Ok(Some(batch)) => Input::Client(batch),
+            Ok(None) => Input::ClientGone,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Input::Over(format!("the client sent {error}")),
+            Err(_) => Input::ClientGone,
+        };
+        let ended = !matches!(input, Input::Client(_));
+        if inputs.send(input).await.is_err() || ended {
+            return;
+        }
+    }
+}
+
+/// Tells the hub when the pool's job has ended, or cannot begin. Never returns.
+async fn watch_job(node: &NodeHandle, job: JobId, entry: &Entry) {
+    loop {
+        let joined = entry.joined.load(Ordering::Relaxed);
+        tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
+        let why = match node.ask(Query::Job { job }).await {
+            Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => {
+                format!("its job {job} has ended (`nodectl explain {job}` says why)")
+            }
+            Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
+                failed_start(node, job).await
+            }
+            Err(QueryError::NoJob(_)) => format!("its job {job} is forgotten"),
+            // Another coordinator will answer.
+            _ => continue,
+        };
+        let _ = entry.inputs.send(Input::Over(why)).await;
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Why the first of a job's processes ended before it was a worker.
+async fn failed_start(node: &NodeHandle, job: JobId) -> String {
+    let mut why = format!("{FAILED_STARTS} workers could not start");
+    if let Ok(Answer::Where(Location::Ended(record))) = node.ask(Query::Locate { job, task: 0 }).await
+        && let Outcome::Failed(failure) = &record.outcome
+    {
+        why += &format!(": {failure}\n{}", String::from_utf8_lossy(&record.stderr.tail));
+    }
+    format!("{}\nhint: `nodectl logs {job}` shows what they wrote", why.trim_end())
+}
+
+/// The workers end, and the job with them.
+async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::Receiver<Input>) {
+    hub.dismiss();
+    let drained = async {
+        // The last of the workers' streams closes the queue.
+        while let Some(input) = inbox.recv().await {
+            if let Input::Joined { outbox, .. } = input {
+                outbox.kill();
+            }
+        }
+    };
+    let (cancelled, _) = tokio::join!(node.ask(Query::Cancel { job }), tokio::time::timeout(CLOSE_TIMEOUT, drained));
+    if let Err(error) = cancelled {
+        tracing::debug!("job {job} of a pool that ended could not be cancelled here: {error}");
+    }
+}
+
+/// The pool is known under its token as long as this lives.
+struct Listed {
+    pools: Arc<Shared>,
+    token: PoolToken,
+}
+
+impl Listed {
+    fn new(pools: &Arc<Shared>, token: PoolToken, entry: Entry) -> Self {
+        pools.entries().insert(token, entry);
+        Self { pools: pools.clone(), token }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.pools.entries().remove(&self.token);
+    }
+}

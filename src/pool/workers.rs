@@ -1,0 +1,224 @@
+//! The hub's side of the workers: their frames, and what is sent to them.
+
+use super::{
+    hub::{End, Hub},
+    outbox::Outbox,
+    reader::{Frame, frames},
+    updates::Cursor,
+};
+use crate::{
+    logic::pool::{Answer, Effect, WorkerKey},
+    types::{NodeId, Time},
+    wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL},
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A worker as the hub knows it.
+pub(super) struct Worker {
+    outbox: Arc<Outbox>,
+    cursor: Cursor,
+    /// The task of whose result some chunks went to the client.
+    partial: Option<u64>,
+    /// What its `__init__` raised.
+    error: Option<String>,
+}
+
+impl Hub {
+    pub(super) fn joined(&mut self, key: WorkerKey, node: NodeId, outbox: Arc<Outbox>, now: Time) {
+        outbox.spooled(&self.init, 0..self.init.bytes());
+        outbox.flush();
+        self.workers.insert(key, Worker { outbox, cursor: Cursor::default(), partial: None, error: None });
+        self.pool.join(key, node, now);
+        self.changed = true;
+    }
+
+    pub(super) fn worker_frames(&mut self, key: WorkerKey, batch: Bytes, now: Time) {
+        for frame in frames(batch) {
+            if !self.workers.contains_key(&key) {
+                return;
+            }
+            if let Err(problem) = self.worker_frame(key, frame, now) {
+                tracing::warn!("a worker of pool {} is ended: it sent {problem}", self.name);
+                self.worker_gone(key, now);
+                return;
+            }
+        }
+    }
+
+    fn worker_frame(&mut self, key: WorkerKey, frame: Frame, now: Time) -> Result<(), &'static str> {
+        match frame.header.kind {
+            Kind::Ready => {
+                self.changed = true;
+                // From here on it gets each update by itself; what was before may come as a snapshot.
+                let worker = self.workers.get_mut(&key).expect("just found");
+                self.updates.feed(&mut worker.cursor, &worker.outbox);
+                if self.pool.ready(key) { Ok(()) } else { Err("READY twice") }
+            }
+            Kind::InitFailed => {
+                let worker = self.workers.get_mut(&key).expect("just found");
+                worker.error.get_or_insert_with(|| explain(&frame.payload()));
+                Ok(())
+            }
+            Kind::Done | Kind::Failed => self.answer(key, frame, now),
+            Kind::UpdateFailed => {
+                self.update_failed(&frame);
+                Ok(())
+            }
+            _ => Err("a frame that workers do not send"),
+        }
+    }
+
+    fn answer(&mut self, key: WorkerKey, frame: Frame, now: Time) -> Result<(), &'static str> {
+        let id = frame.header.id;
+        let has_more = frame.header.has_more();
+        let answer = if has_more { self.pool.is_answering(key, id) } else { self.pool.answered(key, id, now) };
+        let worker = self.workers.get_mut(&key).expect("the caller found it");
+        match answer {
+            Answer::Unasked => return Err("an answer to what it was not asked"),
+            Answer::Discard => {
+                worker.partial = None;
+                self.void.remove(&id);
+            }
+            Answer::Forward => {
+                worker.partial = has_more.then_some(id);
+                if self.void.remove(&id) {
+                    let header = Header { flags: frame.header.flags | AGAIN, ..frame.header };
+                    self.client.frame(header, &frame.payload());
+                } else {
+                    self.client.frames(frame.whole);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers may tell of one update at the same time: each in one frame, if need be without the exception itself.
+    fn update_failed(&mut self, frame: &Frame) {
+        let mut payload = frame.payload();
+        if frame.header.has_more() {
+            let line = payload.iter().position(|byte| *byte == b'\n').map_or(payload.len(), |end| end + 1);
+            payload.truncate(line);
+        }
+        // The rest of a long one begins with no JSON.
+        if payload.first() == Some(&b'{') {
+            self.client.frame(Header::new(Kind::UpdateFailed, frame.header.id, payload.len()), &payload);
+        }
+    }
+
+    pub(super) fn worker_gone(&mut self, key: WorkerKey, now: Time) {
+        let Some(worker) = self.workers.remove(&key) else { return };
+        worker.outbox.kill();
+        self.void.extend(worker.partial);
+        self.pulls.worker_gone(key);
+        self.pool.died(key, worker.error.as_deref(), now);
+        self.updates.trim(self.workers.values().map(|worker| &worker.cursor));
+        self.changed = true;
+    }
+
+    /// Carries out what was decided.
+    pub(super) fn finish_turn(&mut self, now: Time) -> Result<(), End> {
+        let mut effects = std::mem::take(&mut self.effects);
+        effects.extend(self.pool.finish_turn(now));
+        let mut touched = std::mem::take(&mut self.touched);
+        for effect in effects.drain(..) {
+            if let Some(key) = self.carry_out(effect)? {
+                touched.push(key);
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for key in touched.drain(..) {
+            if let Some(worker) = self.workers.get(&key) {
+                worker.outbox.flush();
+            }
+        }
+        (self.effects, self.touched) = (effects, touched);
+        Ok(())
+    }
+
+    /// The worker to which something is to be written, if one is.
+    fn carry_out(&mut self, effect: Effect<Bytes>) -> Result<Option<WorkerKey>, End> {
+        Ok(match effect {
+            Effect::Run { worker: key, task, arguments } => {
+                if let Some(worker) = self.workers.get(&key) {
+                    worker.outbox.frame(Header::new(Kind::Run, task, arguments.len()), &arguments);
+                }
+                Some(key)
+            }
+            Effect::Pull { worker: key, task } => {
+                if let Some(worker) = self.workers.get(&key)
+                    && self.pulls.begin(task, (key, worker.outbox.clone()))
+                {
+                    self.tell_client(Kind::Send, task, b"");
+                }
+                None
+            }
+            Effect::Feed { worker: key, .. } => {
+                if let Some(worker) = self.workers.get_mut(&key) {
+                    self.updates.feed(&mut worker.cursor, &worker.outbox);
+                }
+                Some(key)
+            }
+            Effect::Exit { worker: key } => {
+                if let Some(worker) = self.workers.get(&key) {
+                    worker.outbox.frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+                }
+                self.changed = true;
+                Some(key)
+            }
+            Effect::Kill { worker: key } => {
+                if let Some(worker) = self.workers.get(&key) {
+                    worker.outbox.kill();
+                }
+                None
+            }
+            Effect::Lost { task, why } => {
+                self.void.remove(&task);
+                self.tell_client(Kind::Lost, task, why.as_bytes());
+                None
+            }
+            Effect::Fail { why } => return Err(End::Failed(why)),
+        })
+    }
+
+    /// A chunk of arguments that were asked for.
+    pub(super) fn pulled(&mut self, frame: &Frame) -> Result<(), End> {
+        let Header { id, flags, .. } = frame.header;
+        match self.pulls.chunk(id) {
+            Some(Some((_, outbox))) => {
+                outbox.frame(Header { flags: flags & !PULL, ..frame.header }, &frame.payload());
+                outbox.flush();
+            }
+            Some(None) => {}
+            None => {
+                return Err(End::Failed(format!("the arguments of task {id} came in pieces, and were not asked for")));
+            }
+        }
+        if !frame.header.has_more() && self.pulls.end(id) {
+            self.tell_client(Kind::Send, id, b"");
+        }
+        Ok(())
+    }
+
+    /// Every worker is to end.
+    pub(super) fn dismiss(&mut self) {
+        for worker in self.workers.values() {
+            worker.outbox.frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+            worker.outbox.finish();
+        }
+    }
+
+    pub(super) fn tell_client(&self, kind: Kind, id: u64, payload: &[u8]) {
+        debug_assert!(payload.len() + HEADER_BYTES < 1 << 20, "the pool's own messages are short");
+        self.client.frame(Header::new(kind, id, payload.len()), &Bytes::copy_from_slice(payload));
+    }
+}
+
+/// An error's traceback, or what there is of it.
+fn explain(payload: &[u8]) -> String {
+    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+    let text = |field: &str| json[field].as_str().filter(|text| !text.is_empty()).map(str::to_string);
+    text("traceback").or(text("message")).unwrap_or_else(|| String::from_utf8_lossy(line).into_owned())
+}
