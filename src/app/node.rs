@@ -154,7 +154,7 @@ impl Foundation {
         let blobs = store.blobs();
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
         let worker_config = worker::Config::new(data_dir.clone(), id);
-        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
+        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone(), None)?;
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
         let ports = Ports {

@@ -41,6 +41,11 @@ impl Layout {
         let name = format!("{task}-{}.{}", attempt.epoch, attempt.number);
         self.job(job).join("tasks").join(name)
     }
+
+    /// The directory of a Python worker, which stays while tasks come and go.
+    pub fn worker(&self, job: JobId, number: u64) -> PathBuf {
+        self.job(job).join("workers").join(number.to_string())
+    }
 }
 
 /// Makes an empty directory for an attempt and links its inputs into it.
@@ -50,10 +55,14 @@ pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
         symlink(target, dir.join(name))?;
     }
     if !params.is_empty() {
-        let object: serde_json::Map<_, _> = params.iter().map(|(name, value)| (name.clone(), json(value))).collect();
-        fs::write(dir.join(PARAMS_FILE), serde_json::Value::Object(object).to_string())?;
+        fs::write(dir.join(PARAMS_FILE), params_json(params).to_string())?;
     }
     Ok(())
+}
+
+/// Parameters as an object.
+pub fn params_json(params: &Params) -> serde_json::Value {
+    params.iter().map(|(name, value)| (name.clone(), json(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn make_private(dir: &Path) -> io::Result<()> {
@@ -134,8 +143,9 @@ impl Remover {
 
     /// Removes an attempt's directory. The usual one holds what we put there and nothing else, which is gone sooner than
     /// set aside; any other is as it was but for those files.
-    pub fn remove_attempt(&self, dir: PathBuf) {
-        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE] {
+    pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
+        let links = staged.links.iter().map(|(name, _)| name.as_str());
+        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE].into_iter().chain(links) {
             // One that is missing, or that the task made something else of, is no problem here.
             let _ = fs::remove_file(dir.join(name));
         }
@@ -160,7 +170,7 @@ impl Remover {
 
     /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in it.
     pub fn remove_parts(&self, job_dir: &Path) {
-        for part in ["tasks", "input", "after", "staging"] {
+        for part in ["tasks", "workers", "input", "after", "staging"] {
             self.remove(job_dir.join(part));
         }
         // Fails while the journal is in it, which is as it should be.

@@ -107,7 +107,10 @@ impl Output for Table {
             ("job", format!("{} {}", line.id, line.name)),
             ("state", format!("{}{}", progress_line(&job.progress), ended.unwrap_or_default())),
             ("age", since(line.submitted_ms, now_ms)),
-            ("command", job.work.command.join(" ")),
+            match &job.work.worker {
+                Some(worker) => ("worker", worker.clone()),
+                None => ("command", job.work.command.join(" ")),
+            },
             ("needs", needs(&job.work.resources)),
             ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
         ];
@@ -119,6 +122,9 @@ impl Output for Table {
         }
         if let Some(why) = &job.progress.waiting_for {
             rows.push(("waits for", why.clone()));
+        }
+        if let Some(reason) = &line.reason {
+            rows.push(("given up", reason.clone()));
         }
         let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
         if !job.progress.nodes.is_empty() {

@@ -68,6 +68,9 @@ pub struct FailureView {
     /// The exit status or the signal's number, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
+    /// Where in the job's Python code it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -82,6 +85,8 @@ pub enum FailureKind {
     OutputTooLarge,
     OutputUnreadable,
     OutOfMemory,
+    Raised,
+    Init,
 }
 
 /// A stream that a task wrote.
@@ -166,8 +171,10 @@ impl From<&Failure> for FailureView {
             Failure::OutputTooLarge { .. } => (FailureKind::OutputTooLarge, None),
             Failure::OutputUnreadable(_) => (FailureKind::OutputUnreadable, None),
             Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
+            Failure::Raised(_) => (FailureKind::Raised, None),
+            Failure::Init(_) => (FailureKind::Init, None),
         };
-        Self { kind, message: failure.to_string(), code }
+        Self { kind, message: failure.to_string(), code, traceback: failure.traceback().map(str::to_string) }
     }
 }
 

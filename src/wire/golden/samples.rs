@@ -3,8 +3,8 @@
 use crate::{
     types::{
         Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuKind, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo,
-        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, Resources, TaskRecord, Value, WorkSpec,
-        limits,
+        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, PythonError, Query, QueryError, Resources, TaskRecord, Value,
+        WorkSpec, limits,
         message::{Assignment, Inventory, Summary},
         query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
     },
@@ -72,6 +72,11 @@ fn execution() -> Vec<Message> {
         Message::Sync { job: JOB, epoch: 3, sequence: 6 },
         Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory },
     ]
+}
+
+fn python_error(kind: &str) -> PythonError {
+    let traceback = "Traceback (most recent call last):\n".into();
+    PythonError { kind: kind.into(), message: "no such thing".into(), traceback }
 }
 
 pub fn queries() -> Vec<Query> {
@@ -157,6 +162,8 @@ pub fn failures() -> Vec<Failure> {
         Failure::OutputTooLarge { name: "big.bin".into(), limit_bytes: 1 << 30 },
         Failure::OutputUnreadable("permission denied".into()),
         Failure::OutOfMemory { limit_bytes: 1 << 31 },
+        Failure::Raised(python_error("ValueError")),
+        Failure::Init(python_error("ImportError")),
     ]
 }
 
@@ -240,6 +247,7 @@ fn head() -> JobHead {
         version: 17,
         replicas: vec![NODE, NodeId([8; 32])],
         cancelled: false,
+        reason: Some("no worker could be started".into()),
         round: 1,
         phase: Phase::Running,
         tasks: 12,

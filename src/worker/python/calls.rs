@@ -1,0 +1,476 @@
+//! Tasks as calls of `run`. A worker is a thread and a process for the tasks of one job on one set of GPUs, one after the other:
+//! the thread prepares a task's directory, has the process run it, collects what it left and tells the node, all without
+//! waking anybody else. A worker whose process ends is over; the next task gets another.
+
+use super::{
+    super::{
+        collect::{self, Ended, Verdict},
+        directory, environment,
+        protocol::{End, STDERR_FILE, STDOUT_FILE, Usage},
+        runner::{Inner, ended_event, expand, expand_all, stopped},
+        staging::Staged,
+        stop::Stop,
+        streams, supervisor,
+    },
+    idle::{Idle, Waiting},
+    process::{Process, describe},
+    talk::{Message, Talk},
+};
+use crate::{
+    ports::{Event, StartTask, WorkerEvent},
+    types::{Failure, PythonError, PythonWorker, template},
+    wire::frames::Kind,
+};
+use serde::Deserialize;
+use serde_json::{Map, json};
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A call that takes longer is told to have started. To tell it of every short one costs more than the call.
+const TOLD: Duration = Duration::from_millis(20);
+/// How often a call that goes on is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// A shorter call is not worth asking how much memory its process has had.
+const MEMORY_LOOK: Duration = Duration::from_millis(50);
+/// What a worker that died while it started leaves for its error: the end of its stderr.
+const LAST_WORDS_BYTES: u64 = 2 << 10;
+
+/// An attempt.
+#[derive(Clone)]
+pub struct Call {
+    pub task: Arc<StartTask>,
+    pub stop: Arc<Stop>,
+    pub started_ms: u64,
+}
+
+/// A process that has said `READY`, and what its calls share.
+struct Worker {
+    inner: Arc<Inner>,
+    process: Process,
+    talk: Talk,
+    staged: Arc<Staged>,
+    dir: PathBuf,
+    pid: u32,
+    peak_rss_bytes: u64,
+    startup: Duration,
+    /// The job's variables with placeholders, which differ between tasks.
+    of_call: Vec<(String, String)>,
+}
+
+/// What a call left of its worker.
+enum After {
+    /// It waits for the next.
+    Goes(mpsc::Receiver<Call>),
+    Over,
+    /// The process had ended before the call began: it is another's.
+    Untouched,
+}
+
+/// Why there is no worker.
+enum NoWorker {
+    Stopped,
+    Failed(Failure),
+}
+
+impl From<Failure> for NoWorker {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// What `INIT_FAILED` and `FAILED` carry.
+#[derive(Deserialize)]
+struct ErrorLine {
+    #[serde(rename = "type")]
+    kind: String,
+    message: String,
+    traceback: String,
+}
+
+/// What `READY` carries.
+#[derive(Deserialize)]
+struct Ready {
+    pid: u32,
+}
+
+impl Inner {
+    /// Gives an attempt to a worker that waits, or to a new one. Returns at once.
+    pub(in super::super) fn call(self: &Arc<Self>, call: Call) {
+        let waiting = self.idle().take(call.task.job, &call.task.gpus);
+        let call = match waiting.map(|worker| worker.calls.send(call.clone())) {
+            Some(Ok(())) => return,
+            Some(Err(mpsc::SendError(call))) => call,
+            None => call,
+        };
+        let (inner, theirs) = (self.clone(), call.clone());
+        let started = thread::Builder::new().name("worker".into()).spawn(move || live(&inner, theirs));
+        if let Err(error) = started {
+            let inner = self.clone();
+            let failure = Failure::Inputs(format!("no thread for a worker: {error}"));
+            self.runtime.spawn(async move {
+                inner.running().remove(&call.key());
+                inner.node.tell(Event::Worker(inner.never_ran(&call.task, call.started_ms, failure))).await;
+            });
+        }
+    }
+
+    pub(in super::super) fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.python.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker from its first call to its end.
+fn live(inner: &Arc<Inner>, mut call: Call) {
+    loop {
+        let worker = match Worker::start(inner, &call) {
+            Ok(worker) => worker,
+            Err(why) => return tell_no_worker(inner, &call, why),
+        };
+        match worker.serve(call) {
+            // Its process ended while it waited.
+            Some(next) => call = next,
+            None => return,
+        }
+    }
+}
+
+fn tell_no_worker(inner: &Inner, call: &Call, why: NoWorker) {
+    let dir = call.dir(inner);
+    call.stop.let_go();
+    let event = match why {
+        NoWorker::Stopped => stopped(&call.task),
+        NoWorker::Failed(failure) => {
+            let verdict = Verdict::Failed(failure);
+            call.record(inner, &dir, &Staged::default(), &[], verdict, Usage::default())
+        }
+    };
+    call.tell(inner, event);
+    inner.remover.remove(dir);
+}
+
+impl Call {
+    fn key(&self) -> super::super::runner::Key {
+        (self.task.job, self.task.task, self.task.attempt)
+    }
+
+    fn dir(&self, inner: &Inner) -> PathBuf {
+        inner.layout.task(self.task.job, self.task.task, self.task.attempt)
+    }
+
+    /// The event of its end.
+    fn record(
+        &self,
+        inner: &Inner,
+        dir: &Path,
+        staged: &Staged,
+        outputs: &[String],
+        verdict: Verdict,
+        usage: Usage,
+    ) -> WorkerEvent {
+        let (task, node, started_ms) = (&*self.task, inner.node_id, self.started_ms);
+        let ended = Ended { task, node, staged, outputs, started_ms, verdict, usage };
+        ended_event(task.job, collect::collect(&ended, dir, &*inner.blobs))
+    }
+
+    fn tell(&self, inner: &Inner, event: WorkerEvent) {
+        inner.running().remove(&self.key());
+        inner.node.blocking_tell(Event::Worker(event));
+    }
+
+    fn tell_started(&self, inner: &Inner) {
+        let (job, task, attempt) = self.key();
+        inner.node.blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
+    }
+
+    fn worker(&self) -> &PythonWorker {
+        self.task.work.worker.as_ref().expect("a call is one of a worker's")
+    }
+}
+
+impl Worker {
+    /// Has a process ready for the call's job, with the call's directory in place: what `__init__` prints goes to the log
+    /// of the task that it is started for.
+    fn start(inner: &Arc<Inner>, call: &Call) -> Result<Self, NoWorker> {
+        let begun = Instant::now();
+        let staged = inner.runtime.block_on(async {
+            tokio::select! {
+                staged = inner.stager.stage(&call.task) => staged.map_err(|why| Failure::Inputs(why).into()),
+                () = call.stop.asked() => Err(NoWorker::Stopped),
+            }
+        })?;
+        let dir = inner.layout.worker(call.task.job, inner.python.next_number());
+        make_directories(&call.dir(inner), &dir, &staged, call).map_err(|error| no_directory(&dir, &error))?;
+        let own = own_variables(&call.task)?;
+        let mut process = inner.launch_worker(&call.task, call.worker(), &dir, &own)?;
+        call.stop.ends(&process.link, process.launched.id);
+        let (talk, pid) = match ready(inner, call, &mut process) {
+            Ok(ready) => ready,
+            Err(error) => {
+                inner.runtime.block_on(process.end());
+                inner.remover.remove(dir);
+                if call.stop.is_asked() {
+                    return Err(NoWorker::Stopped);
+                }
+                return Err(Failure::Init(error).into());
+            }
+        };
+        let of_call = call.task.work.env.iter().filter(|(_, value)| has_placeholders(value)).cloned().collect();
+        let (inner, startup) = (inner.clone(), begun.elapsed());
+        Ok(Self { inner, process, talk, staged, dir, pid, peak_rss_bytes: 0, startup, of_call })
+    }
+
+    /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it could not begin.
+    fn serve(mut self, first: Call) -> Option<Call> {
+        let mut call = first;
+        let mut is_first = true;
+        let untouched = loop {
+            let inbox = match self.run(&call, is_first) {
+                After::Goes(inbox) => inbox,
+                After::Over => break None,
+                After::Untouched => break Some(call),
+            };
+            is_first = false;
+            match inbox.recv() {
+                Ok(next) => call = next,
+                Err(mpsc::RecvError) => break None,
+            }
+        };
+        self.end();
+        untouched
+    }
+
+    fn run(&mut self, call: &Call, is_first: bool) -> After {
+        if !is_first && self.process.is_over() {
+            return After::Untouched;
+        }
+        let inner = self.inner.clone();
+        let dir = call.dir(&inner);
+        let begun = Instant::now();
+        let cpu_before = supervisor::cpu_us(self.pid);
+        let mut outputs = Vec::new();
+        let prepared = self.prepare(call, &dir, is_first).and_then(|message| {
+            outputs = expand_all(&call.task.work.outputs, &call.task)?;
+            Ok(message)
+        });
+        let verdict = match prepared {
+            Err(failure) => Verdict::Failed(failure),
+            Ok(message) => {
+                call.stop.ends(&self.process.link, self.process.launched.id);
+                match self.talk.send(Kind::Run, u64::from(call.task.task), &message) {
+                    Err(_) if !is_first && !call.stop.is_asked() => {
+                        call.stop.let_go();
+                        return After::Untouched;
+                    }
+                    _ => self.answer(call, &dir, begun, is_first),
+                }
+            }
+        };
+        let usage = self.usage(begun, cpu_before);
+        let is_stopped = call.stop.let_go();
+        let event = match verdict {
+            Verdict::Process(End::Stopped) => stopped(&call.task),
+            verdict => call.record(&inner, &dir, &self.staged, &outputs, verdict, usage),
+        };
+        let after = if is_stopped || self.process.is_over() { After::Over } else { self.wait_for_more(call) };
+        // What it waited for comes sooner if it is told now, and the directory is cleared meanwhile.
+        call.tell(&inner, event);
+        inner.remover.remove_attempt(dir, &self.staged);
+        after
+    }
+
+    /// Before the end of the call is told, so that the next one finds it.
+    fn wait_for_more(&self, call: &Call) -> After {
+        let (calls, inbox) = mpsc::channel();
+        let (gpus, startup) = (call.task.gpus.clone(), self.startup);
+        self.inner.idle().put(call.task.job, Waiting { calls, gpus, since: Instant::now(), startup });
+        After::Goes(inbox)
+    }
+
+    /// Makes the call's directory, unless that is done, and the message that begins it.
+    fn prepare(&self, call: &Call, dir: &Path, is_made: bool) -> Result<Vec<u8>, Failure> {
+        if !is_made {
+            directory::make(dir, &self.staged, &call.task.params).map_err(|error| no_directory(dir, &error))?;
+        }
+        let place = dir.to_string_lossy();
+        let task = &call.task;
+        let ours = [task.task.to_string(), task.attempt.number.to_string(), place.to_string()];
+        let mut env: Map<_, _> =
+            environment::OF_CALL.iter().zip(ours).map(|(name, value)| ((*name).into(), value.into())).collect();
+        for (name, value) in &self.of_call {
+            env.insert(name.clone(), expand(value, task)?.into());
+        }
+        let message = json!({ "dir": place, "env": env, "kwargs": directory::params_json(&task.params) });
+        Ok(message.to_string().into_bytes())
+    }
+
+    /// Waits for what becomes of the call.
+    fn answer(&mut self, call: &Call, dir: &Path, begun: Instant, is_told: bool) -> Verdict {
+        let work = &call.task.work;
+        let mut is_told = is_told;
+        let mut is_late = false;
+        loop {
+            let left = work.timeout_ms.map(|limit| Duration::from_millis(limit).saturating_sub(begun.elapsed()));
+            let patience = if is_told { LOOK } else { TOLD };
+            let patience = left.filter(|_| !is_late).map_or(patience, |left| left.min(patience));
+            match self.talk.receive(patience) {
+                Ok(Some(message)) => match answered(message, u64::from(call.task.task)) {
+                    Some(verdict) => return verdict,
+                    None => return self.broken("an answer to nothing that was asked"),
+                },
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return self.broken(&error.to_string()),
+                Err(_) => return self.died(is_late, call),
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                call.tell_started(&self.inner);
+            }
+            streams::trim(dir, work.log_limit_bytes);
+            if left.is_some_and(|left| left.is_zero()) && !std::mem::replace(&mut is_late, true) {
+                self.process.link.stop(self.process.launched.id);
+            }
+        }
+    }
+
+    /// The stream ended before an answer came.
+    fn died(&mut self, is_late: bool, call: &Call) -> Verdict {
+        let (end, usage) = self.inner.runtime.block_on(self.process.end());
+        self.peak_rss_bytes = self.peak_rss_bytes.max(usage.max_rss_bytes);
+        match end {
+            End::Stopped if is_late && !call.stop.is_asked() => Verdict::Process(End::TimedOut),
+            // No answer is no success, whatever status it ended with.
+            End::Exited(status) => Verdict::Failed(Failure::Exit(status)),
+            end => Verdict::Process(end),
+        }
+    }
+
+    /// The process wrote to its stream what the shim does not.
+    fn broken(&mut self, why: &str) -> Verdict {
+        self.process.link.stop(self.process.launched.id);
+        self.inner.runtime.block_on(self.process.end());
+        let message = format!(
+            "the worker broke off: {why}\nhint: does the task's code write to descriptors that it did not open?"
+        );
+        Verdict::Failed(Failure::Raised(PythonError::without_exception(message)))
+    }
+
+    fn usage(&mut self, begun: Instant, cpu_before: Option<u64>) -> Usage {
+        let duration = begun.elapsed();
+        if duration >= MEMORY_LOOK || self.peak_rss_bytes == 0 {
+            let peak = supervisor::peak_rss_bytes(self.pid).unwrap_or(0);
+            self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
+        }
+        let cpu_us = supervisor::cpu_us(self.pid).zip(cpu_before).map_or(0, |(now, before)| now.saturating_sub(before));
+        let duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Usage { duration_us, cpu_us, max_rss_bytes: self.peak_rss_bytes }
+    }
+
+    /// Ends the process and clears its directory.
+    fn end(mut self) {
+        // It may have ended already.
+        let _ = self.talk.send(Kind::Exit, 0, &[]);
+        drop(self.talk);
+        self.inner.runtime.block_on(self.process.end());
+        self.inner.remover.remove(self.dir);
+    }
+}
+
+/// Has the process connect and make its instance. The error says why it could not.
+fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), PythonError> {
+    if inner.runtime.block_on(&mut process.launched.started).is_ok() {
+        call.tell_started(inner);
+    }
+    let log = call.dir(inner).join(STDERR_FILE);
+    let told = |error: PythonError| PythonError { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
+    let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
+    let ended = |error: io::Error| PythonError::without_exception(format!("the worker's stream: {error}"));
+    let stream = stream.into_std().and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
+    let mut talk = stream.and_then(Talk::new).map_err(ended)?;
+    let crate::types::WorkerRole::Calls { class, init } = &call.worker().role else {
+        unreachable!("workers of pools are not called")
+    };
+    let arguments: serde_json::Value = serde_json::from_str(init)
+        .map_err(|error| PythonError::without_exception(format!("`init` is not JSON: {error}")))?;
+    let message = json!({ "mode": "calls", "class": class, "init": arguments }).to_string();
+    // If it has died, reading says so too.
+    let _ = talk.send(Kind::Init, 0, message.as_bytes());
+    loop {
+        match talk.receive(LOOK) {
+            Ok(None) => {}
+            Ok(Some(message)) if message.kind == Kind::Ready => {
+                let ready: Ready = serde_json::from_slice(&message.payload)
+                    .map_err(|error| PythonError::without_exception(format!("the worker's READY: {error}")))?;
+                return Ok((talk, ready.pid));
+            }
+            Ok(Some(message)) if message.kind == Kind::InitFailed => return Err(error_of(&message.payload)),
+            Ok(Some(message)) => {
+                let why = format!("the worker sent {:?} before READY", message.kind);
+                return Err(PythonError::without_exception(why));
+            }
+            Err(_) => {
+                let (end, _) = inner.runtime.block_on(process.end());
+                let message = format!("the worker's process did not get through `__init__`: {}", describe(&end));
+                return Err(told(PythonError::without_exception(message)));
+            }
+        }
+    }
+}
+
+fn answered(message: Message, id: u64) -> Option<Verdict> {
+    match message.kind {
+        Kind::Done if message.id == id => {
+            Some(Verdict::Returned { json: message.payload, total_bytes: message.total_bytes })
+        }
+        Kind::Failed if message.id == id => Some(Verdict::Failed(Failure::Raised(error_of(&message.payload)))),
+        _ => None,
+    }
+}
+
+/// The error of a line of JSON; one that is too long to be kept is said to be.
+fn error_of(payload: &[u8]) -> PythonError {
+    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    match serde_json::from_slice::<ErrorLine>(line) {
+        Ok(ErrorLine { kind, message, traceback }) => PythonError { kind, message, traceback }.bounded(),
+        Err(_) => PythonError::without_exception("an exception that cannot be shown; see the task's stderr"),
+    }
+}
+
+fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &Call) -> io::Result<()> {
+    directory::make(task_dir, staged, &call.task.params)?;
+    directory::make(dir, staged, &Vec::new())?;
+    for name in [STDOUT_FILE, STDERR_FILE] {
+        let log = task_dir.join(name);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&log)?;
+        fs::hard_link(&log, dir.join(name))?;
+    }
+    Ok(())
+}
+
+fn no_directory(dir: &Path, error: &io::Error) -> Failure {
+    Failure::Inputs(format!("could not make the directory {}: {error}", dir.display()))
+}
+
+/// The job's variables that are the same for every task, expanded.
+fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
+    let constant = task.work.env.iter().filter(|(_, value)| !has_placeholders(value));
+    constant.map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
+}
+
+fn has_placeholders(value: &str) -> bool {
+    template::placeholders(value).is_ok_and(|found| !found.is_empty())
+}
+
+fn last_words(path: &Path) -> io::Result<String> {
+    let file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    let kept = length.min(LAST_WORDS_BYTES);
+    let mut bytes = vec![0; kept as usize];
+    file.read_exact_at(&mut bytes, length - kept)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
