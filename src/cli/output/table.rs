@@ -12,6 +12,8 @@ use crate::{
 use comfy_table::{Table as Grid, presets};
 use std::{collections::BTreeMap, time::Duration};
 
+/// Failures that are shown with their traceback.
+const TRACEBACKS: usize = 3;
 /// Characters of a cell that may hold anything.
 const CELL_CHARS: usize = 60;
 
@@ -123,10 +125,11 @@ impl Output for Table {
         if let Some(why) = &job.progress.waiting_for {
             rows.push(("waits for", why.clone()));
         }
-        if let Some(reason) = &line.reason {
-            rows.push(("given up", reason.clone()));
-        }
         let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
+        if let Some(reason) = &line.reason {
+            text += "given up\n";
+            text += &indented(reason, "  ");
+        }
         if !job.progress.nodes.is_empty() {
             text += "\n";
             text += &shares(&job.progress.nodes);
@@ -233,12 +236,19 @@ fn shares(nodes: &[NodeShare]) -> String {
 
 /// Failures by reason, the most frequent first.
 pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
-    let line = |group: &FailureGroup| {
+    let text = |(index, group): (usize, &FailureGroup)| {
         let plural = if group.tasks == 1 { "task" } else { "tasks" };
         let logs = format!("nodectl logs --stderr {job} {}", group.example);
-        format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason))
+        let line = format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason));
+        let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
+        line + &traceback.map(|traceback| indented(traceback, "      ")).unwrap_or_default()
     };
-    failures.iter().map(line).collect()
+    failures.iter().enumerate().map(text).collect()
+}
+
+/// Lines of a text that a task wrote, set off by `margin`.
+pub fn indented(text: &str, margin: &str) -> String {
+    text.trim_end().lines().map(|line| format!("{margin}{}\n", one_line(line))).collect()
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {

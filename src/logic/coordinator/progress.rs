@@ -275,6 +275,9 @@ impl Coordinator {
         let who = core.members.name(head.holder);
         let progress = self.progress(core, lattice);
         let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
+            (Phase::Cancelled, ..) if head.reason.is_some() => {
+                format!("cancelled: {}", head.reason.as_deref().unwrap_or_default())
+            }
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
@@ -291,6 +294,9 @@ impl Coordinator {
         let limit = self.failure_limit(core);
         match line.state {
             TaskState::Done => format!("task {task} is done"),
+            TaskState::Failed if self.spec.work.worker.is_some() => {
+                format!("task {task} failed: its code raised an exception, or {limit} attempts came to nothing")
+            }
             TaskState::Failed => format!("task {task} failed {} times, the limit being {limit}", line.failures),
             TaskState::Cancelled => format!("task {task} was cancelled with its job"),
             TaskState::Running => format!("task {task} runs on {node}"),

@@ -23,7 +23,7 @@ pub use doctor::{Doctor, Finding, Severity};
 pub use job::{Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, TaskList, TaskRow, WorkView};
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
-pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};
+pub use submit::{AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
