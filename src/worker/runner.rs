@@ -208,6 +208,7 @@ impl Inner {
         let link = self.link().take();
         if let Some(link) = link {
             link.close();
+            self.python.wait_for_threads();
         }
     }
 

@@ -12,6 +12,7 @@ use super::{
         stop::Stop,
         streams, supervisor,
     },
+    Python,
     idle::{Idle, Waiting},
     process::{Process, describe},
     talk::{Message, Talk},
@@ -126,8 +127,26 @@ impl Inner {
     }
 }
 
+/// Counts a thread while it lives.
+struct Counted<'a>(&'a Python);
+
+impl<'a> Counted<'a> {
+    fn new(python: &'a Python) -> Self {
+        *python.threads.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(python)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.thread_ended.notify_all();
+    }
+}
+
 /// A worker from its first call to its end.
 fn live(inner: &Arc<Inner>, mut call: Call) {
+    let _counted = Counted::new(&inner.python);
     loop {
         let worker = match Worker::start(inner, &call) {
             Ok(worker) => worker,
@@ -287,7 +306,7 @@ impl Worker {
 
     /// Before the end of the call is told, so that the next one finds it.
     fn wait_for_more(&self, call: &Call) -> After {
-        let (calls, inbox) = mpsc::channel();
+        let (calls, inbox) = mpsc::sync_channel(1);
         let (gpus, startup) = (call.task.gpus.clone(), self.startup);
         self.inner.idle().put(call.task.job, Waiting { calls, gpus, since: Instant::now(), startup });
         After::Goes(inbox)

@@ -20,7 +20,7 @@ pub struct Idle {
 
 /// The way to a worker that waits for a task. Dropping it ends the worker.
 pub struct Waiting {
-    pub calls: mpsc::Sender<Call>,
+    pub calls: mpsc::SyncSender<Call>,
     pub gpus: Vec<[u8; 16]>,
     pub since: Instant,
     /// How long it took to start.
@@ -68,7 +68,7 @@ mod tests {
     const B: JobId = JobId(2);
 
     fn waiting(gpu: u8, since: Instant, startup_s: u64) -> (Waiting, mpsc::Receiver<Call>) {
-        let (calls, receiver) = mpsc::channel();
+        let (calls, receiver) = mpsc::sync_channel(1);
         (Waiting { calls, gpus: vec![[gpu; 16]], since, startup: Duration::from_secs(startup_s) }, receiver)
     }
 

@@ -27,10 +27,14 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// What the thread of a worker whose process is gone may take to end.
+const CLEAR_UP: Duration = Duration::from_secs(5);
 
 const SHIM: &str = include_str!("shim.py");
 
@@ -39,6 +43,9 @@ pub struct Python {
     door: Door,
     shim: PathBuf,
     idle: Mutex<Idle>,
+    /// Threads that have a worker.
+    threads: Mutex<u32>,
+    thread_ended: Condvar,
     started: AtomicU64,
     pools: Option<Pools>,
 }
@@ -64,7 +71,24 @@ impl Python {
         let socket = data_dir.join("workers.sock");
         let door = Door::open(socket.clone());
         let door = door.map_err(|source| WorkerError::Io { doing: "listen on", path: socket, source })?;
-        Ok(Self { door, shim, idle: Mutex::default(), started: AtomicU64::new(0), pools })
+        Ok(Self {
+            door,
+            shim,
+            idle: Mutex::default(),
+            threads: Mutex::default(),
+            thread_ended: Condvar::new(),
+            started: AtomicU64::new(0),
+            pools,
+        })
+    }
+
+    /// Waits for the threads of workers, whose processes are gone: they clear up after them.
+    pub(super) fn wait_for_threads(&self) {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.thread_ended.wait_timeout_while(threads, CLEAR_UP, |threads| *threads > 0);
+        if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
+            tracing::warn!("a worker's thread has not ended; what its worker left is cleared away at the next start");
+        }
     }
 
     /// Names the directory of a new worker.
