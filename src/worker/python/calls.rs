@@ -61,6 +61,8 @@ struct Worker {
     pid: u32,
     peak_rss_bytes: u64,
     startup: Duration,
+    /// The directory of a call that left it as it was.
+    spare: Option<PathBuf>,
     /// The job's variables with placeholders, which differ between tasks.
     of_call: Vec<(String, String)>,
 }
@@ -170,8 +172,8 @@ fn tell_no_worker(inner: &Inner, call: &Call, why: NoWorker) {
             call.record(inner, &dir, &Staged::default(), &[], verdict, Usage::default())
         }
     };
-    call.tell(inner, event);
     inner.remover.remove(dir);
+    call.tell(inner, event);
 }
 
 impl Call {
@@ -242,7 +244,7 @@ impl Worker {
         };
         let of_call = call.task.work.env.iter().filter(|(_, value)| has_placeholders(value)).cloned().collect();
         let (inner, startup) = (inner.clone(), begun.elapsed());
-        Ok(Self { inner, process, talk, staged, dir, pid, peak_rss_bytes: 0, startup, of_call })
+        Ok(Self { inner, process, talk, staged, dir, pid, peak_rss_bytes: 0, startup, spare: None, of_call })
     }
 
     /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it could not begin.
@@ -300,7 +302,13 @@ impl Worker {
         let after = if is_stopped || self.process.is_over() { After::Over } else { self.wait_for_more(call) };
         // What it waited for comes sooner if it is told now, and the directory is cleared meanwhile.
         call.tell(&inner, event);
-        inner.remover.remove_attempt(dir, &self.staged);
+        // The first one's streams are the worker's too. What a call left running may write where it stands.
+        let can_be_passed_on = !is_first && !supervisor::has_children(self.pid);
+        if can_be_passed_on && directory::is_as_made(&dir, &self.staged) {
+            self.spare = Some(dir);
+        } else {
+            inner.remover.remove_attempt(dir, &self.staged);
+        }
         after
     }
 
@@ -313,8 +321,8 @@ impl Worker {
     }
 
     /// Makes the call's directory, unless that is done, and the message that begins it.
-    fn prepare(&self, call: &Call, dir: &Path, is_made: bool) -> Result<Vec<u8>, Failure> {
-        if !is_made {
+    fn prepare(&mut self, call: &Call, dir: &Path, is_made: bool) -> Result<Vec<u8>, Failure> {
+        if !is_made && !self.reuse(call, dir) {
             directory::make(dir, &self.staged, &call.task.params).map_err(|error| no_directory(dir, &error))?;
         }
         let place = dir.to_string_lossy();
@@ -327,6 +335,16 @@ impl Worker {
         }
         let message = json!({ "dir": place, "env": env, "kwargs": directory::params_json(&task.params) });
         Ok(message.to_string().into_bytes())
+    }
+
+    /// Whether the spare directory has become the call's.
+    fn reuse(&mut self, call: &Call, dir: &Path) -> bool {
+        let Some(spare) = self.spare.take() else { return false };
+        let passed_on = directory::pass_on(&spare, dir, &call.task.params);
+        if passed_on.is_err() {
+            self.inner.remover.remove(spare);
+        }
+        passed_on.is_ok()
     }
 
     /// Waits for what becomes of the call.
@@ -396,7 +414,9 @@ impl Worker {
         let _ = self.talk.send(Kind::Exit, 0, &[]);
         drop(self.talk);
         self.inner.runtime.block_on(self.process.end());
-        self.inner.remover.remove(self.dir);
+        for dir in self.spare.into_iter().chain([self.dir]) {
+            self.inner.remover.remove(dir);
+        }
     }
 }
 

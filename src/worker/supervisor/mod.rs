@@ -18,7 +18,7 @@ mod strays;
 mod task;
 
 use super::protocol::{Inbox, LaunchId, Order, Report, encode};
-pub use proc::{kill_marked, peak_rss_bytes};
+pub use proc::{has_children, kill_marked, peak_rss_bytes};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fd::{AsFd, OwnedFd},

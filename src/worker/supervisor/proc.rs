@@ -51,6 +51,11 @@ pub fn own_children() -> Vec<Pid> {
     }
 }
 
+/// Whether a process has children of its main thread; true where the kernel does not say.
+pub fn has_children(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).map_or(true, |children| !children.is_empty())
+}
+
 /// The processes among `all` that `roots` started, and what those started, the roots included.
 pub fn with_descendants(all: &[Process], roots: impl IntoIterator<Item = Pid>) -> Vec<Process> {
     let mut found: BTreeSet<i32> = roots.into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
