@@ -289,7 +289,8 @@ mod tests {
         assert!(!place("1").exists());
         assert_eq!(fs::read_to_string(place("2").join(PARAMS_FILE)).unwrap(), r#"{"a":"b"}"#);
         assert_eq!(fs::read_link(place("2").join("data")).unwrap(), Path::new("/nowhere/data"));
-        let changes: [(&str, fn(&Path)); 5] = [
+        type Change = (&'static str, fn(&Path));
+        let changes: [Change; 5] = [
             ("a file", |dir| fs::write(dir.join("made"), "").unwrap()),
             ("a directory", |dir| fs::create_dir(dir.join("made")).unwrap()),
             ("output", |dir| fs::write(dir.join(STDOUT_FILE), "hello").unwrap()),

@@ -261,6 +261,8 @@ impl Coordinator {
     /// Why the job, or one task of it, is not running.
     pub fn explain(&self, core: &Core, lattice: &Lattice, task: Option<TaskIndex>) -> Vec<String> {
         let mut lines = vec![self.explain_job(core, lattice)];
+        // A traceback, say.
+        lines.extend(self.head(core).reason.iter().flat_map(|reason| reason.lines().skip(1)).map(str::to_string));
         if let Some(task) = task {
             lines.push(self.explain_task(core, lattice, task));
         }
@@ -276,7 +278,10 @@ impl Coordinator {
         let progress = self.progress(core, lattice);
         let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
             (Phase::Cancelled, ..) if head.reason.is_some() => {
-                format!("cancelled: {}", head.reason.as_deref().unwrap_or_default())
+                format!(
+                    "cancelled: {}",
+                    head.reason.iter().flat_map(|reason| reason.lines()).next().unwrap_or_default()
+                )
             }
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),

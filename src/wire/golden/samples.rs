@@ -190,6 +190,7 @@ pub fn oversized() -> Vec<(Message, usize)> {
         (Message::Swim(vec![0; limits::SWIM_PACKET_BYTES + 1]), limits::SWIM_PACKET_BYTES),
         (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
         (Message::Heads(vec![head(); heads + 1]), heads),
+        (Message::Heads(vec![JobHead { reason: Some("x".repeat(limits::MAX_REASON_BYTES + 1)), ..head() }]), 0),
         (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
         (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
         (Message::Offer { head: head(), spec: Some(Arc::new(without_command)) }, 0),

@@ -6,7 +6,7 @@ use super::{
     super::{
         collect::{self, Ended, Verdict},
         directory, environment,
-        protocol::{End, STDERR_FILE, STDOUT_FILE, Usage},
+        protocol::{End, Usage},
         runner::{Inner, ended_event, expand, expand_all, stopped},
         staging::Staged,
         stop::Stop,
@@ -14,7 +14,8 @@ use super::{
     },
     Python,
     idle::{Idle, Waiting},
-    process::{Process, describe},
+    process::Process,
+    start,
     talk::{Message, Talk},
 };
 use crate::{
@@ -22,12 +23,9 @@ use crate::{
     types::{Failure, PythonError, PythonWorker, template},
     wire::frames::Kind,
 };
-use serde::Deserialize;
 use serde_json::{Map, json};
 use std::{
-    fs::{self, OpenOptions},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, MutexGuard, PoisonError, mpsc},
     thread,
@@ -40,8 +38,6 @@ const TOLD: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(250);
 /// A shorter call is not worth asking how much memory its process has had.
 const MEMORY_LOOK: Duration = Duration::from_millis(50);
-/// What a worker that died while it started leaves for its error: the end of its stderr.
-const LAST_WORDS_BYTES: u64 = 2 << 10;
 
 /// An attempt.
 #[derive(Clone)]
@@ -86,21 +82,6 @@ impl From<Failure> for NoWorker {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
-}
-
-/// What `INIT_FAILED` and `FAILED` carry.
-#[derive(Deserialize)]
-struct ErrorLine {
-    #[serde(rename = "type")]
-    kind: String,
-    message: String,
-    traceback: String,
-}
-
-/// What `READY` carries.
-#[derive(Deserialize)]
-struct Ready {
-    pid: u32,
 }
 
 impl Inner {
@@ -181,7 +162,7 @@ impl Call {
         (self.task.job, self.task.task, self.task.attempt)
     }
 
-    fn dir(&self, inner: &Inner) -> PathBuf {
+    pub(super) fn dir(&self, inner: &Inner) -> PathBuf {
         inner.layout.task(self.task.job, self.task.task, self.task.attempt)
     }
 
@@ -205,12 +186,12 @@ impl Call {
         inner.node.blocking_tell(Event::Worker(event));
     }
 
-    fn tell_started(&self, inner: &Inner) {
+    pub(super) fn tell_started(&self, inner: &Inner) {
         let (job, task, attempt) = self.key();
         inner.node.blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
     }
 
-    fn worker(&self) -> &PythonWorker {
+    pub(super) fn worker(&self) -> &PythonWorker {
         self.task.work.worker.as_ref().expect("a call is one of a worker's")
     }
 }
@@ -227,11 +208,11 @@ impl Worker {
             }
         })?;
         let dir = inner.layout.worker(call.task.job, inner.python.next_number());
-        make_directories(&call.dir(inner), &dir, &staged, call).map_err(|error| no_directory(&dir, &error))?;
-        let own = own_variables(&call.task)?;
+        start::make_directories(&call.dir(inner), &dir, &staged, call).map_err(|error| no_directory(&dir, &error))?;
+        let own = start::own_variables(&call.task)?;
         let mut process = inner.launch_worker(&call.task, call.worker(), &dir, &own)?;
         call.stop.ends(&process.link, process.launched.id);
-        let (talk, pid) = match ready(inner, call, &mut process) {
+        let (talk, pid) = match start::ready(inner, call, &mut process) {
             Ok(ready) => ready,
             Err(error) => {
                 inner.runtime.block_on(process.end());
@@ -420,96 +401,20 @@ impl Worker {
     }
 }
 
-/// Has the process connect and make its instance. The error says why it could not.
-fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), PythonError> {
-    if inner.runtime.block_on(&mut process.launched.started).is_ok() {
-        call.tell_started(inner);
-    }
-    let log = call.dir(inner).join(STDERR_FILE);
-    let told = |error: PythonError| PythonError { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
-    let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
-    let ended = |error: io::Error| PythonError::without_exception(format!("the worker's stream: {error}"));
-    let stream = stream.into_std().and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
-    let mut talk = stream.and_then(Talk::new).map_err(ended)?;
-    let crate::types::WorkerRole::Calls { class, init } = &call.worker().role else {
-        unreachable!("workers of pools are not called")
-    };
-    let arguments: serde_json::Value = serde_json::from_str(init)
-        .map_err(|error| PythonError::without_exception(format!("`init` is not JSON: {error}")))?;
-    let message = json!({ "mode": "calls", "class": class, "init": arguments }).to_string();
-    // If it has died, reading says so too.
-    let _ = talk.send(Kind::Init, 0, message.as_bytes());
-    loop {
-        match talk.receive(LOOK) {
-            Ok(None) => {}
-            Ok(Some(message)) if message.kind == Kind::Ready => {
-                let ready: Ready = serde_json::from_slice(&message.payload)
-                    .map_err(|error| PythonError::without_exception(format!("the worker's READY: {error}")))?;
-                return Ok((talk, ready.pid));
-            }
-            Ok(Some(message)) if message.kind == Kind::InitFailed => return Err(error_of(&message.payload)),
-            Ok(Some(message)) => {
-                let why = format!("the worker sent {:?} before READY", message.kind);
-                return Err(PythonError::without_exception(why));
-            }
-            Err(_) => {
-                let (end, _) = inner.runtime.block_on(process.end());
-                let message = format!("the worker's process did not get through `__init__`: {}", describe(&end));
-                return Err(told(PythonError::without_exception(message)));
-            }
-        }
-    }
-}
-
 fn answered(message: Message, id: u64) -> Option<Verdict> {
     match message.kind {
         Kind::Done if message.id == id => {
             Some(Verdict::Returned { json: message.payload, total_bytes: message.total_bytes })
         }
-        Kind::Failed if message.id == id => Some(Verdict::Failed(Failure::Raised(error_of(&message.payload)))),
+        Kind::Failed if message.id == id => Some(Verdict::Failed(Failure::Raised(start::error_of(&message.payload)))),
         _ => None,
     }
-}
-
-/// The error of a line of JSON; one that is too long to be kept is said to be.
-fn error_of(payload: &[u8]) -> PythonError {
-    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match serde_json::from_slice::<ErrorLine>(line) {
-        Ok(ErrorLine { kind, message, traceback }) => PythonError { kind, message, traceback }.bounded(),
-        Err(_) => PythonError::without_exception("an exception that cannot be shown; see the task's stderr"),
-    }
-}
-
-fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &Call) -> io::Result<()> {
-    directory::make(task_dir, staged, &call.task.params)?;
-    directory::make(dir, staged, &Vec::new())?;
-    for name in [STDOUT_FILE, STDERR_FILE] {
-        let log = task_dir.join(name);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&log)?;
-        fs::hard_link(&log, dir.join(name))?;
-    }
-    Ok(())
 }
 
 fn no_directory(dir: &Path, error: &io::Error) -> Failure {
     Failure::Inputs(format!("could not make the directory {}: {error}", dir.display()))
 }
 
-/// The job's variables that are the same for every task, expanded.
-fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
-    let constant = task.work.env.iter().filter(|(_, value)| !has_placeholders(value));
-    constant.map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
-}
-
-fn has_placeholders(value: &str) -> bool {
+pub(super) fn has_placeholders(value: &str) -> bool {
     template::placeholders(value).is_ok_and(|found| !found.is_empty())
-}
-
-fn last_words(path: &Path) -> io::Result<String> {
-    let file = fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    let kept = length.min(LAST_WORDS_BYTES);
-    let mut bytes = vec![0; kept as usize];
-    file.read_exact_at(&mut bytes, length - kept)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -6,6 +6,7 @@
 //! | `process` | one worker process: its launch, its connection, its end |
 //! | `talk` | messages on its stream |
 //! | `calls` | `run` once a task, in processes that live as long as their job |
+//! | `start` | such a worker's beginning, up to the end of its `__init__` |
 //! | `idle` | workers between two tasks, and when they have to go |
 //! | `pool` | processes at the disposal of a pool |
 //! | `shim.py` | what runs in the process |
@@ -18,6 +19,7 @@ mod door;
 mod idle;
 pub(super) mod pool;
 mod process;
+mod start;
 mod talk;
 
 use super::WorkerError;
