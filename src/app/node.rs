@@ -161,11 +161,12 @@ impl Foundation {
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
         let listener = http::bind(&http::socket_path(&data_dir)).await?;
+        let reach = worker::Pools { host: pools.clone(), streams: network.clone() };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
         let worker_config = worker::Config::new(data_dir.clone(), id);
-        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone())?;
+        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone(), Some(reach))?;
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
         let pools: Arc<dyn PoolService> = pools;

@@ -15,11 +15,15 @@ use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::{Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// How long drivers may take to say what they have.
 const PROBE: Duration = Duration::from_secs(10);
+/// What Python workers run with unless their job says otherwise, and the oldest version that will do.
+const PYTHON: &str = "python3";
+const OLDEST_PYTHON: (u32, u32) = (3, 9);
 /// 2026-01-01 and 2100-01-01, in seconds since 1970: a clock outside has no battery or no time server.
 const SANE_CLOCK: std::ops::Range<u64> = 1_767_225_600..4_102_444_800;
 
@@ -34,6 +38,7 @@ pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<
     doctor.findings.push(data_dir(&settings.node.data_dir));
     doctor.findings.extend(settings.cluster.secret_file.as_deref().map(secret_file));
     doctor.findings.push(gpus().await);
+    doctor.findings.push(python(PYTHON).await);
     print(&if json { output::document(&doctor) } else { text(&doctor) })?;
     let works = doctor.findings.iter().all(|finding| finding.severity != Severity::Problem);
     Ok(if works { Exit::Done } else { Exit::Failed })
@@ -155,6 +160,31 @@ async fn gpus() -> Finding {
     }
 }
 
+async fn python(program: &str) -> Finding {
+    let hint = "Python workers need it: install it on this machine, or name another with `python` in the job";
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let mut asked = Command::new(program);
+    asked.arg("--version").stdin(Stdio::null());
+    // A thread that this process need not wait for, should the program hang.
+    std::thread::spawn(move || drop(answer.send(asked.output())));
+    let output = match tokio::time::timeout(PROBE, answered).await {
+        Ok(Ok(Ok(output))) => output,
+        Ok(Ok(Err(error))) => return Finding::warning("python", format!("{program} cannot be run: {error}"), hint),
+        Ok(Err(_)) | Err(_) => return Finding::warning("python", format!("{program} does not say its version"), hint),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().next().unwrap_or_default().trim();
+    let version = || {
+        let (major, rest) = said.strip_prefix("Python ")?.split_once('.')?;
+        Some((major.parse::<u32>().ok()?, rest.split('.').next()?.parse::<u32>().ok()?))
+    };
+    match version() {
+        Some(version) if version >= OLDEST_PYTHON => Finding::ok("python", format!("{program} is {said}")),
+        Some(_) => Finding::warning("python", format!("{program} is {said}; workers need 3.9"), hint),
+        None => Finding::warning("python", format!("{program} does not say its version, but {said:?}"), hint),
+    }
+}
+
 fn text(doctor: &Doctor) -> String {
     let mut text = String::new();
     if let Some(suite) = &doctor.suite {
@@ -193,6 +223,23 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         assert_eq!(tcp_port(listener.local_addr().unwrap().port()).severity, Severity::Problem);
         assert_eq!(tcp_port(0).severity, Severity::Ok);
+    }
+
+    #[tokio::test]
+    async fn an_interpreter_is_what_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = |name: &str, says: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\necho {says}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path.to_str().unwrap().to_string()
+        };
+        for (says, severity) in
+            [("Python 3.12.1", Severity::Ok), ("Python 3.8.2", Severity::Warning), ("hello", Severity::Warning)]
+        {
+            assert_eq!(python(&program(&says.replace(' ', "-"), says)).await.severity, severity, "{says}");
+        }
+        assert_eq!(python("/nonexistent/python3").await.severity, Severity::Warning);
     }
 
     #[test]

@@ -243,6 +243,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         version: 1,
         replicas: vec![node_id(2)],
         cancelled: false,
+        reason: None,
         round: 0,
         phase: Phase::Running,
         tasks: 4,

@@ -110,12 +110,17 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     assert_eq!(node.client.submit(&spec("p")).await.unwrap().job, "0000000000000007");
     let json = r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
     assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
+    let json = r#"{"name": "j", "worker": {"class": "a/b.py:C", "init": {"args": [1]}}}"#;
+    assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
     let asked = node.asked.lock().unwrap();
     let specs: Vec<_> =
         asked.iter().filter_map(|query| if let Query::Submit { spec } = query { Some(spec) } else { None }).collect();
     assert_eq!((specs[0].work.name.as_str(), specs[0].submitter), ("p", node_id(1)));
     assert!(specs[0].submitted_ms > 0);
     assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
+    let worker = specs[2].work.worker.as_ref().expect("the last has one");
+    let role = WorkerRole::Calls { class: "a/b.py:C".into(), init: r#"{"args":[1],"kwargs":{}}"#.into() };
+    assert_eq!((specs[2].retries, worker.python.as_str(), &worker.role), (3, "python3", &role));
 }
 
 /// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a debug build.
@@ -140,7 +145,14 @@ async fn a_bad_submission_is_refused_and_says_why() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
     for (kind, body, status, part) in [
         ("application/json", &b"{\"name\": \"j\", \"comand\": []}"[..], 400, "comand"),
-        ("application/json", b"{\"name\": \"j\", \"command\": []}", 422, "without a command"),
+        ("application/json", b"{\"name\": \"j\", \"command\": []}", 422, "a command or a worker"),
+        (
+            "application/json",
+            b"{\"name\": \"j\", \"command\": [\"a\"], \"worker\": {\"class\": \"a.py:A\"}}",
+            422,
+            "a command or a worker",
+        ),
+        ("application/json", b"{\"name\": \"j\", \"worker\": {\"class\": \"../a.py:A\"}}", 422, "module.py:Class"),
         (
             "application/json",
             b"{\"name\": \"j\", \"command\": [\"a\"], \"params\": {\"grid\": {\"x\": 3}}}",

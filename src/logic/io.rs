@@ -82,6 +82,7 @@ pub enum Asker {
 
 /// What the core keeps of a job on disk.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "heads are few, and gone with their turn")]
 pub enum Keep {
     Spec(Arc<JobSpec>),
     Head(JobHead),

@@ -100,6 +100,7 @@ impl State {
             version: tries,
             replicas: Vec::new(),
             cancelled: false,
+            reason: None,
             round: 0,
             phase: Phase::Waiting,
             tasks: spec.task_count() as u32,

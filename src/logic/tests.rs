@@ -3,7 +3,10 @@
 mod pools;
 
 use super::*;
-use crate::types::{Answer, JobSpec, NodeInfo, ParamSpace, Phase, Query, QueryError, Resources, WorkSpec};
+use crate::types::{
+    Answer, Attempt, Captured, Failure, JobSpec, NodeInfo, Outcome, ParamSpace, Phase, PythonError, Query, QueryError,
+    Resources, TaskIndex, TaskRecord, WorkSpec,
+};
 use std::sync::Arc;
 
 fn info(version: u64) -> NodeInfo {
@@ -58,6 +61,115 @@ fn spec() -> Arc<JobSpec> {
         submitter: NodeId([1; 32]),
         submitted_ms: 0,
     })
+}
+
+/// A node that has taken a job of `tasks` tasks, and whose disk and runner answer at once.
+struct Solo {
+    state: State,
+    job: JobId,
+    mono: crate::types::Time,
+    /// What runs.
+    running: Vec<(TaskIndex, Attempt)>,
+    /// How many attempts there were.
+    started: u32,
+}
+
+impl Solo {
+    fn with(tasks: u32, retries: u32) -> Self {
+        let spec = JobSpec { repeat: tasks, retries, ..(*spec()).clone() };
+        let mono = crate::types::Time(1);
+        let mut solo = Self { state: node(), job: JobId(0), mono, running: Vec::new(), started: 0 };
+        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { spec: Arc::new(spec) } }]);
+        solo
+    }
+
+    /// Handles the inputs and all that follows from them, up to what takes time.
+    fn turn(&mut self, mut inputs: Vec<Input>) {
+        while !inputs.is_empty() {
+            self.mono = self.mono + Duration::from_millis(1);
+            let effects = self.state.handle(Now { mono: self.mono, wall_ms: 0 }, inputs);
+            inputs = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::Persist { job, ticket, .. } => {
+                        self.job = job;
+                        inputs.push(Input::Persisted { ticket, result: Ok(()) });
+                    }
+                    Effect::StartTask { job, task, attempt, .. } => {
+                        self.running.push((task, attempt));
+                        self.started += 1;
+                        inputs.push(Input::TaskStarted { job, task, attempt });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The attempt that runs longest ends.
+    fn end(&mut self, outcome: Outcome) {
+        let (task, attempt) = self.running.remove(0);
+        let record = TaskRecord {
+            task,
+            attempt,
+            node: self.state.node(),
+            outcome,
+            failures: 0,
+            started_ms: 0,
+            duration_us: 1_000,
+            cpu_us: 0,
+            max_rss_bytes: 0,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            value: None,
+            outputs: Vec::new(),
+        };
+        self.turn(vec![Input::TaskEnded { job: self.job, record: Box::new(record) }]);
+    }
+
+    fn head(&self) -> &crate::types::JobHead {
+        self.state.core().directory.get(self.job).expect("the job was taken")
+    }
+}
+
+fn init_failed(message: &str) -> Outcome {
+    Outcome::Failed(Failure::Init(PythonError::without_exception(message)))
+}
+
+#[test]
+fn a_job_whose_workers_all_fail_to_start_is_given_up_with_what_they_said() {
+    let mut solo = Solo::with(100, 3);
+    assert_eq!(solo.running.len(), 2, "as many as there are cores");
+    solo.end(init_failed("no module torch"));
+    assert_eq!(solo.head().phase, Phase::Running, "one alone proves nothing where two can start");
+    solo.end(init_failed("no module torch"));
+    assert_eq!((solo.head().phase, solo.head().cancelled), (Phase::Cancelled, true));
+    assert!(solo.head().reason.as_ref().is_some_and(|reason| reason.contains("no module torch")));
+}
+
+#[test]
+fn workers_that_fail_to_start_beside_others_cost_no_retry_but_not_for_ever() {
+    let mut solo = Solo::with(2, 0);
+    solo.end(Outcome::Done);
+    for _ in 0..5 {
+        solo.end(init_failed("busy"));
+        assert_eq!(solo.head().phase, Phase::Running);
+    }
+    solo.end(init_failed("busy"));
+    assert_eq!((solo.head().phase, solo.head().done, solo.head().failed), (Phase::Failed, 1, 1));
+    assert_eq!(solo.head().reason, None);
+}
+
+#[test]
+fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
+    let mut solo = Solo::with(1, 3);
+    let raised = || Outcome::Failed(Failure::Raised(PythonError::without_exception("bad")));
+    solo.end(raised());
+    assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 1));
+    solo.turn(vec![Input::Ask { id: 2, query: Query::Retry { job: solo.job } }]);
+    assert_eq!((solo.head().phase, solo.started), (Phase::Running, 2));
+    solo.end(raised());
+    assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 2));
 }
 
 fn answers(effects: &[Effect]) -> Vec<&Result<Answer, QueryError>> {

@@ -42,6 +42,8 @@ pub struct JobHead {
     /// Who else holds the job's state.
     pub replicas: Vec<NodeId>,
     pub cancelled: bool,
+    /// Why the coordinator cancelled it, if nobody asked it to. At most `limits::MAX_REASON_BYTES`.
+    pub reason: Option<String>,
     /// How often `retry --failed` was asked.
     pub round: u32,
     pub phase: Phase,

@@ -27,6 +27,10 @@ pub const MAX_RESULT_BYTES: usize = 64 << 10;
 pub const METRIC_POINTS: usize = 64;
 /// Tasks cancelled by one request.
 pub const MAX_CANCELLED: usize = 100_000;
+/// Bytes kept of an exception that a task raised: class, message and traceback.
+pub const MAX_ERROR_BYTES: usize = 16 << 10;
+/// Bytes of the reason for which a coordinator gave a job up; every member keeps it.
+pub const MAX_REASON_BYTES: usize = 4 << 10;
 /// Output files named by one task.
 pub const MAX_OUTPUT_FILES: usize = 4096;
 /// Messages waiting for one peer; past this the connection is dropped and resynchronised.
@@ -65,6 +69,7 @@ pub const STORE_RETRY: Duration = Duration::from_secs(2);
 const _: () = assert!(RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES, "a batch must fit into a message");
 const _: () = assert!(INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES, "an inline specification must fit into a message");
 const _: () = assert!(MAX_TASKS / 8 < (MAX_MESSAGE_BYTES * 3 / 4) as u64, "a summary has a bit for each task");
+const _: () = assert!(HEADS_BATCH * (MAX_REASON_BYTES + 1024) < MAX_MESSAGE_BYTES, "a batch of heads is a message");
 const _: () = assert!(SWIM_PACKET_BYTES < MAX_MESSAGE_BYTES);
 const _: () = assert!(PROBE_RTT.as_millis() * 2 < PROBE_PERIOD.as_millis(), "indirect probes need the second half");
 const _: () = assert!(WATCH_WAIT.as_millis() < QUERY_TIMEOUT.as_millis());

@@ -43,7 +43,7 @@ pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
 pub use node::{Gpu, GpuKind, NodeInfo, NodeLoad};
 pub use query::{Answer, Query, QueryError};
-pub use record::{Captured, Failure, Outcome, OutputFile, TaskRecord};
+pub use record::{Captured, Failure, Outcome, OutputFile, PythonError, TaskRecord};
 pub use resources::Resources;
 pub use spec::{JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole};
 pub use sweep::{MetricPoint, Sweep};

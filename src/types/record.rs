@@ -1,6 +1,6 @@
 //! What happened to a task: the elements of the job lattice, as they are stored and replicated.
 
-use super::{Attempt, BlobHash, NodeId, TaskIndex};
+use super::{Attempt, BlobHash, NodeId, TaskIndex, limits::MAX_ERROR_BYTES};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -24,6 +24,16 @@ pub struct OutputFile {
     pub executable: bool,
 }
 
+/// An exception of Python code, or what stood in for one. Its texts are bounded by `limits::MAX_ERROR_BYTES` together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonError {
+    /// The exception's class, e.g. `ValueError`; empty if there was none.
+    pub kind: String,
+    pub message: String,
+    /// As Python prints it; may be empty.
+    pub traceback: String,
+}
+
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
@@ -45,6 +55,10 @@ pub enum Failure {
     OutputUnreadable(String),
     /// It used more memory than it asked for.
     OutOfMemory { limit_bytes: u64 },
+    /// A worker's `run` raised it. No accident: the task is not tried again.
+    Raised(PythonError),
+    /// The worker could not be started: its interpreter, its module, its `__init__`.
+    Init(PythonError),
 }
 
 /// How an attempt ended.
@@ -109,7 +123,11 @@ impl TaskRecord {
     pub fn encoded_bytes(&self) -> usize {
         let files: usize = self.outputs.iter().map(|file| file.path.len() + 48).sum();
         let value = self.value.as_ref().map_or(0, String::len);
-        128 + self.stdout.tail.len() + self.stderr.tail.len() + value + files
+        let error = match &self.outcome {
+            Outcome::Failed(Failure::Raised(error) | Failure::Init(error)) => error.bytes(),
+            _ => 0,
+        };
+        128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
     }
 
     /// 64 bits that differ between different records: the tie-breaker of the lattice.
@@ -124,6 +142,61 @@ impl Failure {
     /// The node's trouble (a full disk, a lost peer), not the task's.
     pub fn is_of_the_node(&self) -> bool {
         matches!(self, Self::Inputs(_))
+    }
+
+    /// Another attempt would come to the same.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Raised(_))
+    }
+
+    /// Where in the user's Python code it happened, if that is known.
+    pub fn traceback(&self) -> Option<&str> {
+        match self {
+            Self::Raised(error) | Self::Init(error) => Some(error.traceback.as_str()).filter(|text| !text.is_empty()),
+            _ => None,
+        }
+    }
+}
+
+impl PythonError {
+    /// What no exception tells: the process could not be started, or ended.
+    pub fn without_exception(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }.bounded()
+    }
+
+    fn bytes(&self) -> usize {
+        self.kind.len() + self.message.len() + self.traceback.len()
+    }
+
+    /// Cuts the message's end and the traceback's beginning: its last lines say most.
+    pub fn bounded(mut self) -> Self {
+        truncate(&mut self.kind, MAX_ERROR_BYTES / 16);
+        truncate(&mut self.message, MAX_ERROR_BYTES / 4);
+        let keep = MAX_ERROR_BYTES / 2;
+        if self.traceback.len() > keep {
+            let start = (self.traceback.len() - keep..).find(|at| self.traceback.is_char_boundary(*at));
+            self.traceback.replace_range(..start.unwrap_or_default(), "…");
+        }
+        self
+    }
+}
+
+fn truncate(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let end = (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+/// `ValueError: bad`, as the last line of a traceback.
+impl fmt::Display for PythonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind.as_str(), self.message.as_str()) {
+            ("", message) => f.write_str(message),
+            (kind, "") => f.write_str(kind),
+            (kind, message) => write!(f, "{kind}: {message}"),
+        }
     }
 }
 
@@ -143,6 +216,23 @@ impl fmt::Display for Failure {
             Self::OutOfMemory { limit_bytes } => {
                 write!(f, "used more than its {} of memory", super::units::format_bytes(*limit_bytes))
             }
+            Self::Raised(error) => write!(f, "{error}"),
+            Self::Init(error) => write!(f, "the worker could not start: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_error_of_any_size_is_bounded(kind in "\\PC{0,2000}", message in "\\PC{0,9000}", traceback in "\\PC{0,20000}") {
+            let error = PythonError { kind, message, traceback: traceback.clone() }.bounded();
+            prop_assert!(error.bytes() <= MAX_ERROR_BYTES);
+            prop_assert!(traceback.ends_with(error.traceback.trim_start_matches('…')));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
-use crate::types::{JobSpec, Message, Query, limits};
+use crate::types::{JobHead, JobSpec, Message, Query, limits};
 
 /// Bytes from a peer that are no valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,11 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
                 && info.labels.len() <= 256,
             "an oversized node description",
         ),
-        Message::Heads(heads) => check(heads.len() <= limits::HEADS_BATCH, "too many job heads"),
+        Message::Heads(heads) => {
+            let is_long = |head: &JobHead| head.reason.as_ref().is_some_and(|why| why.len() > limits::MAX_REASON_BYTES);
+            check(heads.len() <= limits::HEADS_BATCH, "too many job heads")?;
+            check(!heads.iter().any(is_long), "an oversized reason for a job's end")
+        }
         Message::Offer { spec: Some(spec), .. } => validate_spec(spec),
         Message::Ask { query: Query::Submit { spec }, .. } => validate_spec(spec),
         Message::Ask { query: Query::CancelTasks { tasks, .. }, .. } => {

@@ -9,6 +9,7 @@ pub const JOURNAL_VERSION: u32 = 1;
 
 /// One entry of a job's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "heads are few, and gone when written")]
 pub enum Record {
     /// The first record of every journal.
     Spec(Arc<JobSpec>),

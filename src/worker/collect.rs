@@ -28,8 +28,21 @@ pub struct Ended<'a> {
     /// Globs, expanded.
     pub outputs: &'a [String],
     pub started_ms: u64,
-    pub end: End,
+    pub verdict: Verdict,
     pub usage: Usage,
+}
+
+/// How an attempt ended, as far as that is known without looking at what it left.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Its process did.
+    Process(End),
+    /// A worker's `run` returned this JSON; how many bytes there were of it in all.
+    Returned {
+        json: Vec<u8>,
+        total_bytes: u64,
+    },
+    Failed(Failure),
 }
 
 /// The record of an attempt that ran in `dir`.
@@ -46,7 +59,11 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
         })
     };
     let (stdout, stderr) = (stream(STDOUT_FILE, "stdout"), stream(STDERR_FILE, "stderr"));
-    let value = result(dir, stdout.total_bytes > 0).unwrap_or_else(|why| {
+    let value = returned(&ended.verdict).and_then(|returned| match returned {
+        Some(value) => Ok(Some(value)),
+        None => result(dir, stdout.total_bytes > 0),
+    });
+    let value = value.unwrap_or_else(|why| {
         failure.get_or_insert(Failure::OutputUnreadable(why));
         None
     });
@@ -68,8 +85,8 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
 /// The record of an attempt that never ran.
 pub fn never_ran(task: &StartTask, node: NodeId, started_ms: u64, failure: Failure) -> TaskRecord {
     let staged = Staged::default();
-    let (end, usage) = (End::Stopped, Usage::default());
-    blank(&Ended { task, node, staged: &staged, outputs: &[], started_ms, end, usage }, Outcome::Failed(failure))
+    let (verdict, usage) = (Verdict::Process(End::Stopped), Usage::default());
+    blank(&Ended { task, node, staged: &staged, outputs: &[], started_ms, verdict, usage }, Outcome::Failed(failure))
 }
 
 fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
@@ -102,7 +119,13 @@ fn failure_of(ended: &Ended<'_>, dir: &Path) -> Option<Failure> {
         };
         Some(Failure::OutputTooLarge { name, limit_bytes })
     };
-    match &ended.end {
+    let end = match &ended.verdict {
+        Verdict::Process(end) => end,
+        Verdict::Returned { .. } => return None,
+        // Python is told of a file that has grown too large by an exception.
+        Verdict::Failed(failure) => return Some(grown().unwrap_or_else(|| failure.clone())),
+    };
+    match end {
         End::Exited(0) => None,
         End::Exited(status) => Some(grown().unwrap_or(Failure::Exit(*status))),
         End::Signalled(libc::SIGXFSZ) => {
@@ -141,6 +164,20 @@ fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captu
     writer.write(cut.as_bytes())?;
     copy(&file, length - half, half, &mut *writer)?;
     Ok(Captured { tail, total_bytes: 2 * half + cut.len() as u64, blob: Some(writer.finish(None)?) })
+}
+
+/// What `run` returned, if it is worth keeping.
+fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
+    let Verdict::Returned { json, total_bytes } = verdict else { return Ok(None) };
+    if *total_bytes > limits::MAX_RESULT_BYTES as u64 {
+        let max = limits::MAX_RESULT_BYTES;
+        let hint = "hint: write it to a file, and name that in `outputs`";
+        return Err(format!(
+            "what run returned has {total_bytes} bytes as JSON, more than the {max} of a result\n{hint}"
+        ));
+    }
+    let text = std::str::from_utf8(json).map_err(|error| format!("what run returned: {error}"))?;
+    if text == "null" { Ok(None) } else { check_json(text, "what run returned").map(Some) }
 }
 
 /// What the task gave as its result: the last line of stdout if that is marked, else `result.json`.

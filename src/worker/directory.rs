@@ -7,8 +7,9 @@ use super::{
 };
 use crate::types::{Attempt, JobId, Params, TaskIndex, Value};
 use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt, symlink},
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicU64, Ordering},
@@ -41,6 +42,11 @@ impl Layout {
         let name = format!("{task}-{}.{}", attempt.epoch, attempt.number);
         self.job(job).join("tasks").join(name)
     }
+
+    /// The directory of a Python worker, which stays while tasks come and go.
+    pub fn worker(&self, job: JobId, number: u64) -> PathBuf {
+        self.job(job).join("workers").join(number.to_string())
+    }
 }
 
 /// Makes an empty directory for an attempt and links its inputs into it.
@@ -50,10 +56,59 @@ pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
         symlink(target, dir.join(name))?;
     }
     if !params.is_empty() {
-        let object: serde_json::Map<_, _> = params.iter().map(|(name, value)| (name.clone(), json(value))).collect();
-        fs::write(dir.join(PARAMS_FILE), serde_json::Value::Object(object).to_string())?;
+        fs::write(dir.join(PARAMS_FILE), params_json(params).to_string())?;
     }
     Ok(())
+}
+
+/// Whether a directory holds what `make` put there and nothing else but empty streams: then it is as good as a new one.
+pub fn is_as_made(dir: &Path, staged: &Staged) -> bool {
+    let Ok(entries) = fs::read_dir(dir) else { return false };
+    let mut links = 0;
+    for entry in entries {
+        let Ok(entry) = entry else { return false };
+        let name = entry.file_name();
+        let is_known = match entry.file_type() {
+            Ok(kind) if kind.is_file() && name == PARAMS_FILE => true,
+            Ok(kind) if kind.is_file() && (name == STDOUT_FILE || name == STDERR_FILE) => {
+                entry.metadata().is_ok_and(|metadata| metadata.len() == 0 && metadata.nlink() == 1)
+            }
+            Ok(kind) if kind.is_symlink() => {
+                links += 1;
+                let target = fs::read_link(entry.path()).ok();
+                staged.links.iter().any(|(link, staged)| name == link.as_str() && target.as_ref() == Some(staged))
+            }
+            _ => false,
+        };
+        if !is_known {
+            return false;
+        }
+    }
+    links == staged.links.len()
+}
+
+/// Gives the directory of an attempt that left it as it was made to another of the same job, for a tenth of what removing
+/// one and making one cost.
+pub fn pass_on(from: &Path, to: &Path, params: &Params) -> io::Result<()> {
+    fs::rename(from, to)?;
+    if params.is_empty() {
+        return Ok(());
+    }
+    // In place: a file that is cut to nothing and written again is flushed by some file systems when it is closed.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(to.join(PARAMS_FILE))?;
+    let text = params_json(params).to_string();
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)
+}
+
+/// Parameters as an object.
+pub fn params_json(params: &Params) -> serde_json::Value {
+    params.iter().map(|(name, value)| (name.clone(), json(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn make_private(dir: &Path) -> io::Result<()> {
@@ -134,8 +189,9 @@ impl Remover {
 
     /// Removes an attempt's directory. The usual one holds what we put there and nothing else, which is gone sooner than
     /// set aside; any other is as it was but for those files.
-    pub fn remove_attempt(&self, dir: PathBuf) {
-        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE] {
+    pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
+        let links = staged.links.iter().map(|(name, _)| name.as_str());
+        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE].into_iter().chain(links) {
             // One that is missing, or that the task made something else of, is no problem here.
             let _ = fs::remove_file(dir.join(name));
         }
@@ -160,7 +216,7 @@ impl Remover {
 
     /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in it.
     pub fn remove_parts(&self, job_dir: &Path) {
-        for part in ["tasks", "input", "after", "staging"] {
+        for part in ["tasks", "workers", "input", "after", "staging"] {
             self.remove(job_dir.join(part));
         }
         // Fails while the journal is in it, which is as it should be.
@@ -212,4 +268,43 @@ fn allow(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_passed_on_only_as_it_was_made() {
+        let lab = tempfile::tempdir().unwrap();
+        let place = |name: &str| lab.path().join(name);
+        let staged = Staged { links: vec![("data".into(), "/nowhere/data".into())] };
+        let params = |text: &str| vec![("a".to_string(), Value::Text(text.into()))];
+        make(&place("1"), &staged, &params("a long parameter")).unwrap();
+        for name in [STDOUT_FILE, STDERR_FILE] {
+            fs::write(place("1").join(name), "").unwrap();
+        }
+        assert!(is_as_made(&place("1"), &staged));
+        pass_on(&place("1"), &place("2"), &params("b")).unwrap();
+        assert!(!place("1").exists());
+        assert_eq!(fs::read_to_string(place("2").join(PARAMS_FILE)).unwrap(), r#"{"a":"b"}"#);
+        assert_eq!(fs::read_link(place("2").join("data")).unwrap(), Path::new("/nowhere/data"));
+        type Change = (&'static str, fn(&Path));
+        let changes: [Change; 5] = [
+            ("a file", |dir| fs::write(dir.join("made"), "").unwrap()),
+            ("a directory", |dir| fs::create_dir(dir.join("made")).unwrap()),
+            ("output", |dir| fs::write(dir.join(STDOUT_FILE), "hello").unwrap()),
+            ("a link less", |dir| fs::remove_file(dir.join("data")).unwrap()),
+            ("another link", |dir| {
+                fs::remove_file(dir.join("data")).unwrap();
+                symlink("/elsewhere", dir.join("data")).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            make(&place("3"), &staged, &params("c")).unwrap();
+            assert!(is_as_made(&place("3"), &staged));
+            change(&place("3"));
+            assert!(!is_as_made(&place("3"), &staged), "{what}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
-use super::protocol::TASK_DIR_VARIABLE;
+use super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
 use crate::ports::StartTask;
 use std::{
     collections::BTreeMap,
@@ -62,6 +62,25 @@ fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsStri
         INHERITED.contains(&&*name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     };
     all.filter(|(name, _)| passes(name)).collect()
+}
+
+/// The variables that each call of a Python worker changes, without those of the job.
+pub const OF_CALL: [&str; 3] = ["NODECTL_TASK_ID", "NODECTL_ATTEMPT", TASK_DIR_VARIABLE];
+
+/// `NAME=value` for everything that a Python worker gets: what a task does, and how it reaches its node.
+pub fn of_worker(
+    base: &BTreeMap<OsString, OsString>,
+    own: &[(String, String)],
+    task: &StartTask,
+    dir: &Path,
+    (socket, token): (&Path, &str),
+) -> Vec<Vec<u8>> {
+    let mut env = of_task(base, own, task, dir);
+    let mut set = |name: &str, value: &[u8]| env.push([name.as_bytes(), b"=", value].concat());
+    set(WORKER_DIR_VARIABLE, dir.as_os_str().as_bytes());
+    set("NODECTL_WORKER_SOCKET", socket.as_os_str().as_bytes());
+    set("NODECTL_WORKER_TOKEN", token.as_bytes());
+    env
 }
 
 /// `NAME=value` for everything that a task gets. `own` are the job's variables, expanded.

@@ -3,7 +3,9 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `runner` | `Workers`, the port; the life of one attempt |
+//! | `runner` | `Workers`, the port; the life of a command's attempt |
+//! | `python/` | Python workers: calls and pools |
+//! | `stop` | the way to end an attempt |
 //! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
 //! | `protocol` | what the node and the supervisor say to each other |
 //! | `supervisor/` | the process that starts and kills tasks |
@@ -11,11 +13,13 @@
 //! | `environment` | what a task finds in its environment |
 //! | `staging` | a job's inputs and the results of earlier jobs, once a job |
 //! | `after` | the results of an earlier job, as files |
+//! | `streams` | the files that streams go to, while they grow |
 //! | `collect` | what an attempt left: streams, result, record |
 //! | `metrics` | what a sweep's running task reports |
 //! | `outputs` | the files that a task was asked for |
 //!
-//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/input/` the uploaded files,
+//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/workers/<number>/` that of a
+//! Python worker, `…/<job>/input/` the uploaded files,
 //! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
 
 mod after;
@@ -26,10 +30,14 @@ mod link;
 mod metrics;
 mod outputs;
 pub mod protocol;
+mod python;
 mod runner;
 mod staging;
+mod stop;
+mod streams;
 pub mod supervisor;
 
+pub use python::Pools;
 pub use runner::{Config, Workers};
 
 /// Why the runner could not begin.

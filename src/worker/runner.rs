@@ -2,17 +2,22 @@
 
 use super::{
     WorkerError,
-    collect::{self, Ended},
+    collect::{self, Ended, Verdict},
     directory::{self, Layout, Remover},
     environment,
     link::{Launched, Link},
     metrics::{self, Meter},
     protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
+    python::{Pools, Python, calls::Call},
     staging::{Staged, Stager},
+    stop::Stop,
 };
 use crate::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent, wall_ms},
-    types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, query::Stream, template},
+    types::{
+        Attempt, Failure, JobId, MetricPoint, NodeId, PythonWorker, TaskIndex, TaskRecord, WorkerRole, query::Stream,
+        template,
+    },
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,8 +28,9 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::FileExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
-use tokio::{runtime::Handle, sync::watch};
+use tokio::runtime::Handle;
 
 /// The most that `read_log` gives at once.
 const LOG_CHUNK_BYTES: usize = 64 << 10;
@@ -50,22 +56,24 @@ impl Config {
 /// Runs tasks. Dropping it kills them.
 pub struct Workers {
     inner: Arc<Inner>,
-    runtime: Handle,
 }
 
-struct Inner {
-    node_id: NodeId,
-    node: NodeHandle,
-    blobs: Arc<dyn Blobs>,
-    stager: Stager,
+/// What every attempt needs.
+pub(super) struct Inner {
+    pub node_id: NodeId,
+    pub node: NodeHandle,
+    pub runtime: Handle,
+    pub blobs: Arc<dyn Blobs>,
+    pub stager: Stager,
     link: Mutex<Option<Arc<Link>>>,
-    remover: Remover,
-    layout: Layout,
-    base_env: BTreeMap<OsString, OsString>,
-    running: Mutex<HashMap<Key, watch::Sender<bool>>>,
+    pub remover: Remover,
+    pub layout: Layout,
+    pub base_env: BTreeMap<OsString, OsString>,
+    pub python: Python,
+    running: Mutex<HashMap<Key, Arc<Stop>>>,
 }
 
-type Key = (JobId, TaskIndex, Attempt);
+pub(super) type Key = (JobId, TaskIndex, Attempt);
 
 /// An attempt that is ready to be launched.
 struct Prepared {
@@ -77,13 +85,13 @@ struct Prepared {
 }
 
 /// An attempt that has ended.
-struct Remains {
-    dir: PathBuf,
-    outputs: Vec<String>,
-    meter: Option<Meter>,
-    started_ms: u64,
-    end: End,
-    usage: Usage,
+pub(super) struct Remains {
+    pub dir: PathBuf,
+    pub outputs: Vec<String>,
+    pub meter: Option<Meter>,
+    pub started_ms: u64,
+    pub verdict: Verdict,
+    pub usage: Usage,
 }
 
 impl Workers {
@@ -93,23 +101,27 @@ impl Workers {
         blobs: Arc<dyn Blobs>,
         fetcher: Arc<dyn BlobFetcher>,
         node: NodeHandle,
+        pools: Option<Pools>,
     ) -> Result<Arc<Self>, WorkerError> {
         let layout = Layout::new(&config.data_dir);
         let link = Link::start(config.supervisor, layout.jobs.clone())?;
         let remover = Remover::start(layout.clone())?;
+        let python = Python::start(&config.data_dir, pools)?;
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
         let inner = Inner {
             node_id: config.node,
             node,
+            runtime: Handle::current(),
             blobs,
             stager,
             link: Mutex::new(Some(Arc::new(link))),
             remover,
             layout,
             base_env: environment::base(),
+            python,
             running: Mutex::default(),
         };
-        Ok(Arc::new(Self { inner: Arc::new(inner), runtime: Handle::current() }))
+        Ok(Arc::new(Self { inner: Arc::new(inner) }))
     }
 
     /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can be started afterwards.
@@ -127,14 +139,22 @@ impl Drop for Workers {
 impl Runner for Workers {
     fn start(&self, task: StartTask) {
         let key = (task.job, task.task, task.attempt);
-        let (stop, stopped) = watch::channel(false);
-        if self.inner.running().insert(key, stop).is_some() {
+        let stop = Arc::new(Stop::default());
+        if self.inner.running().insert(key, stop.clone()).is_some() {
             tracing::error!(job = %task.job, task = task.task, attempt = %task.attempt, "started twice: ignored");
             return;
         }
+        self.inner.idle().make_room_for(task.job, Instant::now());
         let inner = self.inner.clone();
-        self.runtime.spawn(async move {
-            if let Some(event) = inner.live(task, stopped).await {
+        if let Some(PythonWorker { role: WorkerRole::Calls { .. }, .. }) = &task.work.worker {
+            return inner.call(Call { task: Arc::new(task), stop, started_ms: wall_ms() });
+        }
+        self.inner.runtime.spawn(async move {
+            let ended = match task.work.worker {
+                Some(_) => inner.attend(task, &stop).await,
+                None => inner.live(task, &stop).await,
+            };
+            if let Some(event) = ended {
                 inner.running().remove(&key);
                 inner.node.tell(Event::Worker(event)).await;
             }
@@ -143,7 +163,7 @@ impl Runner for Workers {
 
     fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt) {
         if let Some(stop) = self.inner.running().get(&(job, task, attempt)) {
-            stop.send_replace(true);
+            stop.ask();
         }
     }
 
@@ -173,35 +193,38 @@ impl Runner for Workers {
     }
 
     fn forget(&self, job: JobId) {
+        self.inner.idle().forget(job);
         self.inner.stager.forget(job);
         self.inner.remover.remove_parts(&self.inner.layout.job(job));
     }
 }
 
 impl Inner {
-    fn running(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<bool>>> {
+    pub fn running(&self) -> MutexGuard<'_, HashMap<Key, Arc<Stop>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+    pub fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
+        self.idle().close();
         let link = self.link().take();
         if let Some(link) = link {
             link.close();
+            self.python.wait_for_threads();
         }
     }
 
     /// An attempt from its order to its last event, which is returned or was told already. Cheap steps are done where they
     /// are, those that touch the disk on a thread that may block.
-    async fn live(self: &Arc<Self>, task: StartTask, mut stop: watch::Receiver<bool>) -> Option<WorkerEvent> {
+    async fn live(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
         let staged = tokio::select! {
             staged = self.stager.stage(&task) => staged,
-            () = asked_to_stop(&mut stop) => return Some(stopped(&task)),
+            () = stop.asked() => return Some(stopped(&task)),
         };
         let staged = match staged {
             Ok(staged) => staged,
@@ -221,7 +244,7 @@ impl Inner {
         }
         let (end, usage) = tokio::select! {
             ended = &mut prepared.launched.ended => ended,
-            () = asked_to_stop(&mut stop) => {
+            () = stop.asked() => {
                 prepared.link.stop(prepared.launched.id);
                 (&mut prepared.launched.ended).await
             }
@@ -231,7 +254,9 @@ impl Inner {
         let Prepared { dir, outputs, meter, link, .. } = prepared;
         drop(link);
         let inner = self.clone();
-        let finish = move || inner.finish(&task, &staged, Remains { dir, outputs, meter, started_ms, end, usage });
+        let verdict = Verdict::Process(end);
+        let remains = Remains { dir, outputs, meter, started_ms, verdict, usage };
+        let finish = move || inner.finish(&task, &staged, remains);
         self.blocking(finish).await;
         None
     }
@@ -251,33 +276,34 @@ impl Inner {
 
     /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells it, since waking
     /// another to do so takes as long as all the rest.
-    fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
-        let Remains { dir, outputs, meter, started_ms, end, usage } = remains;
+    pub fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
+        let Remains { dir, outputs, meter, started_ms, verdict, usage } = remains;
+        let was_stopped = verdict == Verdict::Process(End::Stopped);
         // The last words count: a task may be over before it is looked at.
-        let last = meter.map(|mut meter| meter.read(&dir)).filter(|points| !points.is_empty() && end != End::Stopped);
+        let last = meter.map(|mut meter| meter.read(&dir)).filter(|points| !points.is_empty() && !was_stopped);
         if let Some(points) = last {
             self.node.blocking_tell(Event::Worker(metric_event(task, points)));
         }
-        let event = if end == End::Stopped {
+        let event = if was_stopped {
             stopped(task)
         } else {
-            let ended = Ended { task, node: self.node_id, staged, outputs: &outputs, started_ms, end, usage };
+            let ended = Ended { task, node: self.node_id, staged, outputs: &outputs, started_ms, verdict, usage };
             ended_event(task.job, collect::collect(&ended, &dir, &*self.blobs))
         };
-        self.remover.remove_attempt(dir);
+        self.remover.remove_attempt(dir, staged);
         self.running().remove(&(task.job, task.task, task.attempt));
         self.node.blocking_tell(Event::Worker(event));
     }
 
     /// Runs on a thread that may block; a panic there goes on here.
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         match tokio::task::spawn_blocking(work).await {
             Ok(value) => value,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    fn never_ran(&self, task: &StartTask, started_ms: u64, failure: Failure) -> WorkerEvent {
+    pub fn never_ran(&self, task: &StartTask, started_ms: u64, failure: Failure) -> WorkerEvent {
         ended_event(task.job, collect::never_ran(task, self.node_id, started_ms, failure))
     }
 
@@ -287,9 +313,7 @@ impl Inner {
         let work = &task.work;
         let command = expand_all(&work.command, task)?;
         let outputs = expand_all(&work.outputs, task)?;
-        let values: Vec<String> = work.env.iter().map(|(_, value)| value.clone()).collect();
-        let names = work.env.iter().map(|(name, _)| name.clone());
-        let own: Vec<(String, String)> = names.zip(expand_all(&values, task)?).collect();
+        let own = expand_env(task)?;
         directory::make(&dir, staged, &task.params)
             .map_err(|error| Failure::Inputs(format!("could not make the directory {}: {error}", dir.display())))?;
         let launch = Launch {
@@ -309,35 +333,34 @@ impl Inner {
     }
 }
 
-async fn asked_to_stop(stop: &mut watch::Receiver<bool>) {
-    // The sender goes away only with the attempt; then nobody can ask any more.
-    if stop.wait_for(|asked| *asked).await.is_err() {
-        std::future::pending().await
-    }
-}
-
-fn stopped(task: &StartTask) -> WorkerEvent {
+pub(super) fn stopped(task: &StartTask) -> WorkerEvent {
     WorkerEvent::Stopped { job: task.job, task: task.task, attempt: task.attempt }
 }
 
-fn metric_event(task: &StartTask, points: Vec<MetricPoint>) -> WorkerEvent {
+pub(super) fn metric_event(task: &StartTask, points: Vec<MetricPoint>) -> WorkerEvent {
     WorkerEvent::Metric { job: task.job, task: task.task, attempt: task.attempt, points }
 }
 
-fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {
+pub(super) fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {
     WorkerEvent::Ended { job, record: Box::new(record) }
 }
 
 /// Replaces `{name}` by parameters and by what every task has.
-fn expand_all(templates: &[String], task: &StartTask) -> Result<Vec<String>, Failure> {
+pub(super) fn expand_all(templates: &[String], task: &StartTask) -> Result<Vec<String>, Failure> {
+    templates.iter().map(|text| expand(text, task)).collect()
+}
+
+pub(super) fn expand(text: &str, task: &StartTask) -> Result<String, Failure> {
     let lookup = |name: &str| match name {
         "task" => Some(task.task.to_string()),
         "attempt" => Some(task.attempt.number.to_string()),
         "job" => Some(task.job.to_string()),
         _ => task.params.iter().find(|(param, _)| param == name).map(|(_, value)| value.to_string()),
     };
-    let expand = |text: &String| {
-        template::expand(text, &lookup).map_err(|error| Failure::Spawn(format!("in `{text}`: {error}")))
-    };
-    templates.iter().map(expand).collect()
+    template::expand(text, &lookup).map_err(|error| Failure::Spawn(format!("in `{text}`: {error}")))
+}
+
+/// The job's own variables.
+pub(super) fn expand_env(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
+    task.work.env.iter().map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
 }

@@ -21,11 +21,19 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 2] = [
+static TEMPLATES: [Template; 3] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
         files: &[("job.toml", include_bytes!("../../config/jobs/map.toml"))],
+    },
+    Template {
+        kind: "worker",
+        summary: "a Python class whose instances stay while tasks come and go",
+        files: &[
+            ("worker.toml", include_bytes!("../../config/jobs/worker.toml")),
+            ("worker/primes.py", include_bytes!("../../config/jobs/worker/primes.py")),
+        ],
     },
     Template {
         kind: "quickstart",
@@ -43,7 +51,10 @@ static TEMPLATES: [Template; 2] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::{job_file, map};
+    use crate::{
+        types::WorkerRole,
+        workloads::{job_file, map},
+    };
 
     /// Writes a template as `init` does and plans its jobs.
     fn plan(template: &Template) -> Vec<crate::workloads::PlannedJob> {
@@ -77,8 +88,19 @@ mod tests {
     }
 
     #[test]
-    fn the_map_template_shows_every_key() {
-        let text = std::str::from_utf8(find("map").unwrap().files[0].1).unwrap();
+    fn the_worker_template_ships_its_module() {
+        let [job] = plan(find("worker").unwrap()).try_into().unwrap();
+        assert_eq!((job.task_count(), job.retries), (10, 3));
+        assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["worker/primes.py"]);
+        let role = job.work.worker.unwrap().role;
+        let init = r#"{"args":[],"kwargs":{"limit":1000000}}"#.into();
+        assert_eq!(role, WorkerRole::Calls { class: "worker/primes.py:Primes".into(), init });
+    }
+
+    #[test]
+    fn the_map_and_worker_templates_show_every_key() {
+        let text = |kind| std::str::from_utf8(find(kind).unwrap().files[0].1).unwrap();
+        let text = [text("map"), text("worker")].concat();
         for key in map::KEYS {
             let shown = |line: &str| {
                 let line = line.trim_start_matches("# ").trim_start_matches('[');

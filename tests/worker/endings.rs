@@ -107,7 +107,7 @@ fn a_supervisor_that_cannot_be_started_is_told_at_once() {
     config.supervisor = vec!["/nonexistent/nodectl".into(), "supervise".into()];
     let _inside = lab.runtime.enter();
     let node = nodectl::ports::NodeHandle::new(tokio::sync::mpsc::channel(1).0);
-    let started = nodectl::worker::Workers::start(config, lab.store.blobs(), lab.fetcher.clone(), node);
+    let started = nodectl::worker::Workers::start(config, lab.store.blobs(), lab.fetcher.clone(), node, None);
     let told = started.err().expect("there is no such program").to_string();
     assert!(told.contains("/nonexistent/nodectl") && told.contains("No such file"), "{told}");
 }

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use nodectl::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, UserRequest, WorkerEvent},
     types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, Resources, TaskRecord, WorkSpec},
-    worker::{Config, Workers},
+    worker::{Config, Pools, Workers},
 };
 use std::{
     path::{Path, PathBuf},
@@ -61,6 +61,10 @@ pub fn config(dir: &Path) -> Config {
 
 impl Lab {
     pub fn new() -> Self {
+        Self::with_pools(None)
+    }
+
+    pub fn with_pools(pools: Option<Pools>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = nodectl::store::open(dir.path()).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -70,7 +74,7 @@ impl Lab {
         let workers = {
             let _inside = runtime.enter();
             let node = NodeHandle::new(sender);
-            Workers::start(config(store.dir()), store.blobs(), fetcher.clone(), node).unwrap()
+            Workers::start(config(store.dir()), store.blobs(), fetcher.clone(), node, pools).unwrap()
         };
         Self { workers: Some(workers), store, fetcher, events, runtime, dir }
     }

@@ -170,7 +170,7 @@ fn what_an_earlier_life_left_is_removed() {
     let (sender, _events) = tokio::sync::mpsc::channel(8);
     let fetcher = Arc::new(Fetcher::default());
     let node = nodectl::ports::NodeHandle::new(sender);
-    let workers = nodectl::worker::Workers::start(config(store.dir()), store.blobs(), fetcher, node).unwrap();
+    let workers = nodectl::worker::Workers::start(config(store.dir()), store.blobs(), fetcher, node, None).unwrap();
     assert!(!left.exists());
     assert!(dir.path().join(format!("jobs/{JOB}/journal")).exists());
     drop(workers);

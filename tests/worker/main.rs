@@ -8,10 +8,14 @@
 //! | `killing` | stops, timeouts, grandchildren, dead supervisors, dead nodes |
 //! | `results` | streams, results, outputs |
 //! | `inputs` | uploads, results of earlier jobs, environment |
+//! | `python` | calls of Python workers |
+//! | `pool` | workers of pools, with a pool of the test's own |
 
 mod cost;
 mod endings;
 mod harness;
 mod inputs;
 mod killing;
+mod pool;
+mod python;
 mod results;

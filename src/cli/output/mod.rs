@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub use json::document;
-pub use table::{columns, failures_text, progress_line};
+pub use table::{columns, failures_text, indented, progress_line};
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct RunSummary {
     pub job: String,
     pub name: String,
     pub phase: crate::wire::api::PhaseName,
+    /// Why the cluster gave it up, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub tasks: u32,
     pub done: u32,
     pub failed: u32,
@@ -54,6 +57,9 @@ pub struct FailureGroup {
     pub tasks: u32,
     /// One of them, to look at.
     pub example: u32,
+    /// Where it happened, if it was an exception of the job's Python code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
 }
 
 /// One way of printing. Every text ends with a newline unless it is empty.

@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+/// Failures that are shown with their traceback.
+const TRACEBACKS: usize = 3;
 /// Characters of a cell that may hold anything.
 const CELL_CHARS: usize = 60;
 
@@ -116,7 +118,10 @@ impl Output for Table {
             ("job", format!("{} {}", line.id, line.name)),
             ("state", format!("{}{}", state(job), ended.unwrap_or_default())),
             ("age", since(line.submitted_ms, now_ms)),
-            ("command", job.work.command.join(" ")),
+            match &job.work.worker {
+                Some(worker) => ("worker", worker.clone()),
+                None => ("command", job.work.command.join(" ")),
+            },
             ("needs", needs(&job.work.resources)),
             ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
         ];
@@ -130,6 +135,10 @@ impl Output for Table {
             rows.push(("waits for", why.clone()));
         }
         let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
+        if let Some(reason) = &line.reason {
+            text += "given up\n";
+            text += &indented(reason, "  ");
+        }
         if !job.progress.nodes.is_empty() {
             text += "\n";
             text += &shares(&job.progress.nodes);
@@ -243,12 +252,19 @@ fn shares(nodes: &[NodeShare]) -> String {
 
 /// Failures by reason, the most frequent first.
 pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
-    let line = |group: &FailureGroup| {
+    let text = |(index, group): (usize, &FailureGroup)| {
         let plural = if group.tasks == 1 { "task" } else { "tasks" };
         let logs = format!("nodectl logs --stderr {job} {}", group.example);
-        format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason))
+        let line = format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason));
+        let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
+        line + &traceback.map(|traceback| indented(traceback, "      ")).unwrap_or_default()
     };
-    failures.iter().map(line).collect()
+    failures.iter().enumerate().map(text).collect()
+}
+
+/// Lines of a text that a task wrote, set off by `margin`.
+pub fn indented(text: &str, margin: &str) -> String {
+    text.trim_end().lines().map(|line| format!("{margin}{}\n", one_line(line))).collect()
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {

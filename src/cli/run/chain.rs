@@ -106,6 +106,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         stopped: count(|job| job.progress.stopped),
         wall_seconds: begin.elapsed().as_secs_f64(),
         directory,
+        reason: None,
         failures: collected.failures,
         missing_files,
     }]);

@@ -35,6 +35,8 @@ pub struct Collector {
     done: Vec<u64>,
     /// Why a task failed last; a retry may still mend it.
     failed: BTreeMap<u32, String>,
+    /// For some reasons, an exception's traceback.
+    tracebacks: BTreeMap<String, String>,
     many: bool,
     missing_files: u32,
 }
@@ -58,6 +60,7 @@ impl Collector {
             lines: Lines::create(&job.directory)?,
             done: vec![0; (job.tasks as usize).div_ceil(64)],
             failed: BTreeMap::new(),
+            tracebacks: BTreeMap::new(),
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
         })
@@ -102,14 +105,21 @@ impl Collector {
                     *word |= 1 << (result.task % 64);
                 }
             }
-            Some(failure) => drop(self.failed.insert(result.task, failure.message.clone())),
+            Some(failure) => {
+                if let Some(traceback) = &failure.traceback
+                    && self.tracebacks.len() < MAX_REASONS
+                {
+                    self.tracebacks.insert(failure.message.clone(), traceback.clone());
+                }
+                self.failed.insert(result.task, failure.message.clone());
+            }
         }
     }
 
     /// Brings the files into their final form.
     pub fn finish(self) -> Result<Collected, CliError> {
         self.lines.finish()?;
-        Ok(Collected { failures: group(&self.failed), missing_files: self.missing_files })
+        Ok(Collected { failures: group(&self.failed, &self.tracebacks), missing_files: self.missing_files })
     }
 }
 
@@ -127,17 +137,18 @@ pub fn check_directory(directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-fn group(failed: &BTreeMap<u32, String>) -> Vec<FailureGroup> {
+fn group(failed: &BTreeMap<u32, String>, tracebacks: &BTreeMap<String, String>) -> Vec<FailureGroup> {
     let mut groups: BTreeMap<&str, FailureGroup> = BTreeMap::new();
     for (task, reason) in failed {
         let full = groups.len() >= MAX_REASONS;
         match groups.entry(reason) {
             Entry::Occupied(mut group) => group.get_mut().tasks += 1,
             Entry::Vacant(group) if !full => {
-                group.insert(FailureGroup { reason: reason.clone(), tasks: 1, example: *task });
+                let (reason, traceback) = (reason.clone(), tracebacks.get(reason).cloned());
+                group.insert(FailureGroup { reason, tasks: 1, example: *task, traceback });
             }
             Entry::Vacant(_) => {
-                let other = FailureGroup { reason: "other reasons".into(), tasks: 0, example: *task };
+                let other = FailureGroup { reason: "other reasons".into(), tasks: 0, example: *task, traceback: None };
                 groups.entry("other reasons").or_insert(other).tasks += 1;
             }
         }

@@ -5,7 +5,7 @@ use crate::{
     cli::{exit::CliError, output::RunSummary},
     http::{Client, ClientError},
     types::limits,
-    wire::api::{CursorView, Results},
+    wire::api::{CursorView, PhaseName, Results},
 };
 use futures::future::try_join_all;
 use std::{
@@ -48,10 +48,13 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
     };
     shown.finish();
     let collected = collector.finish()?;
+    // The results are here: a reason that cannot be had now is not worth failing for.
+    let line = if last.phase == PhaseName::Cancelled { client.job(&job.id).await.ok() } else { None };
     Ok(RunSummary {
         job: job.id.clone(),
         name: job.name.clone(),
         phase: last.phase,
+        reason: line.and_then(|job| job.line.reason),
         tasks: last.tasks,
         done: last.done,
         failed: last.failed,

@@ -152,6 +152,9 @@ fn line(result: &TaskResult) -> Map<String, Json> {
     };
     put("exit", exit);
     put("failure", result.failure.as_ref().map_or(Json::Null, |failure| failure.message.clone().into()));
+    if let Some(traceback) = result.failure.as_ref().and_then(|failure| failure.traceback.as_ref()) {
+        put("traceback", traceback.clone().into());
+    }
     put("attempt", result.attempt.clone().into());
     put("node", result.node_name.clone().unwrap_or_else(|| result.node.clone()).into());
     put("seconds", result.seconds.into());

@@ -3,7 +3,7 @@
 use crate::{
     cli::{
         exit::{CliError, Exit, print_bytes},
-        output::{RunSummary, failures_text},
+        output::{RunSummary, failures_text, indented},
     },
     http::{Client, client::LogRequest},
     types::units::format_duration,
@@ -30,6 +30,7 @@ fn text(end: &RunSummary) -> String {
         format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default()),
         end.directory.display()
     );
+    text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();
     text += &failures_text(&end.job, &end.failures);
     if end.phase == PhaseName::Failed {
         text += &format!("hint: `nodectl retry {} --failed` gives them new attempts\n", end.job);
@@ -69,6 +70,7 @@ mod tests {
             job: "00000000000000ab".into(),
             name: "sweep".into(),
             phase: PhaseName::Failed,
+            reason: None,
             tasks: 10,
             done: 7,
             failed: 3,
@@ -76,18 +78,26 @@ mod tests {
             wall_seconds: 2.5,
             directory: "out".into(),
             failures: vec![
-                FailureGroup { reason: "exit status 3".into(), tasks: 2, example: 4 },
-                FailureGroup { reason: "killed by signal 9".into(), tasks: 1, example: 6 },
+                FailureGroup { reason: "exit status 3".into(), tasks: 2, example: 4, traceback: None },
+                FailureGroup {
+                    reason: "ValueError: bad".into(),
+                    tasks: 1,
+                    example: 6,
+                    traceback: Some("Traceback:\n  File \"a.py\", line 3, in run\nValueError: bad\n".into()),
+                },
             ],
             missing_files: 1,
         };
-        insta::assert_snapshot!(text(&end), @r"
+        insta::assert_snapshot!(text(&end), @r#"
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
           2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
-          1 task: killed by signal 9 (nodectl logs --stderr 00000000000000ab 6)
+          1 task: ValueError: bad (nodectl logs --stderr 00000000000000ab 6)
+              Traceback:
+                File "a.py", line 3, in run
+              ValueError: bad
         hint: `nodectl retry 00000000000000ab --failed` gives them new attempts
         1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
-        ");
+        "#);
         assert_eq!(exit(&[end]), Exit::Failed);
     }
 }

@@ -103,6 +103,11 @@ impl Coordinator {
         if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
             return Some("it could not prepare a task just now (see its log)".into());
         }
+        self.unsuitability(info)
+    }
+
+    /// Why a node can never run the job as it is now, whatever it did before.
+    pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<String> {
         if let Some(lacking) = info.resources.lacks(&self.spec.work.needs(&info.resources)) {
             return Some(format!("it has too few {lacking}"));
         }

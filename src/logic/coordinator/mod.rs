@@ -6,6 +6,7 @@
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
+//! | `startup` | Python workers that cannot be started |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //!
@@ -16,6 +17,7 @@ mod dispatch;
 mod progress;
 mod replicas;
 mod results;
+mod startup;
 mod stopping;
 
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
@@ -120,6 +122,7 @@ pub struct Coordinator {
     /// The number of this epoch's last order of tasks whose attempts came to nothing.
     orders: BTreeMap<TaskIndex, u32>,
     nodes: BTreeMap<NodeId, NodeWork>,
+    startups: startup::Startups,
     sequence: u64,
     results: results::Pipeline,
     replicas: BTreeMap<NodeId, replicas::Replica>,
@@ -153,6 +156,7 @@ impl Coordinator {
             forgiven: BTreeMap::new(),
             orders: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            startups: startup::Startups::default(),
             sequence: 0,
             results: results::Pipeline::default(),
             replicas: BTreeMap::new(),
@@ -331,6 +335,18 @@ impl Coordinator {
         head.ended_ms = core.now.wall_ms;
         self.stop_everything(core);
         self.publish(core, lattice, head);
+    }
+
+    /// The same, for a reason that is kept and shown.
+    pub(super) fn cancel_because(&mut self, core: &mut Core, lattice: &Lattice, reason: String) {
+        if !self.head(core).phase.is_ended() {
+            let mut head = self.head(core).clone();
+            head.reason = Some(reason);
+            // It is stored and told with the cancellation itself.
+            head.version += 1;
+            core.directory.merge(head);
+            self.cancel(core, lattice);
+        }
     }
 
     /// Tasks that failed for good get as many attempts again. Returns how many there are.

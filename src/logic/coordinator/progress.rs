@@ -272,6 +272,8 @@ impl Coordinator {
     /// Why the job, or one task of it, is not running.
     pub fn explain(&self, core: &Core, lattice: &Lattice, task: Option<TaskIndex>) -> Vec<String> {
         let mut lines = vec![self.explain_job(core, lattice)];
+        // A traceback, say.
+        lines.extend(self.head(core).reason.iter().flat_map(|reason| reason.lines().skip(1)).map(str::to_string));
         if let Some(task) = task {
             lines.push(self.explain_task(core, lattice, task));
         }
@@ -297,6 +299,12 @@ impl Coordinator {
             None => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
         };
         let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
+            (Phase::Cancelled, ..) if head.reason.is_some() => {
+                format!(
+                    "cancelled: {}",
+                    head.reason.iter().flat_map(|reason| reason.lines()).next().unwrap_or_default()
+                )
+            }
             (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
@@ -313,6 +321,9 @@ impl Coordinator {
         let limit = self.failure_limit(core);
         match line.state {
             TaskState::Done => format!("task {task} is done"),
+            TaskState::Failed if self.spec.work.worker.is_some() => {
+                format!("task {task} failed: its code raised an exception, or {limit} attempts came to nothing")
+            }
             TaskState::Failed => format!("task {task} failed {} times, the limit being {limit}", line.failures),
             TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => format!("task {task} was cancelled"),
             TaskState::Cancelled => format!("task {task} was cancelled with its job"),

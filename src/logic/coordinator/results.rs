@@ -21,7 +21,7 @@ use std::{
 /// A node that could not prepare a task gets none for this long.
 const SPARED: Duration = Duration::from_secs(5);
 /// How often a task's failures are put down to nodes.
-const MOST_FORGIVEN: u32 = 5;
+pub(super) const MOST_FORGIVEN: u32 = 5;
 
 type Try = (TaskIndex, Attempt);
 
@@ -152,7 +152,8 @@ impl Coordinator {
         }
         self.mark_started(core, task, attempt);
         self.drop_active(task, attempt);
-        if self.is_forgiven(core, from, &record) {
+        self.startups.note(&record);
+        if self.is_forgiven(core, from, &record) || self.worker_failed(core, lattice, from, &record) {
             self.failed(&record);
             return self.acknowledge(core, from, &record);
         }
@@ -160,7 +161,11 @@ impl Coordinator {
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
         }
-        let failures = if record.is_done() { 0 } else { lattice.failures(task) + 1 };
+        let failures = match &record.outcome {
+            Outcome::Done | Outcome::Cancelled | Outcome::Stopped(_) => 0,
+            Outcome::Failed(failure) if failure.is_final() => self.failure_limit(core).max(lattice.failures(task) + 1),
+            Outcome::Failed(_) => lattice.failures(task) + 1,
+        };
         if record.failures != failures {
             Arc::make_mut(&mut record).failures = failures;
         }

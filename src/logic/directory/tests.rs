@@ -18,6 +18,7 @@ prop_compose! {
             // A holder writes each version once.
             replicas: vec![NodeId([version as u8; 32])],
             cancelled,
+            reason: None,
             round,
             phase: Phase::Running,
             tasks: 1,

@@ -2,7 +2,7 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase, Sweep,
+    JobHead, JobSpec, Phase, Sweep, WorkerRole,
     query::{JobDetail, Progress, TaskLine, TaskState},
     sweep::Goal,
 };
@@ -17,6 +17,9 @@ pub struct JobLine {
     pub name: String,
     pub phase: PhaseName,
     pub cancelled: bool,
+    /// Why the cluster gave the job up, if it was not cancelled by a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub tasks: u32,
     pub done: u32,
     /// Tasks that failed for good.
@@ -94,6 +97,9 @@ pub struct NodeShare {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkView {
     pub command: Vec<String>,
+    /// The Python class whose `run` is called: `path/of/module.py:Class`; of a pool, who serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
     pub resources: ResourceView,
     pub params: Vec<String>,
     pub repeat: u32,
@@ -212,6 +218,7 @@ impl From<&JobHead> for JobLine {
             name: head.name.clone(),
             phase: head.phase.into(),
             cancelled: head.cancelled,
+            reason: head.reason.clone(),
             tasks: head.tasks,
             done: head.done,
             failed: head.failed,
@@ -266,6 +273,10 @@ impl From<&JobSpec> for WorkView {
     fn from(spec: &JobSpec) -> Self {
         Self {
             command: spec.work.command.clone(),
+            worker: spec.work.worker.as_ref().map(|worker| match &worker.role {
+                WorkerRole::Calls { class, .. } => class.clone(),
+                WorkerRole::Pool { host, .. } => format!("the pool of node {}", host.short()),
+            }),
             resources: ResourceView::from(&spec.work.resources),
             params: spec.params.names().into_iter().map(str::to_string).collect(),
             repeat: spec.repeat,

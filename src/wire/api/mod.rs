@@ -25,7 +25,7 @@ pub use job::{
 };
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
-pub use submit::{AfterRequest, JobRequest, ParamsRequest, ResourcesRequest};
+pub use submit::{AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -84,6 +84,9 @@ pub struct FailureView {
     /// The exit status or the signal's number, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
+    /// Where in the job's Python code it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -100,6 +103,8 @@ pub enum FailureKind {
     OutOfMemory,
     Cancelled,
     Stopped,
+    Raised,
+    Init,
 }
 
 /// A stream that a task wrote.
@@ -127,10 +132,15 @@ impl TaskResult {
         let failure = match &record.outcome {
             Outcome::Done => None,
             Outcome::Failed(failure) => Some(FailureView::from(failure)),
-            Outcome::Cancelled => {
-                Some(FailureView { kind: FailureKind::Cancelled, message: "cancelled".into(), code: None })
+            Outcome::Cancelled => Some(FailureView {
+                kind: FailureKind::Cancelled,
+                message: "cancelled".into(),
+                code: None,
+                traceback: None,
+            }),
+            Outcome::Stopped(why) => {
+                Some(FailureView { kind: FailureKind::Stopped, message: why.clone(), code: None, traceback: None })
             }
-            Outcome::Stopped(why) => Some(FailureView { kind: FailureKind::Stopped, message: why.clone(), code: None }),
         };
         Self {
             task: record.task,
@@ -188,8 +198,10 @@ impl From<&Failure> for FailureView {
             Failure::OutputTooLarge { .. } => (FailureKind::OutputTooLarge, None),
             Failure::OutputUnreadable(_) => (FailureKind::OutputUnreadable, None),
             Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
+            Failure::Raised(_) => (FailureKind::Raised, None),
+            Failure::Init(_) => (FailureKind::Init, None),
         };
-        Self { kind, message: failure.to_string(), code }
+        Self { kind, message: failure.to_string(), code, traceback: failure.traceback().map(str::to_string) }
     }
 }
 

@@ -1,7 +1,10 @@
 //! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself (postcard): a parameter
 //! space of millions of rows is read ten times faster so.
 
-use crate::types::{BlobHash, JobId, JobSpec, NodeId, ParamSpace, Resources, Value, WorkSpec};
+use crate::types::{
+    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec, WorkerRole,
+    manifest::safe_path,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -12,14 +15,19 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     pub name: String,
-    /// The program and its arguments; `{name}` stands for a parameter.
+    /// The program and its arguments; `{name}` stands for a parameter. Empty beside a `worker`.
+    #[serde(default)]
     pub command: Vec<String>,
+    /// A Python class in place of a command.
+    #[serde(default)]
+    pub worker: Option<WorkerRequest>,
     #[serde(default)]
     pub params: Option<ParamsRequest>,
     #[serde(default = "one")]
     pub repeat: u32,
-    #[serde(default = "two")]
-    pub retries: u32,
+    /// Failures of a task that are forgiven: 2 for commands, 3 for workers.
+    #[serde(default)]
+    pub retries: Option<u32>,
     #[serde(default)]
     pub timeout_ms: Option<u64>,
     #[serde(default = "default_grace_ms")]
@@ -52,6 +60,31 @@ pub struct JobRequest {
     pub output_limit_bytes: u64,
     #[serde(default = "default_log_limit")]
     pub log_limit_bytes: u64,
+}
+
+/// A Python class: one instance in each worker process, `run` called once a task with the parameters as keyword arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRequest {
+    /// `path/of/module.py:Class`, the path relative to the job's files.
+    pub class: String,
+    /// The interpreter on the nodes: a name that is looked up in PATH, a path, or a virtual environment's directory.
+    #[serde(default = "default_python")]
+    pub python: String,
+    #[serde(default)]
+    pub init: ArgumentsRequest,
+}
+
+/// Arguments of a call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArgumentsRequest {
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub args: Vec<Json>,
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub kwargs: Map<String, Json>,
 }
 
 /// The parameter sets: a grid, or rows.
@@ -107,10 +140,15 @@ impl Default for ResourcesRequest {
 impl JobRequest {
     /// The specification; `submitter` and `submitted_ms` say who submitted it and when.
     pub fn into_spec(self, submitter: NodeId, submitted_ms: u64) -> Result<JobSpec, BadJob> {
+        let worker = self.worker.map(WorkerRequest::into_worker).transpose()?;
+        if self.command.is_empty() != worker.is_some() {
+            return Err(bad("command", "a job has a command or a worker, and not both"));
+        }
+        let retries = self.retries.unwrap_or(if worker.is_some() { 3 } else { 2 });
         let work = WorkSpec {
             name: self.name,
             command: self.command,
-            worker: None,
+            worker,
             env: self.env.into_iter().collect(),
             resources: self.resources.into_resources()?,
             priority: self.priority,
@@ -127,7 +165,7 @@ impl JobRequest {
             work: Arc::new(work),
             params: self.params.map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
             repeat: self.repeat,
-            retries: self.retries,
+            retries,
             min_nodes: self.min_nodes,
             place: self.place,
             speculate: self.speculate,
@@ -136,6 +174,17 @@ impl JobRequest {
             submitter,
             submitted_ms,
         })
+    }
+}
+
+impl WorkerRequest {
+    fn into_worker(self) -> Result<PythonWorker, BadJob> {
+        let named = self.class.rsplit_once(':').filter(|(path, class)| safe_path(path) && !class.is_empty());
+        if named.is_none() || self.python.is_empty() {
+            return Err(bad("worker", "`class` is `path/of/module.py:Class`, and `python` an interpreter"));
+        }
+        let init = serde_json::to_string(&self.init).expect("JSON with string keys always encodes");
+        Ok(PythonWorker { python: self.python, role: WorkerRole::Calls { class: self.class, init } })
     }
 }
 
@@ -229,8 +278,8 @@ fn one() -> u32 {
     1
 }
 
-fn two() -> u32 {
-    2
+fn default_python() -> String {
+    "python3".into()
 }
 
 fn yes() -> bool {

@@ -3,8 +3,8 @@
 use crate::{
     types::{
         Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuKind, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo,
-        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, Resources, TaskRecord, Value, WorkSpec,
-        limits,
+        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, PythonError, Query, QueryError, Resources, TaskRecord, Value,
+        WorkSpec, limits,
         message::{Assignment, Inventory, Summary},
         query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
         sweep::{Goal, MetricPoint, StopRule, Sweep},
@@ -81,6 +81,11 @@ fn execution() -> Vec<Message> {
         Message::Sync { job: JOB, epoch: 3, sequence: 6 },
         Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory },
     ]
+}
+
+fn python_error(kind: &str) -> PythonError {
+    let traceback = "Traceback (most recent call last):\n".into();
+    PythonError { kind: kind.into(), message: "no such thing".into(), traceback }
 }
 
 pub fn queries() -> Vec<Query> {
@@ -167,6 +172,8 @@ pub fn failures() -> Vec<Failure> {
         Failure::OutputTooLarge { name: "big.bin".into(), limit_bytes: 1 << 30 },
         Failure::OutputUnreadable("permission denied".into()),
         Failure::OutOfMemory { limit_bytes: 1 << 31 },
+        Failure::Raised(python_error("ValueError")),
+        Failure::Init(python_error("ImportError")),
     ]
 }
 
@@ -199,6 +206,7 @@ pub fn oversized() -> Vec<(Message, usize)> {
         (Message::Swim(vec![0; limits::SWIM_PACKET_BYTES + 1]), limits::SWIM_PACKET_BYTES),
         (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
         (Message::Heads(vec![head(); heads + 1]), heads),
+        (Message::Heads(vec![JobHead { reason: Some("x".repeat(limits::MAX_REASON_BYTES + 1)), ..head() }]), 0),
         (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
         (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
         (Message::Ask { id: 1, query: Query::CancelTasks { job: JOB, tasks: cancelled } }, limits::MAX_CANCELLED),
@@ -259,6 +267,7 @@ fn head() -> JobHead {
         version: 17,
         replicas: vec![NODE, NodeId([8; 32])],
         cancelled: false,
+        reason: Some("no worker could be started".into()),
         round: 1,
         phase: Phase::Running,
         tasks: 12,

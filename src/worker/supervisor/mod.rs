@@ -18,11 +18,12 @@ mod strays;
 mod task;
 
 use super::protocol::{Inbox, LaunchId, Order, Report, encode};
-pub use proc::kill_marked;
+pub use proc::{has_children, kill_marked, peak_rss_bytes};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fd::{AsFd, OwnedFd},
 };
+pub use spawn::cpu_us;
 use std::{
     collections::BTreeMap,
     fs::File,

@@ -1,7 +1,7 @@
 //! What `/proc` says of processes: parents, sessions, memory, environment. Everything here may have changed when it
 //! returns; callers look again until nothing is left.
 
-use super::super::protocol::TASK_DIR_VARIABLE;
+use super::super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeSet,
@@ -51,6 +51,11 @@ pub fn own_children() -> Vec<Pid> {
     }
 }
 
+/// Whether a process has children of its main thread; true where the kernel does not say.
+pub fn has_children(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).map_or(true, |children| !children.is_empty())
+}
+
 /// The processes among `all` that `roots` started, and what those started, the roots included.
 pub fn with_descendants(all: &[Process], roots: impl IntoIterator<Item = Pid>) -> Vec<Process> {
     let mut found: BTreeSet<i32> = roots.into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
@@ -66,12 +71,21 @@ pub fn with_descendants(all: &[Process], roots: impl IntoIterator<Item = Pid>) -
     all.iter().filter(|process| found.contains(&process.pid.as_raw_nonzero().get())).copied().collect()
 }
 
-/// The task directory that a process was started with, unless it cleared its environment or is not ours to read.
+/// The directory of the task or worker that a process was started by, unless it cleared its environment or is not ours to read.
 pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).ok()?;
-    let variables = environment.split(|byte| *byte == 0);
-    let marker = TASK_DIR_VARIABLE.as_bytes();
-    variables.filter_map(|variable| variable.strip_prefix(marker)?.strip_prefix(b"=")).next().map(<[u8]>::to_vec)
+    let value = |name: &str| {
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    value(WORKER_DIR_VARIABLE).or_else(|| value(TASK_DIR_VARIABLE)).map(<[u8]>::to_vec)
+}
+
+/// The most memory that a process has had resident so far (`VmHWM`), if it is there.
+pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
 /// Kills every process whose task directory is below `dir`: what a supervisor left that was itself killed. Waits until

@@ -4,25 +4,21 @@
 //! sends SIGTERM first and SIGKILL after the grace; the reason, not the signal, is what is reported.
 
 use super::{
-    super::protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
+    super::{
+        protocol::{End, Launch, Usage},
+        streams,
+    },
     DRAIN_PERIOD, KILL_PATIENCE,
     spawn::{self, Exit},
     strays::{self, View},
 };
-use rustix::{
-    fs::FallocateFlags,
-    process::{Pid, Signal},
-};
+use rustix::process::{Pid, Signal};
 use std::{
     ffi::OsStr,
-    fs::OpenOptions,
     os::unix::ffi::OsStrExt,
     path::Path,
     time::{Duration, Instant},
 };
-
-/// Holes in streams begin and end on this.
-const BLOCK_BYTES: u64 = 4096;
 
 pub struct Task {
     launch: Launch,
@@ -84,7 +80,7 @@ impl Task {
             self.check_time(now, view);
             if look {
                 self.check_memory(view);
-                self.trim_streams();
+                streams::trim(Path::new(OsStr::from_bytes(&self.launch.dir)), self.launch.log_limit_bytes);
             }
             return Turn::Goes;
         }
@@ -124,27 +120,6 @@ impl Task {
         self.max_rss_bytes = self.max_rss_bytes.max(pages * spawn::page_bytes());
         if self.max_rss_bytes > self.launch.memory_bytes {
             self.end_for(End::OutOfMemory, Duration::ZERO);
-        }
-    }
-
-    /// Gives back the blocks in the middle of a stream that has outgrown its limit; its two ends are what is kept.
-    fn trim_streams(&self) {
-        let dir = Path::new(OsStr::from_bytes(&self.launch.dir));
-        for name in [STDOUT_FILE, STDERR_FILE] {
-            let path = dir.join(name);
-            let length = std::fs::symlink_metadata(&path).map_or(0, |metadata| metadata.len());
-            if length <= self.launch.log_limit_bytes + 2 * BLOCK_BYTES {
-                continue;
-            }
-            let from = (self.launch.log_limit_bytes / 2).next_multiple_of(BLOCK_BYTES);
-            let to = (length - self.launch.log_limit_bytes / 2) / BLOCK_BYTES * BLOCK_BYTES;
-            if let Ok(file) = OpenOptions::new().write(true).open(&path)
-                && to > from
-            {
-                // A file system without holes keeps the blocks: the file's limit holds all the same.
-                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let _ = rustix::fs::fallocate(&file, punch, from, to - from);
-            }
         }
     }
 

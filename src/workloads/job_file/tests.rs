@@ -1,6 +1,7 @@
 //! What job files mean, how their errors look, and that no text makes the reader panic.
 
 mod errors;
+mod workers;
 
 use self::errors::WRONG;
 use super::*;

@@ -14,14 +14,14 @@ use globset::GlobBuilder;
 use toml::de::DeValue;
 
 pub(super) struct Command {
-    /// The program and its arguments; never empty.
+    /// The program and its arguments; empty only beside a worker.
     pub(super) words: Vec<Item<String>>,
     pub(super) env: Vec<(String, String)>,
     pub(super) outputs: Vec<String>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace) -> Result<Command, Fault> {
-    let words = words(fields)?;
+pub(super) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<Command, Fault> {
+    let words = if has_worker { Vec::new() } else { words(fields)? };
     let env = env(fields)?;
     let outputs = outputs(fields)?;
     let mut known = params.names();
@@ -65,8 +65,10 @@ pub(super) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Resul
 
 fn words(fields: &Fields<'_, '_>) -> Result<Vec<Item<String>>, Fault> {
     let Some(command) = fields.get("command") else {
-        let fault = Fault::new(fields.span.clone(), "the job has no `command`");
-        return Err(fault.hint("e.g. command = [\"python3\", \"count.py\", \"{file}\"]"));
+        let fault = Fault::new(fields.span.clone(), "the job has no `command` and no `worker`");
+        return Err(
+            fault.hint("e.g. command = [\"python3\", \"count.py\", \"{file}\"], or worker = \"count.py:Counter\"")
+        );
     };
     if let DeValue::String(line) = command.get_ref() {
         let quoted: Vec<String> = line.split_whitespace().map(|word| format!("{word:?}")).collect();

@@ -1,8 +1,9 @@
-//! `kind = "map"`: a command run once for each parameter set. Owns the meaning of its keys.
+//! `kind = "map"`: a command, or a method of a Python class, run once for each parameter set. Owns the meaning of its keys.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `command` | program, environment, outputs and their placeholders |
+//! | `worker` | the Python class in place of a command |
 //! | `params` | parameter sets written in the job file |
 //! | `rows` | parameter sets in a CSV or JSONL file |
 //! | `sample` | parameter sets drawn at random |
@@ -17,6 +18,7 @@ mod rows;
 mod sample;
 mod sweep;
 mod uploads;
+mod worker;
 
 use super::{
     PlannedJob,
@@ -28,13 +30,16 @@ use std::{ops::Range, path::PathBuf};
 pub use rows::read as load_rows;
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 27] = [
-    "name", "kind", "after", "command", "env", "params", "zip", "sample", "files", "repeat", "source", "data", "exclude", "outputs",
+pub(super) const KEYS: [&str; 30] = [
+    "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
+    "source", "data", "exclude", "outputs",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "sweep", "resources",
 ];
 
 const DEFAULT_RETRIES: u32 = 2;
+/// Of a job with a worker. Its exceptions are not tried again: these are for workers that die or hang.
+const DEFAULT_WORKER_RETRIES: u32 = 3;
 const DEFAULT_GRACE_MS: u64 = 5_000;
 const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 4 << 30;
 const DEFAULT_LOG_LIMIT_BYTES: u64 = 64 << 20;
@@ -50,18 +55,27 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let params = params::plan(fields, files.as_deref())?;
     let repeat = fields.u32("repeat", 1)?;
     check_count(fields, &params, repeat.as_ref())?;
-    let command = command::plan(fields, &params)?;
-    let uploads = uploads::plan(fields, files, &command.words)?;
+    let worker = worker::plan(fields)?;
+    let command = command::plan(fields, &params, worker.is_some())?;
+    let named: Vec<_> = match &worker {
+        Some(worker) => vec![worker.module.clone(), worker.python.clone()],
+        None => command.words.clone(),
+    };
+    let uploads = uploads::plan(fields, files, &named)?;
     check_clash(&after, &uploads)?;
-    command::check_program(&command.words[0], &uploads)?;
+    match &worker {
+        Some(worker) => worker.check(&uploads)?,
+        None => command::check_program(&command.words[0], &uploads)?,
+    }
+    let default_retries = if worker.is_some() { DEFAULT_WORKER_RETRIES } else { DEFAULT_RETRIES };
     let job = PlannedJob {
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
         into: into(fields)?,
-        work: work(fields, &name, command)?,
+        work: work(fields, &name, command, worker)?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),
-        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        retries: fields.u32("retries", 0)?.map_or(default_retries, |retries| retries.value),
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: place(fields)?,
         speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
@@ -71,11 +85,16 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
 }
 
-fn work(fields: &Fields<'_, '_>, name: &str, command: command::Command) -> Result<WorkSpec, Fault> {
+fn work(
+    fields: &Fields<'_, '_>,
+    name: &str,
+    command: command::Command,
+    worker: Option<worker::Worker>,
+) -> Result<WorkSpec, Fault> {
     Ok(WorkSpec {
         name: name.to_string(),
         command: command.words.into_iter().map(|word| word.value).collect(),
-        worker: None,
+        worker: worker.map(worker::Worker::into_spec),
         env: command.env,
         resources: resources::plan(fields)?,
         priority: priority(fields)?,

@@ -98,12 +98,12 @@ this is not valid TOML: unclosed array, expected `]`
 1 | command = ["echo"
   |                  ^
 
-the job has no `command`
+the job has no `command` and no `worker`
  --> job.toml:1:1
   |
 1 | name = "a"
   | ^
-hint: e.g. command = ["python3", "count.py", "{file}"]
+hint: e.g. command = ["python3", "count.py", "{file}"], or worker = "count.py:Counter"
 
 `command` is a list: the program and its arguments
  --> job.toml:1:11

@@ -1,0 +1,158 @@
+//! Workers of pools: an attempt is a worker process from its start to its end, whose stream is passed on, unread, to the node
+//! that serves the pool.
+
+use super::{
+    super::{
+        collect::Verdict,
+        directory,
+        protocol::End,
+        runner::{Inner, Remains, expand_all, expand_env, stopped},
+        staging::Staged,
+        stop::Stop,
+    },
+    process::Process,
+};
+use crate::{
+    ports::{Event, StartTask, WorkerEvent, wall_ms},
+    types::{Failure, NodeId, PoolToken, WorkerRole},
+};
+use std::{
+    io,
+    path::PathBuf,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// On the way to another node, in each direction.
+const BUFFER_BYTES: usize = 256 << 10;
+/// How long the stream of a process that has ended may still be read.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+impl Inner {
+    /// An attempt from its order to its last event, which is returned or was told already.
+    pub(in super::super) async fn attend(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
+        let started_ms = wall_ms();
+        let task = Arc::new(task);
+        let staged = tokio::select! {
+            staged = self.stager.stage(&task) => staged,
+            () = stop.asked() => return Some(stopped(&task)),
+        };
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(why) => return Some(self.never_ran(&task, started_ms, Failure::Inputs(why))),
+        };
+        let launching = self.blocking({
+            let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
+            move || inner.prepare_attendant(&task, &staged)
+        });
+        let (dir, outputs, mut process) = match launching.await {
+            Ok(launched) => launched,
+            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
+        };
+        stop.ends(&process.link, process.launched.id);
+        let attended = self.pass_on(&task, &mut process).await;
+        let (end, usage) = process.end().await;
+        let verdict = match (attended, end) {
+            _ if stop.let_go() => Verdict::Process(End::Stopped),
+            (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
+            // The shim ends well when its stream does, however that happened.
+            (Err(failure), End::Exited(0) | End::Stopped | End::NotStarted(_)) => Verdict::Failed(failure),
+            (Ok(()), End::Stopped) => {
+                Verdict::Failed(Failure::Inputs("it went on when its pool was done with it".into()))
+            }
+            (_, end) => Verdict::Process(end),
+        };
+        let inner = self.clone();
+        let finish =
+            move || inner.finish(&task, &staged, Remains { dir, outputs, meter: None, started_ms, verdict, usage });
+        self.blocking(finish).await;
+        None
+    }
+
+    /// Makes the directory and orders the process.
+    fn prepare_attendant(&self, task: &StartTask, staged: &Staged) -> Result<(PathBuf, Vec<String>, Process), Failure> {
+        let dir = self.layout.task(task.job, task.task, task.attempt);
+        let worker = task.work.worker.as_ref().expect("attempts of pools have a worker");
+        let outputs = expand_all(&task.work.outputs, task)?;
+        let own = expand_env(task)?;
+        let unmade =
+            |error: io::Error| Failure::Inputs(format!("could not make the directory {}: {error}", dir.display()));
+        directory::make(&dir, staged, &task.params).map_err(unmade)?;
+        let process = self.launch_worker(task, worker, &dir, &own)?;
+        Ok((dir, outputs, process))
+    }
+
+    /// Joins the process's stream to its pool, until one of them closes it. The failure says that there is no interpreter, no
+    /// such pool, or no way to it.
+    async fn pass_on(&self, task: &StartTask, process: &mut Process) -> Result<(), Failure> {
+        let stream = process.connected().await.map_err(Failure::Init)?;
+        let (job, index, attempt) = (task.job, task.task, task.attempt);
+        self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
+        let Some(WorkerRole::Pool { host, token }) = task.work.worker.as_ref().map(|worker| &worker.role) else {
+            return Err(Failure::Inputs("the job has no pool".into()));
+        };
+        let received = Arc::new(AtomicU64::new(0));
+        let counted = Counted { stream, written: received.clone() };
+        let attended = tokio::select! {
+            attended = self.attach(*host, *token, counted) => attended,
+            // What it sent last has arrived by then, or never will.
+            () = async { process.gone().await; tokio::time::sleep(LAST_WORDS).await } => Ok(()),
+        };
+        match attended {
+            Ok(()) if received.load(Ordering::Relaxed) > 0 => Ok(()),
+            Ok(()) => Err(Failure::Inputs(format!("node {} serves no such pool (any more)", host.short()))),
+            Err(error) => Err(Failure::Inputs(format!("the pool of node {}: {error}", host.short()))),
+        }
+    }
+
+    async fn attach(&self, host: NodeId, token: PoolToken, mut worker: Counted) -> io::Result<()> {
+        let Some(pools) = &self.python.pools else {
+            return Err(io::Error::other("this node has no way to pools"));
+        };
+        if host == self.node_id {
+            return pools.host.attach(self.node_id, token, Box::new(worker)).await;
+        }
+        let mut pool = pools.streams.open(host, token).await?;
+        tokio::io::copy_bidirectional_with_sizes(&mut worker, &mut pool, BUFFER_BYTES, BUFFER_BYTES).await.map(drop)
+    }
+}
+
+/// A worker's stream that counts what it is sent: a pool begins by telling it what it is.
+struct Counted {
+    stream: tokio::net::UnixStream,
+    written: Arc<AtomicU64>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            self.written.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

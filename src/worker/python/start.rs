@@ -1,0 +1,124 @@
+//! A worker's beginning: its directories, its connection, its `__init__`.
+
+use super::{
+    super::{
+        directory,
+        protocol::{STDERR_FILE, STDOUT_FILE},
+        runner::{Inner, expand},
+        staging::Staged,
+    },
+    calls::{Call, has_placeholders},
+    process::{Process, describe},
+    talk::Talk,
+};
+use crate::{
+    ports::StartTask,
+    types::{Failure, PythonError, WorkerRole},
+    wire::frames::Kind,
+};
+use serde::Deserialize;
+use serde_json::json;
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    time::Duration,
+};
+
+/// How long one look for an answer takes; nothing depends on it.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a worker that died while it started leaves for its error: the end of its stderr.
+const LAST_WORDS_BYTES: u64 = 2 << 10;
+
+/// What `INIT_FAILED` and `FAILED` carry.
+#[derive(Deserialize)]
+struct ErrorLine {
+    #[serde(rename = "type")]
+    kind: String,
+    message: String,
+    traceback: String,
+}
+
+/// What `READY` carries.
+#[derive(Deserialize)]
+struct Ready {
+    pid: u32,
+}
+
+/// The directories of the worker and of its first call, which share their streams: what `__init__` prints is in the call's log.
+pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &Call) -> io::Result<()> {
+    directory::make(task_dir, staged, &call.task.params)?;
+    directory::make(dir, staged, &Vec::new())?;
+    for name in [STDOUT_FILE, STDERR_FILE] {
+        let log = task_dir.join(name);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&log)?;
+        fs::hard_link(&log, dir.join(name))?;
+    }
+    Ok(())
+}
+
+/// The job's variables that are the same for every task, expanded.
+pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
+    let constant = task.work.env.iter().filter(|(_, value)| !has_placeholders(value));
+    constant.map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
+}
+
+/// Has the process connect and make its instance. The error says why it could not.
+pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), PythonError> {
+    if inner.runtime.block_on(&mut process.launched.started).is_ok() {
+        call.tell_started(inner);
+    }
+    let log = call.dir(inner).join(STDERR_FILE);
+    let told = |error: PythonError| PythonError { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
+    let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
+    let ended = |error: io::Error| PythonError::without_exception(format!("the worker's stream: {error}"));
+    let stream = stream.into_std().and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
+    let mut talk = stream.and_then(Talk::new).map_err(ended)?;
+    let WorkerRole::Calls { class, init } = &call.worker().role else {
+        unreachable!("workers of pools are not called")
+    };
+    let arguments: serde_json::Value = serde_json::from_str(init)
+        .map_err(|error| PythonError::without_exception(format!("`init` is not JSON: {error}")))?;
+    let message = json!({ "mode": "calls", "class": class, "init": arguments }).to_string();
+    // If it has died, reading says so too.
+    let _ = talk.send(Kind::Init, 0, message.as_bytes());
+    loop {
+        match talk.receive(LOOK) {
+            Ok(None) => {}
+            Ok(Some(message)) if message.kind == Kind::Ready => {
+                let ready: Ready = serde_json::from_slice(&message.payload)
+                    .map_err(|error| PythonError::without_exception(format!("the worker's READY: {error}")))?;
+                return Ok((talk, ready.pid));
+            }
+            Ok(Some(message)) if message.kind == Kind::InitFailed => return Err(error_of(&message.payload)),
+            Ok(Some(message)) => {
+                let why = format!("the worker sent {:?} before READY", message.kind);
+                return Err(PythonError::without_exception(why));
+            }
+            Err(_) => {
+                let (end, _) = inner.runtime.block_on(process.end());
+                let message = format!("the worker's process did not get through `__init__`: {}", describe(&end));
+                return Err(told(PythonError::without_exception(message)));
+            }
+        }
+    }
+}
+
+/// The error of a line of JSON; one that is too long to be kept is said to be.
+pub(super) fn error_of(payload: &[u8]) -> PythonError {
+    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    match serde_json::from_slice::<ErrorLine>(line) {
+        Ok(ErrorLine { kind, message, traceback }) => PythonError { kind, message, traceback }.bounded(),
+        Err(_) => PythonError::without_exception("an exception that cannot be shown; see the task's stderr"),
+    }
+}
+
+fn last_words(path: &Path) -> io::Result<String> {
+    let file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    let kept = length.min(LAST_WORDS_BYTES);
+    let mut bytes = vec![0; kept as usize];
+    file.read_exact_at(&mut bytes, length - kept)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

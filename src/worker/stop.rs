@@ -1,0 +1,56 @@
+//! The way to end an attempt, whatever it is doing when it is asked.
+
+use super::{link::Link, protocol::LaunchId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+pub struct Stop {
+    asked: watch::Sender<bool>,
+    process: Mutex<Option<(Arc<Link>, LaunchId)>>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { asked: watch::Sender::new(false), process: Mutex::default() }
+    }
+}
+
+impl Stop {
+    /// Asks the attempt to end: whoever waits for it in `asked` learns of it, and the process named by `ends` is stopped.
+    pub fn ask(&self) {
+        self.asked.send_replace(true);
+        if let Some((link, id)) = &*self.process() {
+            link.stop(*id);
+        }
+    }
+
+    pub fn is_asked(&self) -> bool {
+        *self.asked.borrow()
+    }
+
+    /// Returns when somebody has asked.
+    pub async fn asked(&self) {
+        // It fails when the sender is gone, which is here.
+        let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
+    }
+
+    /// From now on asking stops this process; at once if somebody has asked before.
+    pub fn ends(&self, link: &Arc<Link>, id: LaunchId) {
+        let mut process = self.process();
+        *process = Some((link.clone(), id));
+        if self.is_asked() {
+            link.stop(id);
+        }
+    }
+
+    /// From now on asking stops nothing. Whether somebody has asked: then the process that `ends` named is being stopped.
+    pub fn let_go(&self) -> bool {
+        let mut process = self.process();
+        *process = None;
+        self.is_asked()
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<(Arc<Link>, LaunchId)>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
