@@ -525,7 +525,7 @@ def with_buffers(data, buffers):
 def loads(payload):
     """The object of a payload. Buffers stay where they arrived."""
     if payload[0] == RAW:
-        return bytes(payload[1:])
+        return bytes(memoryview(payload)[1:])
     if payload[0] != BUFFERS:
         return pickle.loads(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
