@@ -90,13 +90,13 @@ def is_running() -> bool:
     return True
 
 
-def request(path: str, method: str, target: str, body: Any = b"", length: Optional[int] = None) -> Any:
-    """The JSON answer of the node's API. `body` is bytes, or a binary file of `length` bytes.
+def request(path: str, method: str, target: str, body: Any = b"", length: Optional[int] = None, kind: str = "application/octet-stream") -> Any:
+    """The JSON answer of the node's API. `body` is bytes of that kind, or a binary file of `length` bytes.
     Fails with NodeError if the node refuses, with OSError if it is not there."""
     connection = connect(path)
     with connection:
         size = len(body) if length is None else length
-        connection.sendall(_head(method, target, "Connection: close\r\nContent-Length: %d" % size))
+        connection.sendall(_head(method, target, "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)))
         if length is None:
             connection.sendall(body)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from typing import Iterator, List, Tuple
+from typing import Any, Iterator, List, Mapping, Tuple
 
 from . import _node
 
@@ -12,19 +12,18 @@ from . import _node
 _LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ipynb_checkpoints", ".venv", ".DS_Store")
 
 
-def upload(node: str, paths: List[str]) -> str:
-    """The hash of the manifest of files and directories, each under its own name. Fails with OSError for what cannot be
-    read, with NodeError if the node refuses."""
-    entries = []
-    for name, path in sorted(files(paths)):
+def upload(node: str, paths: List[str], made: Mapping[str, bytes] = {}) -> str:
+    """The hash of the manifest of files and directories, each under its own name, and of files made from bytes. Fails with
+    OSError for what cannot be read, with NodeError if the node refuses."""
+    entries = {}
+    for name, path in files(paths):
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             stored = _node.request(node, "PUT", "/v1/blobs", file, size)
-        executable = os.access(path, os.X_OK)
-        entries.append(
-            _text(name) + _varint(stored["bytes"]) + bytes.fromhex(stored["hash"]) + bytes([executable])
-        )
-    manifest = _varint(len(entries)) + b"".join(entries)
+        entries[name] = _entry(name, stored, os.access(path, os.X_OK))
+    for name, content in made.items():
+        entries[name] = _entry(name, _node.request(node, "PUT", "/v1/blobs", content), False)
+    manifest = _varint(len(entries)) + b"".join(entries[name] for name in sorted(entries))
     return str(_node.request(node, "PUT", "/v1/blobs", manifest)["hash"])
 
 
@@ -42,6 +41,10 @@ def files(paths: List[str]) -> Iterator[Tuple[str, str]]:
                 full = os.path.join(directory, name)
                 if not _is_left_out(name) and os.path.isfile(full):
                     yield os.path.relpath(full, base), full
+
+
+def _entry(name: str, stored: Any, executable: bool) -> bytes:
+    return _text(name) + _varint(stored["bytes"]) + bytes.fromhex(stored["hash"]) + bytes([executable])
 
 
 def _is_left_out(name: str) -> bool:
