@@ -49,8 +49,8 @@ class Engine:
         self._make_locks()
         self._unfinished: Dict[int, Tuple[Any, int, Payload]] = {}
         self._next_id = 1
-        self._updates: List[Tuple[int, Payload]] = []
-        self._snapshot: Optional[Tuple[int, Payload]] = None
+        # What a new worker gets: the updates since the start, or the last snapshot and those after it.
+        self._updates: List[Payload] = []
         self._last_update = 0
         self._finished: List[Tuple[Any, Any, Optional[BaseException]]] = []
         self._warnings: List[str] = []
@@ -143,12 +143,13 @@ class Engine:
         with self._lock:
             self.check()
             if snapshot:
-                self._snapshot = (self._last_update, payload)
-                self._updates.clear()
+                if self._last_update == 0:
+                    raise ValueError("there was no update yet that a snapshot could stand for")
+                self._updates = [payload]
                 self._stream.put(frames.SNAPSHOT, self._last_update, payload)
             else:
                 self._last_update += 1
-                self._updates.append((self._last_update, payload))
+                self._updates.append(payload)
                 self._stream.put(frames.UPDATE, self._last_update, payload)
             self._posted()
 
@@ -279,7 +280,7 @@ class Engine:
                     entry[0].failed(entry[1], error, entry[2])
             elif kind == frames.SEND:
                 if id in unfinished:
-                    self._stream.put(frames.RUN, id, unfinished[id][2])
+                    self._stream.put_first(frames.RUN, id, unfinished[id][2])
             elif kind == frames.STATUS:
                 status = json.loads(bytes(payload))
                 self.workers, self.nodes = status["workers"], status["nodes"]
@@ -398,9 +399,9 @@ class Engine:
         if self._stream is not None:
             self._stream.socket.close()
         self._stream = stream
-        if self._snapshot is not None:
-            stream.put(frames.SNAPSHOT, *self._snapshot)
-        for number, payload in self._updates:
+        # All workers of this pool are new, so that a snapshot is their first update.
+        self._last_update = len(self._updates)
+        for number, payload in enumerate(self._updates, 1):
             stream.put(frames.UPDATE, number, payload)
         for id, (_, _, payload) in self._unfinished.items():
             self._announce(id, payload)

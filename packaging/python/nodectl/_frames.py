@@ -15,7 +15,7 @@ INIT, UPDATE, RUN = 1, 2, 3
 DONE, FAILED, UPDATE_FAILED = 19, 20, 21
 OPEN, SNAPSHOT, CANCEL, CLOSE = 32, 33, 34, 35
 OPENED, STATUS, SEND, LOST, ERROR = 48, 49, 50, 51, 52
-MORE, PULL = 1, 2
+MORE, PULL, AGAIN = 1, 2, 4
 
 HEADER = struct.Struct("<BBxxIQ")
 LENGTH = struct.Struct("<Q")
@@ -50,18 +50,15 @@ class Stream:
 
     def put(self, kind: int, id: int, payload: Payload) -> None:
         """Queues a message. Large payloads are not copied."""
-        if isinstance(payload, bytes) and len(payload) <= MAX_CHUNK_BYTES:
-            self.out.append(HEADER.pack(kind, 0, len(payload), id) + payload)
-            return
-        chunks = [
-            view[at : at + MAX_CHUNK_BYTES]
-            for view in map(_as_bytes, payload if isinstance(payload, list) else [payload])
-            for at in range(0, len(view), MAX_CHUNK_BYTES)
-        ]
-        last = len(chunks) - 1
-        for index, chunk in enumerate(chunks):
-            self.out.append(HEADER.pack(kind, MORE if index < last else 0, len(chunk), id))
-            self.out.append(chunk)
+        self.out.extend(_parts(kind, id, payload))
+
+    def put_first(self, kind: int, id: int, payload: Payload) -> None:
+        """The same before all else that waits, but for the frame that was begun."""
+        # What a frame or a batch of them begins with is bytes; what is left of one, and chunks, are views.
+        at = next((index for index, part in enumerate(self.out) if isinstance(part, bytes)), len(self.out))
+        self.out.rotate(-at)
+        self.out.extendleft(reversed(_parts(kind, id, payload)))
+        self.out.rotate(at)
 
     def flush(self) -> bool:
         """Sends what the socket takes; whether it took some. Fails with OSError if the other side is gone."""
@@ -105,6 +102,10 @@ class Stream:
                         break
                     payload: Any = view[start + size : stop]
                     start = stop
+                    if flags & AGAIN or kind == LOST:
+                        # What came of it before was of a worker that died.
+                        partial.pop((DONE, id), None)
+                        partial.pop((FAILED, id), None)
                     if flags & MORE:
                         partial.setdefault((kind, id), bytearray()).extend(payload)
                         continue
@@ -127,6 +128,22 @@ class Stream:
             if count == 0:
                 raise EOFError("the node closed the stream")
             self._end += count
+
+
+def _parts(kind: int, id: int, payload: Payload) -> List[Any]:
+    """A message as parts to send: frames, or headers (bytes) and chunks (views) in turn."""
+    if isinstance(payload, bytes) and len(payload) <= MAX_CHUNK_BYTES:
+        return [HEADER.pack(kind, 0, len(payload), id) + payload]
+    chunks = [
+        view[at : at + MAX_CHUNK_BYTES]
+        for view in map(_as_bytes, payload if isinstance(payload, list) else [payload])
+        for at in range(0, len(view), MAX_CHUNK_BYTES)
+    ]
+    parts: List[Any] = []
+    for chunk in chunks:
+        more = MORE if chunk is not chunks[-1] else 0
+        parts += [HEADER.pack(kind, more, len(chunk), id), chunk]
+    return parts
 
 
 def _as_bytes(part: Any) -> memoryview:

@@ -157,7 +157,7 @@ class Pool(Generic[Worker]):
 
     def snapshot(self, data: Any = None) -> None:
         """Replaces all updates so far for workers that join from now on: they get this one in place of those. Workers that
-        are there get nothing."""
+        are there get nothing. Fails with ValueError if there was no update yet."""
         self._engine.update(self._pickler.call(*as_call(data)), snapshot=True)
 
     # The pool
