@@ -21,7 +21,8 @@ HEADER = struct.Struct("<BBxxIQ")
 LENGTH = struct.Struct("<Q")
 MAX_CHUNK_BYTES = 1 << 20
 
-#: First bytes of a payload that is no plain pickle (which begins with 0x80): a pickle and buffers; `bytes` as they are.
+#: First bytes of a payload that is no plain pickle (which begins with 0x80): a pickle and buffers; `bytes` as they are, the value
+#: or the only argument.
 BUFFERS, RAW = 1, 2
 #: Larger buffers (arrays) travel beside the pickle and are not copied into it.
 OUT_OF_BAND_BYTES = 64 << 10
@@ -134,15 +135,18 @@ def _parts(kind: int, id: int, payload: Payload) -> List[Any]:
     """A message as parts to send: frames, or headers (bytes) and chunks (views) in turn."""
     if isinstance(payload, bytes) and len(payload) <= MAX_CHUNK_BYTES:
         return [HEADER.pack(kind, 0, len(payload), id) + payload]
-    chunks = [
-        view[at : at + MAX_CHUNK_BYTES]
-        for view in map(_as_bytes, payload if isinstance(payload, list) else [payload])
-        for at in range(0, len(view), MAX_CHUNK_BYTES)
-    ]
     parts: List[Any] = []
-    for chunk in chunks:
-        more = MORE if chunk is not chunks[-1] else 0
-        parts += [HEADER.pack(kind, more, len(chunk), id), chunk]
+    chunk: List[memoryview] = []
+    left, room = size_of(payload), MAX_CHUNK_BYTES
+    for view in map(_as_bytes, payload if isinstance(payload, list) else [payload]):
+        while len(view):
+            chunk.append(view[:room])
+            view, room = view[room:], room - len(chunk[-1])
+            length = MAX_CHUNK_BYTES - room
+            if room == 0 or length == left:
+                left -= length
+                parts += [HEADER.pack(kind, MORE if left else 0, length, id), *chunk]
+                chunk, room = [], MAX_CHUNK_BYTES
     return parts
 
 

@@ -18,8 +18,9 @@ from typing import Any, Dict, List, Set, Tuple
 
 import cloudpickle
 
-from ._frames import Payload, in_band, with_buffers
+from ._frames import OUT_OF_BAND_BYTES, RAW, Payload, in_band, with_buffers
 
+_RAW = bytes([RAW])
 # cloudpickle's register of modules is the process's: one at a time.
 _registering = threading.Lock()
 # Values that never refer to code.
@@ -44,6 +45,8 @@ class Pickler:
         buffers: List[Any] = []
         keep = in_band(buffers)
         value = (args, kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is bytes and len(args[0]) >= OUT_OF_BAND_BYTES:
+            return [_RAW, args[0]]
         if not kwargs and all(type(arg) in _ATOMS for arg in args):
             return pickle.dumps(value, 5)
         try:
