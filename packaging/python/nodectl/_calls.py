@@ -213,7 +213,7 @@ class OrderedResults(Results):
             self.next_index += 1
 
 
-class PoolFuture(Future):
+class PoolFuture(Future):  # type: ignore[type-arg]
     """The result of one task. `cancel` succeeds until it is there: a task that runs already comes to nothing."""
 
     _call: "FutureCall"

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _frames as frames
 from ._errors import NodeError, PoolError, UpdateFailed, WorkerLost, from_payload, summary
@@ -54,7 +54,7 @@ class Engine:
         self._last_update = 0
         self._finished: List[Tuple[Any, Any, Optional[BaseException]]] = []
         self._warnings: List[str] = []
-        self._warned: set = set()
+        self._warned: Set[str] = set()
         self._poller: Any = None
         self._stream: Any = None
         self._wake_read, self._wake_write = os.pipe()
@@ -266,9 +266,8 @@ class Engine:
                     call, index, arguments = entry
                     try:
                         value = loads(payload)
-                    except Exception as error:
-                        error.__cause__ = None
-                        call.failed(index, error, arguments)
+                    except Exception as unloadable:
+                        call.failed(index, unloadable, arguments)
                     else:
                         call.done(index, value, arguments, len(payload))
                     entry = value = None

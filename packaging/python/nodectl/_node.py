@@ -142,7 +142,7 @@ def _read_head(reader: Any) -> Tuple[int, Dict[str, str]]:
     first = reader.readline().split(None, 2)
     if len(first) < 2 or not first[1].isdigit():
         raise ConnectionResetError("the node closed the connection")
-    headers = {}
+    headers: Dict[str, str] = {}
     while True:
         line = reader.readline().decode("latin-1").strip()
         if not line:
@@ -152,7 +152,7 @@ def _read_head(reader: Any) -> Tuple[int, Dict[str, str]]:
 
 
 def _read_chunks(reader: Any) -> bytes:
-    chunks = []
+    chunks: List[bytes] = []
     while True:
         size = int(reader.readline().split(b";")[0] or b"0", 16)
         if size == 0:
@@ -255,10 +255,9 @@ class LocalNode:
         """Starts a node. Why that failed, if it did."""
         global _own
         is_member = again and os.path.exists(os.path.join(os.path.dirname(self.path), "secret"))
-        if self.password is None and self.peer is None and not is_member:
-            arguments, settings = ["solo"], {}
-        else:
-            arguments, settings = ["join", "--while-stdin"], {}
+        arguments, settings = ["solo"], {}  # type: List[str], Dict[str, str]
+        if self.password is not None or self.peer is not None or is_member:
+            arguments = ["join", "--while-stdin"]
             if self.peer:
                 # This machine is only where the results go to; those that work are there.
                 arguments += ["--peer", self.peer]

@@ -25,8 +25,8 @@ _RAW = bytes([RAW])
 _registering = threading.Lock()
 # Values that never refer to code.
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
-# Our own modules are importable nowhere or everywhere: workers have stand-ins.
-_OWN = {"nodectl", "distributed_computing", "ludwigcluster"}
+# Workers have stand-ins for our own modules, and this cloudpickle.
+_OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
 # But the worker of an executor runs there.
 _BY_VALUE_ALWAYS = {"nodectl.executor"}
 
@@ -68,7 +68,8 @@ class Pickler:
                     if module is not None and name not in cloudpickle.list_registry_pickle_by_value():
                         cloudpickle.register_pickle_by_value(module)
                         registered.append(module)
-                return cloudpickle.dumps(value, 5, buffer_callback=buffer_callback)
+                pickled: bytes = cloudpickle.dumps(value, 5, buffer_callback=buffer_callback)
+                return pickled
             finally:
                 for module in registered:
                     cloudpickle.unregister_pickle_by_value(module)
@@ -102,9 +103,18 @@ def _installed() -> Set[str]:
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
     paths.add(site.getusersitepackages() if hasattr(site, "getusersitepackages") else "")
-    # Modules in archives and frozen ones have files below these too.
-    paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages", ".zip")))
+    paths.update(path for path in sys.path if path not in paths and _has_packages(path))
     return {path for path in paths if path}
+
+
+def _has_packages(path: str) -> bool:
+    """Whether packages were installed there, e.g. by `pip install --target`."""
+    if path.endswith(("site-packages", "dist-packages", ".zip")):
+        return True
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 def init_payload(pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, path: List[str]) -> bytes:

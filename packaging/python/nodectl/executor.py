@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Set, Tuple
 
 from ._calls import FutureCall, OrderedResults
 from .pool import Pool
@@ -49,7 +49,7 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         options.setdefault("name", "executor")
         self.pool: Pool[_Caller] = Pool(_Caller, (initializer, initargs), max_workers=max_workers, **options)
-        self._pending: set = set()
+        self._pending: Set[Any] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "concurrent.futures.Future[Any]":
         """A future of `fn(*args, **kwargs)`."""
@@ -67,7 +67,7 @@ class Executor(concurrent.futures.Executor):
         :param timeout: Seconds from now after which the next result is a `TimeoutError`.
         """
         function = self.pool._pickler.by_value(fn)
-        calls = (((function, args, {}), {}) for args in zip(*iterables))
+        calls: Iterator[Tuple[Any, Any]] = (((function, args, {}), {}) for args in zip(*iterables))
         deadline = None if timeout is None else time.monotonic() + timeout
         results = OrderedResults(self.pool._engine, self.pool._pickler, calls, self.pool._bar(iterables[0]))
         return _until(results, deadline)
