@@ -51,6 +51,7 @@ class Worker:
         self.host, self.process, self.reader, self.writer = host, process, reader, writer
         self.tasks = []
         self.ready = False
+        self.answered = 0
 
     async def serve(self, pool):
         self.writer.write(message(frames.INIT, 0, pool.init))
@@ -70,6 +71,7 @@ class Worker:
             else:
                 if kind in (frames.DONE, frames.FAILED):
                     self.tasks.remove(id)
+                    self.answered += 1
                     pool.arguments.pop(id, None)
                 pool.writer.write(message(kind, id, payload))
                 await pool.writer.drain()
@@ -128,7 +130,9 @@ class Pool:
 
     def deal(self):
         while self.queue:
-            ready = [worker for worker in self.workers if worker.ready and len(worker.tasks) < DEPTH]
+            # A new worker begins with one task: the one that ended the last worker shows itself so, for answers of
+            # the tasks before it may have been lost with the worker.
+            ready = [one for one in self.workers if one.ready and len(one.tasks) < min(DEPTH, 1 + one.answered)]
             if not ready:
                 return
             id = self.queue.pop(0)
