@@ -63,7 +63,7 @@ fn programs_work_where_there_is_no_node_and_leave_none_behind() {
 fn programs_use_the_whole_cluster() {
     let Some(mut command) = unittest("tests.test_cluster") else { return };
     let cluster = cluster_of_three();
-    command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0));
+    use_node_0(&mut command, &cluster);
     check(command);
 }
 
@@ -101,6 +101,15 @@ fn cluster_of_three() -> Cluster {
     cluster
 }
 
+/// The program finds node 0; nodes that it starts have the cluster's settings.
+fn use_node_0(command: &mut Command, cluster: &Cluster) {
+    let settings = cluster.command(0);
+    let settings = settings.get_envs().filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
+    command.envs(settings.filter_map(|(name, value)| Some((name, value?))));
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0)).env("SURVIVOR_SECRET", secret.trim());
+}
+
 /// A program that maps 500 tasks at node 0 of a cluster.
 struct Survivor {
     process: Child,
@@ -110,12 +119,7 @@ struct Survivor {
 impl Survivor {
     fn start(cluster: &Cluster) -> Option<Self> {
         let mut command = python(&["-m", "tests.survivor"])?;
-        // Its own node, should it need one, has the cluster's settings.
-        let settings = cluster.command(0);
-        let settings = settings.get_envs().filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
-        command.envs(settings.filter_map(|(name, value)| Some((name, value?))));
-        let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-        command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0)).env("SURVIVOR_SECRET", secret.trim());
+        use_node_0(&mut command, cluster);
         let mut process = command.stdout(Stdio::piped()).spawn().expect("python3 starts");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         Some(Self { process, lines })

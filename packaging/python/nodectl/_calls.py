@@ -140,7 +140,7 @@ class Results(Call, Iterator[Any]):
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any) -> None:
         super().__init__(engine, pickler, items)
         self.bar = bar
-        self.read = 0
+        self.read = self.read_since_feed = 0
         self.ready: Deque[Tuple[Any, Optional[BaseException], int]] = deque()
         self.feed()
 
@@ -176,8 +176,10 @@ class Results(Call, Iterator[Any]):
         value, error, _ = self.ready.popleft()
         self.read += 1
         self.bar.advance(1)
-        # Not for each: a batch of items is one message.
-        if not self.exhausted and 2 * len(self.ready) <= self.held():
+        # Not for each: what is fed at once shares a system call.
+        self.read_since_feed += 1
+        if not self.exhausted and 4 * self.read_since_feed >= self.held():
+            self.read_since_feed = 0
             self.feed()
         if error is not None:
             raise error

@@ -9,6 +9,7 @@ snapshot. When the stream breaks, it opens a new pool, at a new node if need be,
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -442,6 +443,9 @@ def close_all() -> None:
     """Closes every pool of this process."""
     for engine in list(_engines):
         engine.close()
+
+
+atexit.register(close_all)
 
 
 def _after_fork() -> None:

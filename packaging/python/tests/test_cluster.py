@@ -1,4 +1,5 @@
-"""Programs on a node of a cluster of three, which `tests/python.rs` starts. Needs NODECTL and NODECTL_NODE__DATA_DIR."""
+"""Programs on a node of a cluster of three, which `tests/python.rs` starts. Needs NODECTL,
+NODECTL_NODE__DATA_DIR, SURVIVOR_SECRET and the cluster's settings."""
 
 import json
 import os
@@ -64,6 +65,18 @@ class Cluster(unittest.TestCase):
                 while True:
                     pool.starmap([("echo", 1)])
 
+    def test_a_machine_that_only_submits_joins_for_as_long_as_its_program_runs(self):
+        with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
+            program = os.path.join(directory, "program.py")
+            with open(program, "w") as file:
+                file.write(SUBMITTER)
+            env = {**os.environ, "NODECTL_NODE__DATA_DIR": os.path.join(directory, "data"), "NODECTL_NODE__NAME": "guest"}
+            ran = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertEqual(ran.stdout, "%d %d True\n" % (NODES, NODES))
+        names = lambda: {node["name"] for node in json.loads(command("nodes", "--json")) if node["alive"]}
+        wait_until(lambda: "guest" not in names(), "the guest has left")
+
     def test_the_programs_of_the_description_run_unchanged(self):
         for name, last in (("map.py", "[1.0, 10] {'parameter_3': 0.6} 0.99"), ("imap_unordered.py", "18 results, the best 0.99")):
             ran = subprocess.run([sys.executable, os.path.join(EXAMPLES, name)], capture_output=True, text=True)
@@ -90,6 +103,19 @@ class Cluster(unittest.TestCase):
             self.assertEqual({line["params"]["rate"] for line in lines}, {0.5, 1.5})
 
 
+# No node has this address: the others are found as always.
+SUBMITTER = """
+import os
+from nodectl import Pool, _node
+class Worker:
+    def run(self):
+        pass
+with Pool(Worker, None, os.environ["SURVIVOR_SECRET"], "127.0.0.2", 9) as pool:
+    pool.wait_for_workers(3)
+    nodes = _node.request(_node.socket_path(), "GET", "/v1/nodes")
+    (guest,) = [node for node in nodes if node["this_node"]]
+    print(pool.get_workers_count(), pool.get_nodes_count(), guest["draining"])
+"""
 RUN = """
 from pathlib import Path
 import pickle

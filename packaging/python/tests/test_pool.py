@@ -293,6 +293,20 @@ class Calls(Base):
         with self.assertRaisesRegex(nodectl.PoolError, "closed"):
             pool.map([1])
 
+    def test_an_interrupted_map_leaves_the_pool_as_it_was(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        pool = self.pool(init=self.here())
+        pool.wait_for_workers(2, 20)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaises(KeyboardInterrupt):
+            pool.map([{"args": ["wait_for", "go"]}] * 3)
+        open(os.path.join(self.host.directory, "go"), "w").close()
+        self.assertEqual(pool.starmap(("square", i) for i in range(100)), [i * i for i in range(100)])
+
     def test_close_in_another_thread_ends_a_map(self):
         pool = self.pool(init=self.here())
         raised = []
