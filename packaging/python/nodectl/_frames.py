@@ -163,13 +163,10 @@ def in_band(buffers: List[Any]) -> Callable[[pickle.PickleBuffer], bool]:
     """A `buffer_callback` that sets large buffers aside."""
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            raw = buffer.raw()
-        except BufferError:
+        view = memoryview(buffer)
+        if view.nbytes < OUT_OF_BAND_BYTES or not view.contiguous:
             return True
-        if raw.nbytes < OUT_OF_BAND_BYTES:
-            return True
-        buffers.append(raw)
+        buffers.append(buffer.raw())
         return False
 
     return keep
