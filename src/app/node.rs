@@ -49,6 +49,11 @@ impl StartedNode {
         let _ = self.gpus_known.wait_for(|known| *known).await;
     }
 
+    /// Returns when the node has left because it was told so.
+    pub async fn left(&mut self) {
+        let _ = (&mut self.node).await;
+    }
+
     /// Gives back its work and stops it; returns when nothing of it is left.
     pub async fn stop(self) {
         self.pools.close().await;
@@ -73,8 +78,12 @@ pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
     foundation.build(settings, offline.clone(), offline, true).await
 }
 
-/// Runs a member of the cluster until it leaves: by the API, SIGTERM or SIGINT.
-pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::Result<()> {
+/// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded` has ended.
+pub async fn run_node(
+    settings: Settings,
+    secret: Zeroizing<String>,
+    unneeded: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let secret = Secret::new(secret.as_str())?;
     // Stretching the key takes longest: it runs beside everything that does not need it.
     let keys = tokio::spawn(secret.derive(settings.cluster.name.clone()));
@@ -94,7 +103,7 @@ pub async fn run_node(settings: Settings, secret: Zeroizing<String>) -> anyhow::
     let (handle, pools) = (started.handle.clone(), started.pools.clone());
     tokio::select! {
         _ = &mut started.node => {}
-        () = asked_to_stop() => {
+        () = unneeded_or_asked_to_stop(unneeded) => {
             tracing::info!("stopping: work is given back first");
             // Whoever is impatient signals again.
             tokio::select! {
@@ -115,6 +124,13 @@ pub fn generate_secret() -> Zeroizing<String> {
 /// Why a secret is easy to guess, if it is.
 pub fn secret_weakness(secret: &str) -> Option<String> {
     Secret::weakness(secret)
+}
+
+async fn unneeded_or_asked_to_stop(unneeded: impl Future<Output = ()>) {
+    tokio::select! {
+        () = unneeded => {}
+        () = asked_to_stop() => {}
+    }
 }
 
 async fn asked_to_stop() {
@@ -203,6 +219,7 @@ struct ThisMachine {
     model: String,
     offered: Resources,
     labels: BTreeMap<String, String>,
+    takes_work: bool,
     network: Arc<dyn Network>,
     gpus: Mutex<Vec<Gpu>>,
 }
@@ -218,6 +235,7 @@ impl ThisMachine {
             model: machine.model,
             offered: settings.node.offered(detected),
             labels: settings.node.labels.clone(),
+            takes_work: settings.node.takes_work,
             network,
             gpus: Mutex::default(),
         }
@@ -257,7 +275,7 @@ impl Machine for ThisMachine {
             resources: Resources { gpu_milli: counted * 1000, ..self.offered.clone() },
             gpus,
             labels: self.labels.clone(),
-            draining: false,
+            draining: !self.takes_work,
         }
     }
 

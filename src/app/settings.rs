@@ -41,6 +41,8 @@ pub struct NodeSettings {
     pub memory: Option<Size>,
     /// User-named resources offered to tasks.
     pub resources: BTreeMap<String, f64>,
+    /// False for a node that only submits: it starts drained.
+    pub takes_work: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -149,6 +151,7 @@ impl Settings {
                 cores: None,
                 memory: None,
                 resources: BTreeMap::new(),
+                takes_work: true,
             },
             cluster: ClusterSettings { name: "default".into(), secret_file: None, peers: Vec::new() },
             network: NetworkSettings {

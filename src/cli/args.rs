@@ -39,6 +39,9 @@ pub enum Command {
     Join(JoinArgs),
     /// Stops this node; its running tasks are given to others
     Leave,
+    /// A node for one program and this machine alone: prints its socket, ends when its standard input does
+    #[command(hide = true)]
+    Solo,
     /// Gives a node no new work; what runs there goes on to its end
     Drain(DrainArgs),
     /// Runs the jobs of a job file, shows progress, fetches results
@@ -117,6 +120,9 @@ pub struct JoinArgs {
     /// Memory for tasks, e.g. `48 GiB` [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// Leaves when its standard input ends: with the program that started it, however that ends
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub while_stdin: bool,
 }
 
 #[derive(Debug, Args)]

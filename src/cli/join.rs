@@ -4,6 +4,7 @@ use super::{
     args::JoinArgs,
     exit::{CliError, Exit, print},
     secret::{self, Secret, Source},
+    solo,
 };
 use crate::{
     app::{self, settings::Settings},
@@ -43,7 +44,7 @@ pub async fn join(
     if args.detach {
         background(&client, &settings, &secret).await
     } else {
-        foreground(&client, settings, secret).await
+        foreground(&client, settings, secret, args.while_stdin).await
     }
 }
 
@@ -72,10 +73,16 @@ async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliEr
     Ok(Exit::Done)
 }
 
-async fn foreground(client: &Client, settings: Settings, secret: Secret) -> Result<Exit, CliError> {
+async fn foreground(client: &Client, settings: Settings, secret: Secret, while_stdin: bool) -> Result<Exit, CliError> {
     let Secret { text, source } = secret;
     let shown = (shows(&source)).then(|| text.clone());
-    let running = app::run_node(settings, text);
+    let unneeded = async move {
+        match while_stdin {
+            true => solo::stdin_ends().await,
+            false => std::future::pending().await,
+        }
+    };
+    let running = app::run_node(settings, text, unneeded);
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),

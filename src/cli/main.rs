@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, plot, run,
+    files, flags, join, plot, run, solo,
 };
 use crate::{
     app::{
@@ -73,6 +73,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
     let client = Client::new(socket_path(&settings.node.data_dir));
     match command {
         Command::Join(args) => join::join(args, settings, secret).await,
+        Command::Solo => solo::solo(&settings).await,
         Command::Leave => join::leave(&client).await,
         Command::Drain(args) => ask::drain(&client, args).await,
         Command::Run(args) => run::run(args, &settings).await,

@@ -12,6 +12,7 @@
 //! | `flags` | flags as the top layer of the settings |
 //! | `secret` | where the secret comes from |
 //! | `join` | `join`, `leave`, `drain` |
+//! | `solo` | a node that lives as long as the program that started it |
 //! | `run` | `run`, `attach`, `results`: submit, follow, collect |
 //! | `ask` | the listings and one-line commands |
 //! | `bench` | what this machine can do |
@@ -34,5 +35,6 @@ mod output;
 mod plot;
 mod run;
 mod secret;
+mod solo;
 
 pub use main::main;

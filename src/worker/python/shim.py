@@ -42,9 +42,11 @@ IDLE_TICKS = 50
 OUT_OF_BAND_BYTES = 64 << 10
 # The first byte of a payload that has buffers after the pickle; a pickle begins with 0x80.
 BUFFERS = 1
-# The first byte of a payload that is not pickled: `bytes` as they are.
+# The first byte of a payload that is not pickled: `bytes` as they are, the value or the only argument.
 RAW = 2
 LENGTH = struct.Struct("<Q")
+# Not empty in a forked child.
+IN_CHILD = []
 
 
 def main():
@@ -87,20 +89,6 @@ def prepare_process():
     # The directory of this file is no place for modules; the inputs' is.
     sys.path[0] = os.getcwd()
     sys.meta_path.append(Stubs())
-    os.register_at_fork(after_in_child=Process.after_fork)
-
-
-class Process:
-    """What a forked child must know: it is not the worker, whatever function it returns from."""
-
-    stream = None
-    is_child = False
-
-    @classmethod
-    def after_fork(cls):
-        cls.is_child = True
-        if cls.stream is not None:
-            cls.stream.socket.close()
 
 
 def leave(status):
@@ -134,7 +122,7 @@ def serve(stream, messages, worker):
             return
         else:
             raise ValueError("a frame of kind %d" % kind)
-        if Process.is_child:
+        if IN_CHILD:
             os._exit(0)
         payload = None
         if answer is not None:
@@ -159,8 +147,13 @@ class Stream:
         self.waiting_bytes = 0
         self.ticking = False
         self.wake_read, self.wake_write = os.pipe()
-        Process.stream = self
+        os.register_at_fork(after_in_child=self.forked)
         threading.Thread(target=self.watch, name="nodectl-watcher", daemon=True).start()
+
+    def forked(self):
+        """A child is not the worker, whatever function it returns from."""
+        IN_CHILD.append(True)
+        self.socket.close()
 
     def messages(self):
         """Yields (kind, id, payload). A payload is valid until the next one is asked for."""
@@ -215,27 +208,22 @@ class Stream:
                     os.write(self.wake_write, b"x")
                 return
             payload = [payload]
-        chunks = [
-            view[at : at + MAX_CHUNK_BYTES]
-            for view in (memoryview(part).cast("B") for part in payload)
-            for at in range(0, len(view), MAX_CHUNK_BYTES)
-        ]
+        chunks = chunks_of(payload)
         self.flush()
         with self.lock:
             try:
-                for chunk in chunks[:-1]:
-                    self.send_frame(HEADER.pack(kind, MORE, len(chunk), id), chunk)
-                self.send_frame(HEADER.pack(kind, 0, len(chunks[-1]), id), chunks[-1])
+                for chunk in chunks:
+                    flags = MORE if chunk is not chunks[-1] else 0
+                    self.send_parts([HEADER.pack(kind, flags, sum(map(len, chunk)), id), *chunk])
             except OSError:
                 os._exit(0)
 
-    def send_frame(self, header, chunk):
-        sent = self.socket.sendmsg([header, chunk])
-        if sent < len(header):
-            self.socket.sendall(header[sent:])
-            sent = len(header)
-        if sent - len(header) < len(chunk):
-            self.socket.sendall(chunk[sent - len(header) :])
+    def send_parts(self, parts):
+        sent = self.socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self.socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
 
     def flush(self):
         """Sends what waits. The watcher calls it too."""
@@ -254,7 +242,8 @@ class Stream:
     def watch(self):
         """Ends the process when the stream ends; sends what waits behind a long task."""
         poller = select.poll()
-        poller.register(self.socket, select.POLLRDHUP)
+        # Nothing but its end: whoever closes one direction may still want answers.
+        poller.register(self.socket, 0)
         poller.register(self.wake_read, select.POLLIN)
         idle = IDLE_TICKS
         seen = None
@@ -298,11 +287,13 @@ class PoolWorker:
         worker = worker_class(*args, **kwargs)
         self.call = bound_run(worker)
         self.handle_update = getattr(worker, "handle_update", None) or missing("handle_update", worker)
-        self.worker = worker
 
     def run(self, payload):
-        args, kwargs = loads(payload)
-        value = self.call(*args, **kwargs)
+        if payload[0] == RAW:
+            value = self.call(loads(payload))
+        else:
+            args, kwargs = loads(payload)
+            value = self.call(*args, **kwargs)
         if type(value) in ATOMS:
             return pickle.dumps(value, 5)
         if type(value) is bytes and len(value) >= OUT_OF_BAND_BYTES:
@@ -350,7 +341,6 @@ class CallsWorker:
         arguments = init.get("init") or {}
         worker = worker_class(*arguments.get("args", ()), **arguments.get("kwargs", {}))
         self.call = bound_run(worker)
-        self.worker = worker
         self.streams = os.dup(1), os.dup(2)
 
     def run(self, payload):
@@ -361,15 +351,12 @@ class CallsWorker:
             return to_json(value)
         except BaseException as error:
             # For whoever reads the task's log.
-            if not Process.is_child:
-                print_error(error)
+            if not IN_CHILD:
+                os.write(2, format_error(error).encode(errors="replace"))
             raise
         finally:
-            if not Process.is_child:
+            if not IN_CHILD:
                 self.exit()
-
-    def update(self, payload):
-        raise RuntimeError("a job's workers get no updates")
 
     describe = staticmethod(lambda error: describe(error))
 
@@ -465,6 +452,10 @@ class WorkerInterface:
         raise NotImplementedError("the worker class has no method handle_update")
 
 
+# Where the real one is, too.
+WorkerInterface.__module__ = "nodectl"
+
+
 class Stubs:
     """Modules of the client's side, where they are not installed: users' sources import them together with their workers."""
 
@@ -481,16 +472,16 @@ class Stubs:
     def exec_module(self, module):
         module.WorkerInterface = WorkerInterface
         module.DEFAULT_PORT = 8899
-        module.__getattr__ = lambda name: unavailable(module.__name__, name)
+        module.__getattr__ = unavailable
 
 
-def unavailable(module, name):
+def unavailable(name):
     if name.startswith("__"):
         raise AttributeError(name)
 
     class Unavailable:
         def __init__(self, *_, **__):
-            raise RuntimeError("%s.%s is not available inside a worker" % (module, name))
+            raise RuntimeError("%s is not available inside a worker" % name)
 
     return Unavailable
 
@@ -503,13 +494,10 @@ def in_band(buffers):
     """A `buffer_callback` that sets large buffers aside."""
 
     def keep(buffer):
-        try:
-            raw = buffer.raw()
-        except BufferError:
+        view = memoryview(buffer)
+        if view.nbytes < OUT_OF_BAND_BYTES or not view.contiguous:
             return True
-        if raw.nbytes < OUT_OF_BAND_BYTES:
-            return True
-        buffers.append(raw)
+        buffers.append(buffer.raw())
         return False
 
     return keep
@@ -522,10 +510,25 @@ def with_buffers(data, buffers):
     return [bytes([BUFFERS]) + LENGTH.pack(len(parts)) + lengths, *parts]
 
 
+def chunks_of(parts):
+    """The parts of a payload, cut and put together again to chunks: lists of views."""
+    chunks, room = [[]], MAX_CHUNK_BYTES
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view):
+            if room == 0:
+                chunks.append([])
+                room = MAX_CHUNK_BYTES
+            chunks[-1].append(view[:room])
+            taken = len(chunks[-1][-1])
+            view, room = view[taken:], room - taken
+    return chunks
+
+
 def loads(payload):
     """The object of a payload. Buffers stay where they arrived."""
     if payload[0] == RAW:
-        return bytes(payload[1:])
+        return bytes(memoryview(payload)[1:])
     if payload[0] != BUFFERS:
         return pickle.loads(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
@@ -579,14 +582,6 @@ def format_error(error):
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def print_error(error):
-    try:
-        sys.stderr.write(format_error(error))
-        sys.stderr.flush()
-    except BaseException:
-        pass
 
 
 def describe(error):

@@ -1,0 +1,48 @@
+"""Worker pools on the machines of a lab, over nodectl.
+
+    from nodectl import Pool
+
+    class Square:
+        def run(self, x):
+            return x * x
+
+    with Pool(Square) as pool:
+        print(pool.map(range(10)))
+
+It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
+"""
+
+from ._errors import NodeError, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
+from ._node import DEFAULT_PORT
+from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
+from .pool import Pool
+from .worker import WorkerInterface
+
+__version__ = "0.1.0"
+__all__ = [
+    "DEFAULT_PORT",
+    "Executor",
+    "NodeError",
+    "Pool",
+    "PoolError",
+    "RemoteError",
+    "RemoteTraceback",
+    "UpdateFailed",
+    "WorkerInterface",
+    "WorkerLost",
+    "is_client_running",
+    "is_server_running",
+    "start_head_node",
+    "start_node",
+    "start_redis",
+    "start_server",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Loaded when asked for: half of the time that importing would take.
+    if name == "Executor":
+        from .executor import Executor
+
+        return Executor
+    raise AttributeError("module 'nodectl' has no attribute %r" % name)

@@ -1,0 +1,282 @@
+"""Series of tasks: `map`, `imap`, `imap_unordered`, futures. Each takes its items from the caller's iterable, in the caller's
+thread, no faster than the bounds below allow."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from ._engine import Engine
+from ._frames import Payload, size_of
+
+#: The most items of a series between the iterable and whoever reads the results.
+WINDOW_ITEMS = 1024
+#: The most bytes of their arguments and results, where more than one item a worker is taken.
+WINDOW_BYTES = 64 << 20
+# What a series begins with, before anything is known of the size of results.
+_FIRST_ITEMS = 16
+# What is pickled before it is sent.
+_BATCH_ITEMS = 256
+_BATCH_BYTES = 256 << 10
+
+
+class Call:
+    """A series of tasks. What has a lower-case name without underscore is set with the engine's lock held."""
+
+    is_future = False
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
+        self.engine = engine
+        self.pickler = pickler
+        self.items = iter(items)
+        self.exhausted = False
+        #: Something happened since the last look.
+        self.changed = False
+        self.taken = 0
+        self.ended = 0
+        #: Of arguments under way.
+        self.bytes = 0
+        self.largest_result = 0
+
+    def held(self) -> int:
+        """Items between the iterable and the reader."""
+        return self.taken - self.ended
+
+    def held_bytes(self) -> int:
+        return self.bytes + self.largest_result * (self.taken - self.ended)
+
+    def has_room(self) -> bool:
+        held, workers = self.held(), self.engine.workers
+        if held <= workers:
+            return True
+        limit = min(WINDOW_ITEMS, _FIRST_ITEMS + 2 * self.ended)
+        return held < max(limit, 2 * workers) and self.held_bytes() < WINDOW_BYTES
+
+    def feed(self) -> None:
+        """Takes items while there is room, and sends them."""
+        while not self.exhausted and self.has_room():
+            batch: List[Tuple[int, Payload]] = []
+            size = 0
+            call, taken = self.pickler.call, self.taken
+            try:
+                while len(batch) < _BATCH_ITEMS and size < _BATCH_BYTES and self.has_room():
+                    args, kwargs = next(self.items)
+                    payload = call(args, kwargs)
+                    length = len(payload) if type(payload) is bytes else size_of(payload)
+                    batch.append((self.taken, payload))
+                    self.taken += 1
+                    self.bytes += length
+                    size += length
+            except StopIteration:
+                self.exhausted = True
+            if batch:
+                self.prepare(self.taken - taken)
+                self.engine.add(self, batch)
+
+    def prepare(self, count: int) -> None:
+        """Before that many more tasks are sent."""
+
+    def is_complete(self) -> bool:
+        return self.exhausted and self.ended == self.taken
+
+    def cancel(self) -> None:
+        """Nobody wants the rest."""
+        self.exhausted = True
+        self.engine.cancel(self)
+
+    def _ends(self, arguments: Payload) -> None:
+        self.changed = True
+        self.ended += 1
+        self.bytes -= len(arguments) if type(arguments) is bytes else size_of(arguments)
+
+
+class MapCall(Call):
+    """All results, in order; the first failure ends it."""
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
+        super().__init__(engine, pickler, items)
+        self.results: List[Any] = []
+        self.error: Optional[BaseException] = None
+
+    def prepare(self, count: int) -> None:
+        self.results.extend([None] * count)
+
+    def held_bytes(self) -> int:
+        return self.bytes
+
+    def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:
+        self.results[index] = value
+        self._ends(arguments)
+
+    def failed(self, index: int, error: BaseException, arguments: Payload) -> None:
+        if self.error is None:
+            self.error = error
+        self._ends(arguments)
+
+    def run(self, bar: Any) -> List[Any]:
+        try:
+            shown = 0
+            self.feed()
+            while not self.is_complete():
+                self.engine.turn(self)
+                if self.error is not None:
+                    raise self.error
+                bar.advance(self.ended - shown)
+                shown = self.ended
+                self.feed()
+            return self.results
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            bar.close()
+
+
+class Results(Call, Iterator[Any]):
+    """Results as they come. A failed task's exception is raised in its place; the iteration can go on after it."""
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any) -> None:
+        super().__init__(engine, pickler, items)
+        self.bar = bar
+        self.read = self.read_since_feed = 0
+        self.ready: Deque[Tuple[Any, Optional[BaseException], int]] = deque()
+        self.feed()
+
+    def held(self) -> int:
+        return self.taken - self.read
+
+    def held_bytes(self) -> int:
+        return self.bytes + self.largest_result * (self.taken - self.read)
+
+    def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:
+        if size > self.largest_result:
+            self.largest_result = size
+        self.put(index, (value, None, size))
+        self._ends(arguments)
+
+    def failed(self, index: int, error: BaseException, arguments: Payload) -> None:
+        self.put(index, (None, error, 0))
+        self._ends(arguments)
+
+    def put(self, index: int, outcome: Tuple[Any, Optional[BaseException], int]) -> None:
+        self.ready.append(outcome)
+
+    def __iter__(self) -> "Results":
+        return self
+
+    def __next__(self) -> Any:
+        while not self.ready:
+            if self.exhausted and self.read == self.taken:
+                self.bar.close()
+                raise StopIteration
+            self.engine.turn(self)
+            self.feed()
+        value, error, _ = self.ready.popleft()
+        self.read += 1
+        self.bar.advance(1)
+        # Not for each: what is fed at once shares a system call.
+        self.read_since_feed += 1
+        if not self.exhausted and 4 * self.read_since_feed >= self.held():
+            self.read_since_feed = 0
+            self.feed()
+        if error is not None:
+            raise error
+        return value
+
+    def close(self) -> None:
+        """Cancels what is unfinished."""
+        if not (self.exhausted and self.read == self.taken):
+            self.read = self.taken
+            self.ready.clear()
+            self.cancel()
+        self.bar.close()
+
+    def __enter__(self) -> "Results":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class OrderedResults(Results):
+    """The same in the order of the items."""
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any) -> None:
+        self.early: Dict[int, Tuple[Any, Optional[BaseException], int]] = {}
+        self.next_index = 0
+        super().__init__(engine, pickler, items, bar)
+
+    def put(self, index: int, outcome: Tuple[Any, Optional[BaseException], int]) -> None:
+        self.early[index] = outcome
+        while self.next_index in self.early:
+            self.ready.append(self.early.pop(self.next_index))
+            self.next_index += 1
+
+
+class PoolFuture(Future):  # type: ignore[type-arg]
+    """The result of one task. `cancel` succeeds until it is there: a task that runs already comes to nothing."""
+
+    _call: "FutureCall"
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            self._call.forget()
+        return cancelled
+
+
+class FutureCall:
+    """A single task with a future."""
+
+    is_future = True
+
+    def __init__(self, engine: Engine, payload: Payload) -> None:
+        self.engine = engine
+        self.changed = False
+        self.future = PoolFuture()
+        self.future._call = self
+        self.id = engine.add(self, [(0, payload)])
+
+    def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:
+        self.engine.finish(self.future, value, None)
+
+    def failed(self, index: int, error: BaseException, arguments: Payload) -> None:
+        self.engine.finish(self.future, None, error)
+
+    def forget(self) -> None:
+        self.engine.cancel(self, self.id)
+
+
+class Bar:
+    """Progress on stderr: tqdm's bar if it is installed, else a line that is written over."""
+
+    def __init__(self, total: Optional[int], wanted: bool) -> None:
+        self.total, self.count, self.wanted, self.bar = total, 0, wanted, None
+        if wanted:
+            try:
+                from tqdm.auto import tqdm
+
+                self.bar = tqdm(total=total)
+            except ImportError:
+                pass
+
+    def advance(self, count: int) -> None:
+        if not self.wanted or not count:
+            return
+        self.count += count
+        if self.bar is not None:
+            self.bar.update(count)
+        else:
+            of = "" if self.total is None else " of %d" % self.total
+            sys.stderr.write("\r%d%s tasks" % (self.count, of))
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        elif self.wanted:
+            sys.stderr.write("\n")
+        self.wanted = False
+        self.bar = None

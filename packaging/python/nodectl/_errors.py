@@ -1,0 +1,61 @@
+"""What can go wrong with a pool."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any, Optional
+
+
+class PoolError(Exception):
+    """A pool could not be opened, or has ended."""
+
+
+class NodeError(PoolError):
+    """There is no node to talk to, and none could be started."""
+
+
+class WorkerLost(PoolError):
+    """A task ended its workers too often, and is not tried again."""
+
+
+class RemoteError(Exception):
+    """An exception of a worker that cannot be raised as what it was, for its class is not to be had here."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback on the worker, as the cause of the exception that is raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+class UpdateFailed(RuntimeWarning):
+    """`handle_update` raised an exception on a worker."""
+
+
+def from_payload(payload: Any) -> BaseException:
+    """The exception of a FAILED frame: a line of JSON, then perhaps the pickled exception."""
+    line, _, pickled = bytes(payload).partition(b"\n")
+    told = json.loads(line)
+    error: Optional[BaseException] = None
+    if pickled:
+        try:
+            error = pickle.loads(pickled)
+        except Exception:
+            error = None
+    if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)) or not isinstance(error, BaseException):
+        # Nobody here asked for an end.
+        error = RemoteError("%s: %s" % (told["type"], told["message"]))
+    error.__cause__ = RemoteTraceback(told["traceback"])
+    return error
+
+
+def summary(payload: Any) -> str:
+    """The traceback of an error's payload."""
+    told = json.loads(bytes(payload).partition(b"\n")[0])
+    return str(told["traceback"] or "%s: %s" % (told["type"], told["message"]))

@@ -1,0 +1,199 @@
+"""Frames of a pool's stream, as `src/wire/frames.rs` describes them, and what payloads of pools look like.
+
+Bytes in and out of a socket that never blocks; it knows nothing of tasks.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Tuple, Union
+
+INIT, UPDATE, RUN = 1, 2, 3
+DONE, FAILED, UPDATE_FAILED = 19, 20, 21
+OPEN, SNAPSHOT, CANCEL, CLOSE = 32, 33, 34, 35
+OPENED, STATUS, SEND, LOST, ERROR = 48, 49, 50, 51, 52
+MORE, PULL, AGAIN = 1, 2, 4
+
+HEADER = struct.Struct("<BBxxIQ")
+LENGTH = struct.Struct("<Q")
+MAX_CHUNK_BYTES = 1 << 20
+
+#: First bytes of a payload that is no plain pickle (which begins with 0x80): a pickle and buffers; `bytes` as they are, the value
+#: or the only argument.
+BUFFERS, RAW = 1, 2
+#: Larger buffers (arrays) travel beside the pickle and are not copied into it.
+OUT_OF_BAND_BYTES = 64 << 10
+# The most that one system call is given.
+_SEND_BYTES = 512 << 10
+_SEND_PARTS = 256
+
+#: A payload: bytes, or parts of it in order.
+Payload = Union[bytes, List[Any]]
+
+
+class Stream:
+    """Frames over a connected socket. Not thread-safe: whoever drives it holds the pool's lock."""
+
+    def __init__(self, connected: socket.socket, early: bytes = b"") -> None:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connected.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
+        connected.setblocking(False)
+        self.socket = connected
+        self.out: Deque[Any] = deque()
+        self._buffer = bytearray(MAX_CHUNK_BYTES + (256 << 10))
+        self._view = memoryview(self._buffer)
+        self._view[: len(early)] = early
+        self._end = len(early)
+        self._partial: Dict[Tuple[int, int], bytearray] = {}
+
+    def put(self, kind: int, id: int, payload: Payload) -> None:
+        """Queues a message. Large payloads are not copied."""
+        self.out.extend(_parts(kind, id, payload))
+
+    def put_first(self, kind: int, id: int, payload: Payload) -> None:
+        """The same before all else that waits, but for the frame that was begun."""
+        # What a frame or a batch of them begins with is bytes; what is left of one, and chunks, are views.
+        at = next((index for index, part in enumerate(self.out) if isinstance(part, bytes)), len(self.out))
+        self.out.rotate(-at)
+        self.out.extendleft(reversed(_parts(kind, id, payload)))
+        self.out.rotate(at)
+
+    def flush(self) -> bool:
+        """Sends what the socket takes; whether it took some. Fails with OSError if the other side is gone."""
+        out, sent_some = self.out, False
+        while out:
+            parts, total = [], 0
+            for part in out:
+                parts.append(part)
+                total += len(part)
+                if total >= _SEND_BYTES or len(parts) >= _SEND_PARTS:
+                    break
+            try:
+                sent = self.socket.sendmsg(parts)
+            except BlockingIOError:
+                return sent_some
+            sent_some = True
+            short = sent < total
+            while parts and sent >= len(parts[0]):
+                sent -= len(parts.pop(0))
+                out.popleft()
+            if sent:
+                out[0] = memoryview(out[0])[sent:]
+            if short:
+                return True
+        return sent_some
+
+    def receive(self) -> Iterator[Tuple[int, int, Any]]:
+        """Yields the messages (kind, id, payload) that are here; a payload is valid until the next one. Fails with
+        EOFError or OSError if the other side is gone."""
+        buffer, view, partial = self._buffer, self._view, self._partial
+        unpack, size = HEADER.unpack_from, HEADER.size
+        while True:
+            start, end = 0, self._end
+            try:
+                while end - start >= size:
+                    kind, flags, length, id = unpack(buffer, start)
+                    stop = start + size + length
+                    if stop > end:
+                        if length > MAX_CHUNK_BYTES:
+                            raise EOFError("a frame of %d bytes" % length)
+                        break
+                    payload: Any = view[start + size : stop]
+                    start = stop
+                    if flags & AGAIN or kind == LOST:
+                        # What came of it before was of a worker that died.
+                        partial.pop((DONE, id), None)
+                        partial.pop((FAILED, id), None)
+                    if flags & MORE:
+                        partial.setdefault((kind, id), bytearray()).extend(payload)
+                        continue
+                    if partial and (kind, id) in partial:
+                        whole = partial.pop((kind, id))
+                        whole += payload
+                        payload = whole
+                        del whole
+                    yield kind, id, payload
+                    payload = None
+            finally:
+                # Also when the caller stops in the middle: what it has seen is not seen again.
+                if start:
+                    view[: end - start] = view[start:end]
+                    self._end = end - start
+            try:
+                count = self.socket.recv_into(view[self._end :])
+            except BlockingIOError:
+                return
+            if count == 0:
+                raise EOFError("the node closed the stream")
+            self._end += count
+
+
+def _parts(kind: int, id: int, payload: Payload) -> List[Any]:
+    """A message as parts to send: frames, or headers (bytes) and chunks (views) in turn."""
+    if isinstance(payload, bytes) and len(payload) <= MAX_CHUNK_BYTES:
+        return [HEADER.pack(kind, 0, len(payload), id) + payload]
+    parts: List[Any] = []
+    chunk: List[memoryview] = []
+    left, room = size_of(payload), MAX_CHUNK_BYTES
+    for view in map(_as_bytes, payload if isinstance(payload, list) else [payload]):
+        while len(view):
+            chunk.append(view[:room])
+            view, room = view[room:], room - len(chunk[-1])
+            length = MAX_CHUNK_BYTES - room
+            if room == 0 or length == left:
+                left -= length
+                parts += [HEADER.pack(kind, MORE if left else 0, length, id), *chunk]
+                chunk, room = [], MAX_CHUNK_BYTES
+    return parts
+
+
+def _as_bytes(part: Any) -> memoryview:
+    return memoryview(part).cast("B")
+
+
+def size_of(payload: Payload) -> int:
+    """Bytes of a payload."""
+    return len(payload) if isinstance(payload, bytes) else sum(len(_as_bytes(part)) for part in payload)
+
+
+def in_band(buffers: List[Any]) -> Callable[[pickle.PickleBuffer], bool]:
+    """A `buffer_callback` that sets large buffers aside."""
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = memoryview(buffer)
+        if view.nbytes < OUT_OF_BAND_BYTES or not view.contiguous:
+            return True
+        buffers.append(buffer.raw())
+        return False
+
+    return keep
+
+
+def with_buffers(data: bytes, buffers: Sequence[Any]) -> Payload:
+    """A payload of a pickle and the buffers beside it."""
+    if not buffers:
+        return data
+    parts = [data, *buffers]
+    lengths = b"".join(LENGTH.pack(len(_as_bytes(part))) for part in parts)
+    return [bytes([BUFFERS]) + LENGTH.pack(len(parts)) + lengths, *parts]
+
+
+def loads(payload: Any) -> Any:
+    """The object of a payload. Buffers stay in the memory where they arrived, if that is a bytearray."""
+    first = payload[0]
+    if first == RAW:
+        return bytes(memoryview(payload)[1:])
+    if first != BUFFERS:
+        return pickle.loads(payload)
+    view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
+    (count,) = LENGTH.unpack_from(view, 1)
+    at = 1 + LENGTH.size * (count + 1)
+    parts = []
+    for index in range(count):
+        (length,) = LENGTH.unpack_from(view, 1 + LENGTH.size * (index + 1))
+        parts.append(view[at : at + length])
+        at += length
+    return pickle.loads(parts[0], buffers=parts[1:])

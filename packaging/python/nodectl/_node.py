@@ -1,0 +1,310 @@
+"""The node on this machine: where it answers, talking HTTP to it, starting one that ends with this process."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ._errors import NodeError
+
+DEFAULT_PORT = 8899
+UPGRADE = "nodectl-pool/1"
+_LOCAL = (None, "", "localhost", "127.0.0.1", "::1")
+# How long a node that was lost may take to come back by itself.
+_RETURN_SECONDS = 5.0
+# How long a node that another program is starting may take.
+_RIVAL_SECONDS = 5.0
+# How long a node may take to leave.
+_STOP_SECONDS = 10.0
+
+
+def binary() -> str:
+    """The `nodectl` program: the one that NODECTL names, or in PATH, or in ~/.local/bin."""
+    named = os.environ.get("NODECTL")
+    found = named or shutil.which("nodectl") or shutil.which("nodectl", path=os.path.expanduser("~/.local/bin"))
+    if not found or not os.path.exists(found):
+        where = "NODECTL names %s, which is not there" % named if named else "there is no nodectl in PATH"
+        raise NodeError("%s\nhint: install it, or set the variable NODECTL to the program's path" % where)
+    return found
+
+
+def data_dir() -> str:
+    """The directory of this machine's node, as the command line finds it: settings files, variables, defaults."""
+    given = os.environ.get("NODECTL_NODE__DATA_DIR")
+    if given:
+        return given
+    config = _xdg("XDG_CONFIG_HOME", ".config")
+    files = ["/etc/nodectl/nodectl.toml", config and os.path.join(config, "nodectl/nodectl.toml"), "nodectl.toml"]
+    if any(path and os.path.exists(path) for path in files):
+        shown = subprocess.run([binary(), "config", "show", "--json"], stdout=subprocess.PIPE, check=False)
+        try:
+            for line in json.loads(shown.stdout):
+                if line["key"] == "node.data_dir":
+                    return str(json.loads(line["value"]))
+        except (ValueError, KeyError, TypeError):
+            raise NodeError("`nodectl config show --json` does not say where the node is\nhint: run it yourself") from None
+    service = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    data = _xdg("XDG_DATA_HOME", ".local/share")
+    return service or (os.path.join(data, "nodectl") if data else "/var/lib/nodectl")
+
+
+def _xdg(variable: str, below_home: str) -> Optional[str]:
+    given, home = os.environ.get(variable, ""), os.environ.get("HOME", "")
+    if given.startswith("/"):
+        return given
+    return os.path.join(home, below_home) if home.startswith("/") else None
+
+
+def socket_path() -> str:
+    """Where the node of this machine answers, if one runs."""
+    return os.path.join(data_dir(), "api.sock")
+
+
+def connect(path: str) -> socket.socket:
+    """A connection to the node at this socket. Fails with OSError if none answers."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_running() -> bool:
+    """Whether a node answers on this machine."""
+    try:
+        connect(socket_path()).close()
+    except OSError:
+        return False
+    return True
+
+
+def request(path: str, method: str, target: str, body: Any = b"", length: Optional[int] = None, kind: str = "application/octet-stream") -> Any:
+    """The JSON answer of the node's API. `body` is bytes of that kind, or a binary file of `length` bytes.
+    Fails with NodeError if the node refuses, with OSError if it is not there."""
+    connection = connect(path)
+    with connection:
+        size = len(body) if length is None else length
+        connection.sendall(_head(method, target, "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)))
+        if length is None:
+            connection.sendall(body)
+        else:
+            connection.sendfile(body, count=length)
+        with connection.makefile("rb") as reader:
+            status, headers = _read_head(reader)
+            answer = _read_chunks(reader) if headers.get("transfer-encoding") == "chunked" else reader.read()
+    return _answer(status, answer)
+
+
+def upgrade(path: str) -> Tuple[socket.socket, bytes]:
+    """A stream for a pool, and what of it came along with the answer. Fails as `request`."""
+    connection = connect(path)
+    try:
+        connection.sendall(_head("POST", "/v1/pools", "Connection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0" % UPGRADE))
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            more = connection.recv(4096)
+            if not more:
+                raise ConnectionResetError("the node closed the connection")
+            answer += more
+        head, _, early = answer.partition(b"\r\n\r\n")
+        if head.split(None, 2)[1] == b"101":
+            return connection, early
+        status, headers = _read_head(io.BytesIO(answer))
+        while len(early) < int(headers.get("content-length", 0)):
+            more = connection.recv(4096)
+            if not more:
+                break
+            early += more
+        _answer(status, early)
+        raise NodeError("the node does not serve pools (it answered %d)\nhint: is it of an older version?" % status)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _head(method: str, target: str, headers: str) -> bytes:
+    return ("%s %s HTTP/1.1\r\nHost: nodectl\r\n%s\r\n\r\n" % (method, target, headers)).encode()
+
+
+def _read_head(reader: Any) -> Tuple[int, Dict[str, str]]:
+    first = reader.readline().split(None, 2)
+    if len(first) < 2 or not first[1].isdigit():
+        raise ConnectionResetError("the node closed the connection")
+    headers: Dict[str, str] = {}
+    while True:
+        line = reader.readline().decode("latin-1").strip()
+        if not line:
+            return int(first[1]), headers
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip().lower()
+
+
+def _read_chunks(reader: Any) -> bytes:
+    chunks: List[bytes] = []
+    while True:
+        size = int(reader.readline().split(b";")[0] or b"0", 16)
+        if size == 0:
+            return b"".join(chunks)
+        chunks.append(reader.read(size))
+        reader.readline()
+
+
+def _answer(status: int, body: bytes) -> Any:
+    if 200 <= status < 300:
+        return json.loads(body) if body else None
+    try:
+        problem = json.loads(body)
+        text = problem["error"] + ("\nhint: " + problem["hint"] if problem.get("hint") else "")
+    except (ValueError, KeyError, TypeError):
+        text = "the node answered %d: %s" % (status, body[:400].decode(errors="replace"))
+    raise NodeError(text)
+
+
+class NodeProcess:
+    """A node that this process started; it ends when this process does, however that is."""
+
+    def __init__(self, arguments: List[str], secret: Optional[str], settings: Dict[str, str]) -> None:
+        environment = {**os.environ, **settings}
+        if secret is not None:
+            environment["NODECTL_SECRET"] = secret
+        self.is_alone = arguments == ["solo"]
+        self.log = tempfile.TemporaryFile()
+        # In a session of its own: Ctrl-C is for this program to handle.
+        self.process = subprocess.Popen(
+            [binary(), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=environment,
+            start_new_session=True,
+        )
+        # A forked child must not keep the node when this process is gone.
+        stdin = self.process.stdin
+        assert stdin is not None
+        os.register_at_fork(after_in_child=stdin.close)
+        # The first line says that the node answers.
+        assert self.process.stdout is not None
+        self.greeting = self.process.stdout.readline()
+
+    def failure(self) -> str:
+        """Why it ended at once."""
+        self.process.wait()
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        """Makes the node leave; returns when it has."""
+        if self.process.stdin and not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def wait(self) -> None:
+        """Returns when the node has ended."""
+        self.process.wait()
+
+
+class LocalNode:
+    """The node that pools of this process use, and what to do when there is none."""
+
+    def __init__(self, password: Optional[str], address: Optional[str], port: Optional[int]) -> None:
+        self.password = None if password is None else str(password)
+        self.peer = None if address in _LOCAL else "%s:%d" % (_bracketed(str(address)), port or DEFAULT_PORT)
+        self.path = socket_path()
+
+    def open(self, again: bool) -> Tuple[socket.socket, bytes, bool]:
+        """A stream for a pool from the node that runs or that is started now, what came along, and whether the node is ours
+        and works alone. `again` for a pool whose node was lost. Fails with NodeError or OSError."""
+        try:
+            stream, early = upgrade(self.path)
+        except OSError:
+            self._make_run(again)
+            stream, early = upgrade(self.path)
+        return stream, early, _own is not None and _own.process.poll() is None and _own.is_alone
+
+    def _make_run(self, again: bool) -> None:
+        """Returns when a node answers."""
+        if again and _own is None:
+            # Somebody else's node: whoever keeps it may start it again.
+            _wait_for_return()
+        with _starting:
+            problem = None if is_running() else self._start(again)
+        # Another program may have been faster: its node answers soon.
+        deadline = time.monotonic() + _RIVAL_SECONDS
+        while problem and not is_running():
+            if time.monotonic() > deadline:
+                raise NodeError("no node answers at %s, and none could be started: %s" % (self.path, problem))
+            time.sleep(0.02)
+
+    def _start(self, again: bool) -> Optional[str]:
+        """Starts a node. Why that failed, if it did."""
+        global _own
+        is_member = again and os.path.exists(os.path.join(os.path.dirname(self.path), "secret"))
+        arguments, settings = ["solo"], {}  # type: List[str], Dict[str, str]
+        if self.password is not None or self.peer is not None or is_member:
+            arguments = ["join", "--while-stdin"]
+            if self.peer:
+                # This machine is only where the results go to; those that work are there.
+                arguments += ["--peer", self.peer]
+                settings["NODECTL_NODE__TAKES_WORK"] = "false"
+        node = NodeProcess(arguments, self.password, settings)
+        if not node.greeting:
+            return node.failure()
+        if _own is not None:
+            _own.stop()
+        _own = node
+        return None
+
+
+def _wait_for_return() -> None:
+    deadline = time.monotonic() + _RETURN_SECONDS
+    while time.monotonic() < deadline and not is_running():
+        time.sleep(0.05)
+
+
+_own: Optional[NodeProcess] = None
+_starting = threading.Lock()
+
+
+def _stop_own() -> None:
+    if _own is not None:
+        _own.stop()
+
+
+atexit.register(_stop_own)
+
+
+def _after_fork() -> None:
+    global _own, _starting
+    _own, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _bracketed(address: str) -> str:
+    return "[%s]" % address if ":" in address and not address.startswith("[") else address
+
+
+def default_python(node_is_ours: bool) -> str:
+    """The interpreter on the nodes: this one on a node of our own; elsewhere one of the same version, for code cannot be
+    passed between versions."""
+    named = os.environ.get("NODECTL_PYTHON")
+    if named:
+        return named
+    return sys.executable if node_is_ours and sys.executable else "python%d.%d" % sys.version_info[:2]

@@ -1,0 +1,150 @@
+"""What goes to workers: calls as pickles, classes with the code they need.
+
+Code that nodes cannot import is sent by value: that of `__main__` (scripts, notebooks) and of local modules, which are
+those outside of the standard library, of installed packages and of the directories shipped as `sources`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import site
+import sys
+import sysconfig
+import threading
+import zipfile
+from typing import Any, Dict, List, Set, Tuple
+
+import cloudpickle
+
+from ._frames import OUT_OF_BAND_BYTES, RAW, Payload, in_band, with_buffers
+
+_RAW = bytes([RAW])
+# cloudpickle's register of modules is the process's: one at a time.
+_registering = threading.Lock()
+# Values that never refer to code.
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
+# Workers have stand-ins for our own modules, and this cloudpickle.
+_OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
+# But the worker of an executor runs there.
+_BY_VALUE_ALWAYS = {"nodectl.executor"}
+
+
+class Pickler:
+    """Pickles calls for one pool. Thread-safe."""
+
+    def __init__(self, sources: List[str]) -> None:
+        self._not_local = [os.path.realpath(path) + os.sep for path in [*_installed(), *sources]]
+        self._modules_seen = 0
+        self._local: List[str] = []
+        self._marks: List[bytes] = []
+
+    def call(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Payload:
+        """The payload for arguments. Fails with what the arguments' pickling fails with."""
+        buffers: List[Any] = []
+        keep = in_band(buffers)
+        value = (args, kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is bytes and len(args[0]) >= OUT_OF_BAND_BYTES:
+            return [_RAW, args[0]]
+        if not kwargs and all(type(arg) in _ATOMS for arg in args):
+            return pickle.dumps(value, 5)
+        try:
+            data = pickle.dumps(value, 5, buffer_callback=keep)
+            if not self._refers_to_local_code(data):
+                return with_buffers(data, buffers)
+        except Exception:
+            pass
+        del buffers[:]
+        return with_buffers(self.by_value(value, keep), buffers)
+
+    def by_value(self, value: Any, buffer_callback: Any = None) -> bytes:
+        """A pickle with all local code in it."""
+        with _registering:
+            registered = []
+            try:
+                for name in self._local_modules():
+                    module = sys.modules.get(name)
+                    if module is not None and name not in cloudpickle.list_registry_pickle_by_value():
+                        cloudpickle.register_pickle_by_value(module)
+                        registered.append(module)
+                pickled: bytes = cloudpickle.dumps(value, 5, buffer_callback=buffer_callback)
+                return pickled
+            finally:
+                for module in registered:
+                    cloudpickle.unregister_pickle_by_value(module)
+
+    def _refers_to_local_code(self, data: bytes) -> bool:
+        if len(sys.modules) != self._modules_seen:
+            self._local_modules()
+        return any(mark in data for mark in self._marks)
+
+    def _local_modules(self) -> List[str]:
+        if len(sys.modules) != self._modules_seen:
+            self._modules_seen = len(sys.modules)
+            self._local = [name for name, module in list(sys.modules.items()) if self._is_local(name, module)]
+            # How a pickle of protocol 4 and later names a module (SHORT_BINUNICODE).
+            names = [name.encode() for name in ["__main__", *self._local]]
+            self._marks = [b"\x8c" + bytes([len(name)]) + name for name in names if len(name) < 256]
+        return self._local
+
+    def _is_local(self, name: str, module: Any) -> bool:
+        if name in _BY_VALUE_ALWAYS:
+            return True
+        file = getattr(module, "__file__", None)
+        if name in ("__main__", "__mp_main__") or not isinstance(file, str) or name.partition(".")[0] in _OWN:
+            return False
+        # By the name that modules go by on workers too, not by that of a program's file.
+        path = os.path.realpath(file)
+        return not any(path.startswith(prefix) for prefix in self._not_local)
+
+
+def _installed() -> Set[str]:
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
+    paths.add(site.getusersitepackages() if hasattr(site, "getusersitepackages") else "")
+    paths.update(path for path in sys.path if path not in paths and _has_packages(path))
+    return {path for path in paths if path}
+
+
+def _has_packages(path: str) -> bool:
+    """Whether packages were installed there, e.g. by `pip install --target`."""
+    if path.endswith(("site-packages", "dist-packages", ".zip")):
+        return True
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(path))
+    except OSError:
+        return False
+
+
+def init_payload(pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, path: List[str]) -> bytes:
+    """The INIT of a pool: a line of JSON, cloudpickle for nodes that lack it, the class and its arguments."""
+    import json
+
+    archive = _cloudpickle_archive()
+    line = {
+        "mode": "pool",
+        "python": list(sys.version_info[:2]),
+        "cloudpickle": cloudpickle.__version__,
+        "archive": len(archive),
+        "path": path,
+    }
+    pickled = pickler.by_value((worker_class, tuple(args), dict(kwargs)))
+    return json.dumps(line).encode() + b"\n" + archive + pickled
+
+
+def _cloudpickle_archive() -> bytes:
+    directory = os.path.dirname(cloudpickle.__file__)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
+        for name in sorted(os.listdir(directory)):
+            if name.endswith(".py"):
+                files.write(os.path.join(directory, name), "cloudpickle/" + name)
+    return archive.getvalue()
+
+
+def as_call(item: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """(args, kwargs) of an item: `{'args': [...], 'kwargs': {...}}` with either or both, or any other value for one argument."""
+    if type(item) is dict and item and item.keys() <= {"args", "kwargs"}:
+        return tuple(item.get("args", ())), dict(item.get("kwargs", {}))
+    return (item,), {}

@@ -1,0 +1,65 @@
+"""Files for workers: uploaded to the node as blobs, and listed in a manifest (`src/types/manifest.rs`, in postcard)."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from typing import Any, Iterator, List, Mapping, Tuple
+
+from . import _node
+
+# What no worker needs.
+_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ipynb_checkpoints", ".venv", ".DS_Store")
+
+
+def upload(node: str, paths: List[str], made: Mapping[str, bytes] = {}) -> str:
+    """The hash of the manifest of files and directories, each under its own name, and of files made from bytes. Fails with
+    OSError for what cannot be read, with NodeError if the node refuses."""
+    entries = {}
+    for name, path in files(paths):
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            stored = _node.request(node, "PUT", "/v1/blobs", file, size)
+        entries[name] = _entry(name, stored, os.access(path, os.X_OK))
+    for name, content in made.items():
+        entries[name] = _entry(name, _node.request(node, "PUT", "/v1/blobs", content), False)
+    manifest = _varint(len(entries)) + b"".join(entries[name] for name in sorted(entries))
+    return str(_node.request(node, "PUT", "/v1/blobs", manifest)["hash"])
+
+
+def files(paths: List[str]) -> Iterator[Tuple[str, str]]:
+    """(name for the worker, path here) of each file."""
+    for path in paths:
+        path = os.path.abspath(path)
+        base = os.path.dirname(path)
+        if not os.path.isdir(path):
+            yield os.path.basename(path), path
+            continue
+        for directory, below, names in os.walk(path):
+            below[:] = [name for name in below if not _is_left_out(name)]
+            for name in names:
+                full = os.path.join(directory, name)
+                if not _is_left_out(name) and os.path.isfile(full):
+                    yield os.path.relpath(full, base), full
+
+
+def _entry(name: str, stored: Any, executable: bool) -> bytes:
+    return _text(name) + _varint(stored["bytes"]) + bytes.fromhex(stored["hash"]) + bytes([executable])
+
+
+def _is_left_out(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in _LEFT_OUT)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _varint(len(encoded)) + encoded

@@ -1,0 +1,192 @@
+"""Programs on a machine without a node: they start one, and leave none behind. Needs the variable NODECTL."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+EXAMPLES = os.path.join(os.path.dirname(__file__), "../examples")
+
+
+def wait_until(holds, what, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError("not within %d s: %s" % (seconds, what))
+        time.sleep(0.02)
+
+
+def is_alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="nodectl-")
+        self.addCleanup(shutil.rmtree, self.directory, True)
+        self.env = {**os.environ, "NODECTL_NODE__DATA_DIR": os.path.join(self.directory, "data"), "NO_COLOR": "1"}
+        self.env.update(NODECTL_NETWORK__MDNS="false", NODECTL_NETWORK__BEACON_PORT="0", NODECTL_NETWORK__INTERFACES='["lo"]')
+
+    def program(self, text, **options):
+        path = os.path.join(self.directory, "program.py")
+        with open(path, "w") as file:
+            file.write(text)
+        return subprocess.Popen([sys.executable, path], env=self.env, stdout=subprocess.PIPE, text=True, cwd=self.directory, **options)
+
+    def output(self, text):
+        program = self.program(text, stderr=subprocess.PIPE)
+        out, err = program.communicate(timeout=120)
+        self.assertEqual(program.returncode, 0, out + err)
+        return out
+
+
+HEAD = """
+import os, sys, time
+import nodectl
+from nodectl import Pool, _node
+class Worker:
+    def run(self, x=None):
+        return os.getpid() if x is None else x
+"""
+
+
+class Solo(Base):
+    def test_the_selftest_passes(self):
+        ran = subprocess.run([sys.executable, "-m", "nodectl.selftest"], env=self.env, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertIn("\nok ", ran.stdout)
+
+    def test_examples_run_where_there_is_no_cluster(self):
+        ran = subprocess.run([sys.executable, EXAMPLES + "/quick.py"], env=self.env, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertIn("pi is about 3.1", ran.stdout)
+
+    def test_a_killed_program_leaves_nothing(self):
+        program = self.program(
+            HEAD
+            + """
+pool = Pool(Worker)
+print(_node._own.process.pid, pool.map([None])[0], flush=True)
+pool.map([1])
+time.sleep(60)
+"""
+        )
+        self.addCleanup(program.stdout.close)
+        pids = [int(pid) for pid in program.stdout.readline().split()]
+        self.assertTrue(all(map(is_alive, pids)))
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        wait_until(lambda: not any(map(is_alive, pids)), "node and worker are gone")
+
+    def test_modules_beside_the_program_and_shipped_directories_are_found(self):
+        with open(os.path.join(self.directory, "helper.py"), "w") as file:
+            file.write("from deeper import FACTOR\nclass Helper:\n    def run(self, x):\n        return x * FACTOR\n")
+        with open(os.path.join(self.directory, "deeper.py"), "w") as file:
+            file.write("FACTOR = 3\n")
+        shipped = os.path.join(self.directory, "shipped")
+        os.makedirs(os.path.join(shipped, "inner"))
+        with open(os.path.join(shipped, "lib.py"), "w") as file:
+            file.write("def name():\n    return open('shipped/inner/data.txt').read()\n")
+        with open(os.path.join(shipped, "inner", "data.txt"), "w") as file:
+            file.write("the data")
+        out = self.output(
+            """
+from nodectl import Pool
+from helper import Helper
+class Reader:
+    def run(self):
+        import lib
+        return lib.name()
+with Pool(Helper) as pool:
+    print(pool.map([1, 2]))
+with Pool(Reader, sources=["shipped"]) as pool:
+    print(pool.submit().result())
+"""
+        )
+        self.assertEqual(out, "[3, 6]\nthe data\n")
+
+    def test_a_lost_node_is_replaced(self):
+        out = self.output(
+            HEAD
+            + """
+class Slow(Worker):
+    def __init__(self):
+        self.seen = []
+    def handle_update(self, x):
+        self.seen.append(x)
+    def run(self, x):
+        time.sleep(0.02)
+        return x, self.seen
+with Pool(Slow) as pool:
+    pool.update_workers("u")
+    results = []
+    for result in pool.imap(range(100)):
+        results.append(result)
+        if len(results) in (20, 50):
+            os.kill(_node._own.process.pid, 9)
+    print(results == [(x, ["u"]) for x in range(100)])
+"""
+        )
+        self.assertEqual(out, "True\n")
+
+    def test_a_result_of_two_gibibytes_arrives(self):
+        with open("/proc/meminfo") as info:
+            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
+        if free < 12 << 30:
+            print("SKIPPED: a result of 2 GiB needs 12 GiB of free memory")
+            return
+        out = self.output(
+            """
+from nodectl import Pool
+class Worker:
+    def run(self, size):
+        return bytes(size)
+with Pool(Worker, max_workers=1) as pool:
+    print(len(pool.map([2 << 30])[0]) == 2 << 30)
+"""
+        )
+        self.assertEqual(out, "True\n")
+
+    def test_a_class_that_fails_shows_its_traceback(self):
+        program = self.program(
+            """
+from nodectl import Pool
+class Broken:
+    def __init__(self):
+        raise OSError("no data set")
+with Pool(Broken) as pool:
+    pool.map([1])
+""",
+            stderr=subprocess.PIPE,
+        )
+        _, err = program.communicate(timeout=60)
+        self.assertIn("no data set", err)
+        self.assertIn("PoolError", err)
+
+    def test_nodes_are_started_from_python(self):
+        out = self.output(
+            HEAD
+            + """
+print(nodectl.is_server_running(), nodectl.start_redis("a long enough secret"))
+terminate, wait = nodectl.start_node("a long enough secret")
+print(nodectl.is_server_running(), nodectl.is_client_running())
+with Pool(Worker, None, "a long enough secret") as pool:
+    print(pool.map([5]))
+terminate(); wait()
+print(nodectl.is_client_running())
+"""
+        )
+        lines = ["nodectl needs no redis server; nothing was started", "False None", "True True", "[5]", "False"]
+        self.assertEqual(out.splitlines(), lines)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,147 @@
+//! The Python package against the worker's shim, against the real binary on a machine without a node, and on a cluster of
+//! three. The tests themselves are in `packaging/python/tests`.
+
+mod common;
+
+use common::cluster::{Cluster, Discovery, both};
+use std::{
+    ffi::OsString,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+/// Tests of the package, by module; None if there is no Python that could run them.
+fn unittest(module: &str) -> Option<Command> {
+    python(&["-m", "unittest", "-v", module])
+}
+
+fn python(arguments: &[&str]) -> Option<Command> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
+    // Where `tests/run` puts what the package depends on, if the system has it not.
+    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
+    let path: OsString = std::env::join_paths([&package, &installed]).expect("no colons in it");
+    let mut found = Command::new("python3");
+    let code = "import sys, cloudpickle; sys.version_info >= (3, 9) or sys.exit(1); print(sys.executable)";
+    let found = found.args(["-c", code]).env("PYTHONPATH", &path).output().ok().filter(|found| found.status.success());
+    let Some(found) = found else {
+        println!("SKIPPED: no python3 of version 3.9 or later with cloudpickle");
+        return None;
+    };
+    let python = String::from_utf8_lossy(&found.stdout).trim().to_string();
+    let mut command = Command::new(&python);
+    command.args(arguments).current_dir(package).env("PYTHONPATH", path);
+    command.env("NODECTL", env!("CARGO_BIN_EXE_nodectl")).env("NODECTL_PYTHON", python);
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Some(command)
+}
+
+/// Runs it, and shows what it says if it fails or could not test something.
+fn check(mut command: Command) {
+    let output = command.output().expect("python3 starts");
+    let text = both(&output);
+    assert!(output.status.success(), "{text}");
+    text.lines().filter_map(|line| Some(&line[line.find("SKIPPED:")?..])).for_each(|line| println!("{line}"));
+}
+
+#[test]
+fn the_client_and_the_shim_agree() {
+    if let Some(command) = unittest("tests.test_pool") {
+        check(command);
+    }
+}
+
+#[test]
+fn programs_work_where_there_is_no_node_and_leave_none_behind() {
+    if let Some(command) = unittest("tests.test_solo") {
+        check(command);
+    }
+}
+
+#[test]
+fn programs_use_the_whole_cluster() {
+    let Some(mut command) = unittest("tests.test_cluster") else { return };
+    let cluster = cluster_of_three();
+    use_node_0(&mut command, &cluster);
+    check(command);
+}
+
+#[test]
+fn no_result_is_missing_when_a_worker_s_node_dies() {
+    let mut cluster = cluster_of_three();
+    let Some(mut survivor) = Survivor::start(&cluster) else { return };
+    survivor.wait_until_under_way();
+    cluster.kill9(1);
+    survivor.wait_until_under_way();
+    cluster.kill9(2);
+    survivor.ends_well();
+}
+
+#[test]
+fn no_result_is_missing_when_the_program_s_own_node_dies() {
+    let mut cluster = cluster_of_three();
+    let Some(mut survivor) = Survivor::start(&cluster) else { return };
+    survivor.wait_until_under_way();
+    // Whoever keeps the node starts it again.
+    cluster.kill9(0);
+    cluster.restart(0);
+    survivor.wait_until_under_way();
+    // Nobody does: the program starts one.
+    cluster.kill9(0);
+    survivor.ends_well();
+}
+
+fn cluster_of_three() -> Cluster {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    for _ in 0..3 {
+        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    }
+    cluster.wait_members(3);
+    cluster
+}
+
+/// The program finds node 0; nodes that it starts have the cluster's settings.
+fn use_node_0(command: &mut Command, cluster: &Cluster) {
+    let settings = cluster.command(0);
+    let settings = settings.get_envs().filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
+    command.envs(settings.filter_map(|(name, value)| Some((name, value?))));
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0)).env("SURVIVOR_SECRET", secret.trim());
+}
+
+/// A program that maps 500 tasks at node 0 of a cluster.
+struct Survivor {
+    process: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Survivor {
+    fn start(cluster: &Cluster) -> Option<Self> {
+        let mut command = python(&["-m", "tests.survivor"])?;
+        use_node_0(&mut command, cluster);
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("python3 starts");
+        let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        Some(Self { process, lines })
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().expect("it goes on").expect("UTF-8")
+    }
+
+    fn wait_until_under_way(&mut self) {
+        assert!(self.line().starts_with("at "));
+    }
+
+    fn ends_well(mut self) {
+        while self.line() != "ok" {}
+        assert!(self.process.wait().expect("our child").success());
+    }
+}
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
