@@ -92,7 +92,7 @@ fn without_infinities(text: &str) -> String {
 fn thinned(points: Vec<MetricPoint>) -> Vec<MetricPoint> {
     let every = points.len().div_ceil(METRIC_POINTS).max(1);
     let count = points.len();
-    let kept = points.into_iter().enumerate().filter(|(index, _)| (count - 1 - index) % every == 0);
+    let kept = points.into_iter().enumerate().filter(|(index, _)| (count - 1 - index).is_multiple_of(every));
     kept.map(|(_, point)| point).collect()
 }
 

@@ -281,3 +281,41 @@ proptest! {
         let _ = parse(&text, &dir.path().join("job.toml"));
     }
 }
+
+/// Mistakes in what is drawn, left out and given up: the place, and what to do.
+#[test]
+fn mistakes_in_sweeps_are_shown_where_they_are() {
+    let wrong = [
+        ("params = { k = { min = 1, max = 3 } }", "job.toml:2:16", "add e.g. sample = "),
+        ("sample = { count = 3 }", "job.toml:2:10", "draws from a `params` table"),
+        ("params = { k = [1] }\nsample = { method = \"sobl\", count = 3 }", "job.toml:3:21", "did you mean `sobol`?"),
+        ("params = { k = [1] }\nsample = { seed = 3 }", "job.toml:3:10", "says not how many"),
+        ("params = { k = { min = 3, max = 1 } }\nsample = { count = 3 }", "job.toml:2:16", "not below its `max`"),
+        (
+            "params = { k = { min = 0, max = 1, scale = \"log\" } }\nsample = { count = 3 }",
+            "job.toml:2:16",
+            "not above 0",
+        ),
+        ("exclude = [\"a\", \"[z-a]\"]", "job.toml:2:17", "is no pattern"),
+        ("[sweep]\ngoal = \"min\"", "job.toml:2", "names no `metric`"),
+        ("[sweep]\nmetric = \"a\"\ngoal = \"lowest\"", "job.toml:4:8", "`goal` cannot be `lowest`"),
+        ("[sweep]\nmetric = \"a\"\nstop = \"median\"\nreduction = 3", "job.toml:5:13", "belongs to stop = \"asha\""),
+        ("[sweep]\nmetric = \"a\"\nmin_steps = 3", "job.toml:4:13", "has no use here"),
+    ];
+    for (text, place, told) in wrong {
+        let shown = error(&format!("command = [\"x\"]\n{text}"));
+        assert!(shown.contains(place) && shown.contains(told), "`{place}` or `{told}` is missing:\n{shown}");
+    }
+}
+
+#[test]
+fn a_sweep_is_read() {
+    use crate::types::sweep::{Goal, StopRule, Sweep};
+    let sweep = |more: &str| plan_one(&format!("{ECHO}[sweep]\nmetric = \"loss\"\n{more}")).work.sweep;
+    let expected = |goal, stop| Some(Sweep { metric: "loss".into(), goal, stop });
+    assert_eq!(sweep(""), expected(Goal::Min, None));
+    let asha = StopRule::Asha { min_steps: 2, reduction: 4 };
+    assert_eq!(sweep("goal = \"max\"\nstop = \"asha\"\nmin_steps = 2\nreduction = 4"), expected(Goal::Max, Some(asha)));
+    let median = StopRule::Median { min_steps: 1, min_trials: 5 };
+    assert_eq!(sweep("stop = \"median\""), expected(Goal::Min, Some(median)));
+}
