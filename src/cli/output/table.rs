@@ -5,8 +5,8 @@ use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, StatusName,
-        TaskResult, TaskRow,
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, StatusName, TaskResult, TaskRow,
+        WorkView,
     },
 };
 use comfy_table::{Table as Grid, presets};
@@ -68,6 +68,7 @@ impl Output for Table {
             jobs.iter().map(|job| {
                 let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
                 let counts = match job.workers {
+                    Some(0) => ["pool".into(), "-".into(), "-".into()],
                     Some(workers) => [format!("pool of {workers}"), "-".into(), "-".into()],
                     None => [job.tasks, job.done, job.failed].map(|count| count.to_string()),
                 };
@@ -113,7 +114,7 @@ impl Output for Table {
             ("state", format!("{}{}", state(job), ended.unwrap_or_default())),
             ("age", since(line.submitted_ms, now_ms)),
             ("command", job.work.command.join(" ")),
-            ("needs", needs(&job.work.resources)),
+            ("needs", needs(&job.work)),
             ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
         ];
         if !job.work.params.is_empty() {
@@ -268,7 +269,13 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
     }
 }
 
-fn needs(resources: &ResourceView) -> String {
+fn needs(work: &WorkView) -> String {
+    let resources = &work.resources;
+    let nothing =
+        resources.cpus == 0.0 && resources.gpus == 0.0 && resources.memory_bytes == 0 && resources.named.is_empty();
+    if nothing && work.command.is_empty() {
+        return "a GPU where there is one, else a core".into();
+    }
     let named: BTreeMap<_, _> = resources.named.iter().collect();
     let mut parts = vec![if resources.cpus == 1.0 { "1 core".into() } else { format!("{} cores", resources.cpus) }];
     if resources.memory_bytes > 0 {
