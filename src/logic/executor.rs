@@ -2,7 +2,7 @@
 //! that no coordinator has acknowledged yet.
 //!
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
-//! the coordinator in one report.
+//! the coordinator in one report. `executor/sharing` has pools make room for others.
 
 mod sharing;
 
@@ -235,7 +235,7 @@ impl Executor {
             return self.after_stop(core, job, key, released.give_back);
         }
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
-        if record.is_done() && ordered.takes_back(core.mono()) {
+        if ordered.takes_back(record.is_done(), core.mono()) {
             return self.after_stop(core, job, key, true);
         }
         let record = Arc::new(record);
@@ -253,6 +253,9 @@ impl Executor {
     /// An attempt that was ordered to stop is gone.
     pub fn stopped(&mut self, core: &mut Core, job: JobId, key: Try) {
         let Some(released) = self.release(job, key) else { return };
+        if let Some(ordered) = self.jobs.get_mut(&job) {
+            ordered.takes_back(false, core.mono());
+        }
         self.after_stop(core, job, key, released.give_back);
     }
 

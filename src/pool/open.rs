@@ -35,6 +35,9 @@ use tokio::{
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the workers' streams, and the client's, may take to write their last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the end of a pool waits for its job to be cancelled; that is tried so often, every `LATER_LOOK`.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+const CANCEL_TRIES: u32 = 60;
 /// How often the pool's job is looked at before the first worker came, and after.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 const LATER_LOOK: Duration = Duration::from_secs(2);
@@ -82,9 +85,7 @@ async fn converse(
     let Some(opening) = open(source, &pools.directory).await? else { return Ok(()) };
     let Opening { open, init, reader, rest } = opening;
     if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
-        // It may have ended, or nobody may know it any more.
-        let node = pools.node.clone();
-        tokio::spawn(async move { node.ask(Query::Cancel { job: old }).await });
+        tokio::spawn(cancel(pools.node.clone(), old));
     }
     let config = Config { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
     let token: PoolToken = rand::random();
@@ -243,9 +244,19 @@ async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::R
             }
         }
     };
-    let (cancelled, _) = tokio::join!(node.ask(Query::Cancel { job }), tokio::time::timeout(CLOSE_TIMEOUT, drained));
-    if let Err(error) = cancelled {
-        tracing::debug!("job {job} of a pool that ended could not be cancelled here: {error}");
+    let cancelling = tokio::spawn(cancel(node.clone(), job));
+    let _ =
+        tokio::join!(tokio::time::timeout(CANCEL_TIMEOUT, cancelling), tokio::time::timeout(CLOSE_TIMEOUT, drained));
+}
+
+/// Cancels a pool's job, also when nobody coordinates it at the moment: its workers would look for their pool for ever.
+async fn cancel(node: NodeHandle, job: JobId) {
+    for _ in 0..CANCEL_TRIES {
+        match node.ask(Query::Cancel { job }).await {
+            Ok(_) | Err(QueryError::NoJob(_) | QueryError::Leaving) => return,
+            Err(error) => tracing::info!("job {job} of a pool that has ended is not cancelled yet: {error}"),
+        }
+        tokio::time::sleep(LATER_LOOK).await;
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, ResourceView, TaskResult, TaskRow,
+        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, TaskResult, TaskRow, WorkView,
     },
 };
 use comfy_table::{Table as Grid, presets};
@@ -74,6 +74,7 @@ impl Output for Table {
             jobs.iter().map(|job| {
                 let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
                 let counts = match job.workers {
+                    Some(0) => ["pool".into(), "-".into(), "-".into()],
                     Some(workers) => [format!("pool of {workers}"), "-".into(), "-".into()],
                     None => [job.tasks, job.done, job.failed].map(|count| count.to_string()),
                 };
@@ -122,7 +123,7 @@ impl Output for Table {
                 Some(worker) => ("worker", worker.clone()),
                 None => ("command", job.work.command.join(" ")),
             },
-            ("needs", needs(&job.work.resources)),
+            ("needs", needs(&job.work)),
             ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
         ];
         if !job.work.params.is_empty() {
@@ -307,7 +308,13 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
     }
 }
 
-fn needs(resources: &ResourceView) -> String {
+fn needs(work: &WorkView) -> String {
+    let resources = &work.resources;
+    let nothing =
+        resources.cpus == 0.0 && resources.gpus == 0.0 && resources.memory_bytes == 0 && resources.named.is_empty();
+    if nothing && work.command.is_empty() {
+        return "a GPU where there is one, else a core".into();
+    }
     let named: BTreeMap<_, _> = resources.named.iter().collect();
     let mut parts = vec![if resources.cpus == 1.0 { "1 core".into() } else { format!("{} cores", resources.cpus) }];
     if resources.memory_bytes > 0 {

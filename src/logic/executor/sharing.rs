@@ -36,16 +36,18 @@ impl Ordered {
         now < self.sharing.rests_until
     }
 
-    /// A worker has ended well: whether it was let go to make room, and goes back.
-    pub(super) fn takes_back(&mut self, now: Time) -> bool {
-        if self.sharing.must > 0 {
-            self.sharing.must -= 1;
-        } else if self.sharing.asked {
-            self.sharing.rests_until = now + REST;
-        } else {
+    /// A worker has ended, `well` if by itself: whether it was let go to make room, and goes back.
+    pub(super) fn takes_back(&mut self, well: bool, now: Time) -> bool {
+        // However it ended, there is one less.
+        let was_due = self.sharing.must > 0;
+        self.sharing.must = self.sharing.must.saturating_sub(1);
+        if !well || !self.sharing.asked {
             return false;
         }
         self.sharing.asked = self.sharing.must > 0;
+        if !was_due {
+            self.sharing.rests_until = now + REST;
+        }
         true
     }
 

@@ -1,0 +1,119 @@
+//! Pools on the real binary, as far as their clients' side goes: what opens one, what refuses it, what is left of it.
+
+mod common;
+
+use common::{SOON, cluster::Cluster, wait_for};
+use nodectl::wire::frames::{HEADER_BYTES, Header, Kind, encode};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+};
+
+/// A client of a node's API that speaks frames once its connection is upgraded.
+struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Sends the request; gives the answer's head.
+    fn request(cluster: &Cluster, node: usize, headers: &str) -> (Self, String) {
+        let mut stream = UnixStream::connect(cluster.data_dir(node).join("api.sock")).expect("the node answers");
+        stream.set_read_timeout(Some(SOON)).expect("a socket");
+        let request = format!("POST /v1/pools HTTP/1.1\r\nHost: nodectl\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).expect("the node reads");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("an answer");
+            head.push(byte[0]);
+        }
+        (Self { stream }, String::from_utf8(head).expect("text"))
+    }
+
+    /// Asks for a pool.
+    fn open(cluster: &Cluster, node: usize, options: &str) -> Self {
+        let (mut client, head) =
+            Self::request(cluster, node, "Connection: Upgrade\r\nUpgrade: nodectl-pool/1\r\nContent-Length: 0\r\n");
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        client.send(Kind::Open, format!("{{\"name\": \"p\"{options}}}").as_bytes());
+        client.send(Kind::Init, b"{\"mode\": \"pool\"}\n");
+        client
+    }
+
+    fn send(&mut self, kind: Kind, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        encode(kind, 0, payload, &mut bytes);
+        self.stream.write_all(&bytes).expect("the node reads");
+    }
+
+    /// The next message's kind and text; None at the end.
+    fn next(&mut self) -> Option<(Kind, String)> {
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).ok()?;
+        let header = Header::decode(&header).expect("a frame");
+        let mut payload = vec![0; header.length as usize];
+        self.stream.read_exact(&mut payload).expect("its payload");
+        Some((header.kind, String::from_utf8(payload).expect("text")))
+    }
+
+    fn until(&mut self, kind: Kind) -> String {
+        loop {
+            let (found, text) = self.next().unwrap_or_else(|| panic!("the stream ended before {kind:?}"));
+            if found == kind {
+                return text;
+            }
+        }
+    }
+}
+
+/// Options of a pool whose one worker is none: it starts and never says a word.
+fn silent_worker(cluster: &Cluster) -> String {
+    let path = cluster.dir.path().join("silent");
+    fs::write(&path, "#!/bin/sh\nexec sleep 600\n").expect("writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    format!(", \"python\": \"{}\", \"max_workers\": 1", path.display())
+}
+
+fn phase(cluster: &Cluster, job: &str) -> String {
+    common::cluster::text(&cluster.json(0, &["job", job, "--json"])["phase"])
+}
+
+#[test]
+fn a_request_without_upgrade_is_told_what_a_pool_is() {
+    let cluster = Cluster::of(1);
+    let (_, head) = Client::request(&cluster, 0, "Content-Length: 0\r\n");
+    assert!(head.starts_with("HTTP/1.1 426 "), "{head}");
+}
+
+#[test]
+fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
+    let cluster = Cluster::of(1);
+    let mut client = Client::open(&cluster, 0, r#", "where": "cores > 100000""#);
+    let told = client.until(Kind::Error);
+    assert!(told.contains("no node satisfies `where = \"cores > 100000\"`"), "{told}");
+    assert_eq!(client.next(), None);
+}
+
+#[test]
+fn a_pool_is_listed_as_one_and_ends_with_its_client() {
+    let cluster = Cluster::of(2);
+    let mut client = Client::open(&cluster, 0, &silent_worker(&cluster));
+    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let job = common::cluster::text(&opened["job"]);
+    let line = cluster.json(1, &["job", &job, "--json"]);
+    assert!(line["workers"].is_u64() && line["tasks"] == 1, "{line}");
+    assert!(cluster.ok(1, &["jobs"]).contains(" pool"), "{}", cluster.ok(1, &["jobs"]));
+    drop(client);
+    wait_for(SOON, "the pool's job ends with its client", || (phase(&cluster, &job) == "cancelled").then_some(()));
+}
+
+#[test]
+fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
+    let mut cluster = Cluster::of(3);
+    let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
+    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let job = common::cluster::text(&opened["job"]);
+    cluster.kill9(2);
+    wait_for(SOON, "its coordinator cancels the job", || (phase(&cluster, &job) == "cancelled").then_some(()));
+}
