@@ -42,7 +42,7 @@ IDLE_TICKS = 50
 OUT_OF_BAND_BYTES = 64 << 10
 # The first byte of a payload that has buffers after the pickle; a pickle begins with 0x80.
 BUFFERS = 1
-# The first byte of a payload that is not pickled: `bytes` as they are.
+# The first byte of a payload that is not pickled: `bytes` as they are, the value or the only argument.
 RAW = 2
 LENGTH = struct.Struct("<Q")
 
@@ -215,27 +215,22 @@ class Stream:
                     os.write(self.wake_write, b"x")
                 return
             payload = [payload]
-        chunks = [
-            view[at : at + MAX_CHUNK_BYTES]
-            for view in (memoryview(part).cast("B") for part in payload)
-            for at in range(0, len(view), MAX_CHUNK_BYTES)
-        ]
+        chunks = chunks_of(payload)
         self.flush()
         with self.lock:
             try:
-                for chunk in chunks[:-1]:
-                    self.send_frame(HEADER.pack(kind, MORE, len(chunk), id), chunk)
-                self.send_frame(HEADER.pack(kind, 0, len(chunks[-1]), id), chunks[-1])
+                for chunk in chunks:
+                    flags = MORE if chunk is not chunks[-1] else 0
+                    self.send_parts([HEADER.pack(kind, flags, sum(map(len, chunk)), id), *chunk])
             except OSError:
                 os._exit(0)
 
-    def send_frame(self, header, chunk):
-        sent = self.socket.sendmsg([header, chunk])
-        if sent < len(header):
-            self.socket.sendall(header[sent:])
-            sent = len(header)
-        if sent - len(header) < len(chunk):
-            self.socket.sendall(chunk[sent - len(header) :])
+    def send_parts(self, parts):
+        sent = self.socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self.socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
 
     def flush(self):
         """Sends what waits. The watcher calls it too."""
@@ -301,8 +296,11 @@ class PoolWorker:
         self.worker = worker
 
     def run(self, payload):
-        args, kwargs = loads(payload)
-        value = self.call(*args, **kwargs)
+        if payload[0] == RAW:
+            value = self.call(loads(payload))
+        else:
+            args, kwargs = loads(payload)
+            value = self.call(*args, **kwargs)
         if type(value) in ATOMS:
             return pickle.dumps(value, 5)
         if type(value) is bytes and len(value) >= OUT_OF_BAND_BYTES:
@@ -522,10 +520,25 @@ def with_buffers(data, buffers):
     return [bytes([BUFFERS]) + LENGTH.pack(len(parts)) + lengths, *parts]
 
 
+def chunks_of(parts):
+    """The parts of a payload, cut and put together again to chunks: lists of views."""
+    chunks, room = [[]], MAX_CHUNK_BYTES
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view):
+            if room == 0:
+                chunks.append([])
+                room = MAX_CHUNK_BYTES
+            chunks[-1].append(view[:room])
+            taken = len(chunks[-1][-1])
+            view, room = view[taken:], room - taken
+    return chunks
+
+
 def loads(payload):
     """The object of a payload. Buffers stay where they arrived."""
     if payload[0] == RAW:
-        return bytes(payload[1:])
+        return bytes(memoryview(payload)[1:])
     if payload[0] != BUFFERS:
         return pickle.loads(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
