@@ -85,7 +85,7 @@ impl Coordinator {
         let reachable = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node));
         let known = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
         let able = known.filter(|(_, info)| self.unsuitability(info).is_none());
-        able.map(|(node, info)| (node, info.resources.slots(&self.spec.work.resources)))
+        able.map(|(node, info)| (node, info.resources.slots(&self.spec.work.needs(&info.resources))))
     }
 
     fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &PythonError) {

@@ -91,12 +91,13 @@ fn work(
     command: command::Command,
     worker: Option<worker::Worker>,
 ) -> Result<WorkSpec, Fault> {
+    let resources = resources::plan(fields, worker.is_some())?;
     Ok(WorkSpec {
         name: name.to_string(),
         command: command.words.into_iter().map(|word| word.value).collect(),
         worker: worker.map(worker::Worker::into_spec),
         env: command.env,
-        resources: resources::plan(fields)?,
+        resources,
         priority: priority(fields)?,
         timeout_ms: timeout(fields)?,
         grace_ms: fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)),

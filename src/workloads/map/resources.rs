@@ -21,9 +21,12 @@ const MISTAKES: [(&str, &str); 7] = [
     ("ram", "memory"),
 ];
 
-pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Resources, Fault> {
+pub(super) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Fault> {
     let mut resources = Resources::one_core();
-    let Some(table) = fields.table("resources", "[resources]")? else { return Ok(resources) };
+    let Some(table) = fields.table("resources", "[resources]")? else {
+        // Of a worker nothing stands for what its node has: see `WorkSpec::needs`.
+        return Ok(if has_worker { Resources::default() } else { resources });
+    };
     for (key, value) in table.table {
         let name = key.get_ref().as_ref();
         match name {
