@@ -208,7 +208,8 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &Entry) {
         tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
         let why = match node.ask(Query::Job { job }).await {
             Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => {
-                format!("its job {job} has ended (`nodectl explain {job}` says why)")
+                let reason = detail.head.reason.unwrap_or_else(|| format!("`nodectl explain {job}` says why"));
+                format!("its job {job} has ended: {reason}")
             }
             Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
                 failed_start(node, job).await

@@ -30,6 +30,10 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Everything that can happen to a node.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most events come from the network, and each moves through one queue once"
+)]
 pub enum Event {
     Net(NetEvent),
     Store(StoreEvent),

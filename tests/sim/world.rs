@@ -32,6 +32,7 @@ pub struct Statistics {
 
 /// What is to happen.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most events deliver messages")]
 pub enum Event {
     Deliver { from: usize, to: usize, link: u64, message: Message },
     Written { node: usize, life: u64, job: JobId, records: Vec<Keep>, ticket: u64, fails: bool },
