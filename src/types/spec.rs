@@ -64,12 +64,6 @@ pub struct PythonWorker {
     pub role: WorkerRole,
 }
 
-impl PythonWorker {
-    pub fn is_of_pool(&self) -> bool {
-        matches!(self.role, WorkerRole::Pool { .. })
-    }
-}
-
 /// What the tasks of a job with a worker are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerRole {

@@ -67,7 +67,7 @@ impl Coordinator {
     fn workers_agree(&self, core: &Core, lattice: &Lattice) -> bool {
         let runs_elsewhere = || {
             // A pool's worker runs once it has connected.
-            let is_pool = self.spec.work.worker.as_ref().is_some_and(|worker| worker.is_of_pool());
+            let is_pool = self.spec.work.pool().is_some();
             is_pool && self.active.values().flatten().any(|active| active.started.is_some())
         };
         if self.startups.came_up || lattice.done() > 0 || lattice.failed().next().is_some() || runs_elsewhere() {

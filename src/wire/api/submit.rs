@@ -34,8 +34,9 @@ pub struct JobRequest {
     pub grace_ms: u64,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Of a task, or of a worker. Missing: a core; for a worker a GPU on nodes that have some, else a core.
     #[serde(default)]
-    pub resources: ResourcesRequest,
+    pub resources: Option<ResourcesRequest>,
     #[serde(default)]
     pub priority: i32,
     #[serde(default)]
@@ -131,12 +132,6 @@ pub enum BadJob {
     Field { field: String, problem: String },
 }
 
-impl Default for ResourcesRequest {
-    fn default() -> Self {
-        Self { cpus: one_core(), memory_bytes: 0, gpus: 0.0, named: BTreeMap::new() }
-    }
-}
-
 impl JobRequest {
     /// The specification; `submitter` and `submitted_ms` say who submitted it and when.
     pub fn into_spec(self, submitter: NodeId, submitted_ms: u64) -> Result<JobSpec, BadJob> {
@@ -145,12 +140,17 @@ impl JobRequest {
             return Err(bad("command", "a job has a command or a worker, and not both"));
         }
         let retries = self.retries.unwrap_or(if worker.is_some() { 3 } else { 2 });
+        let resources = match self.resources {
+            Some(resources) => resources.into_resources()?,
+            None if worker.is_some() => Resources::default(),
+            None => Resources::one_core(),
+        };
         let work = WorkSpec {
             name: self.name,
             command: self.command,
             worker,
             env: self.env.into_iter().collect(),
-            resources: self.resources.into_resources()?,
+            resources,
             priority: self.priority,
             timeout_ms: self.timeout_ms,
             grace_ms: self.grace_ms,
