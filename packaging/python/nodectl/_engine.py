@@ -251,9 +251,12 @@ class Engine:
         try:
             if self._stream.out:
                 self._stream.flush()
+        except OSError:
+            pass  # What the node said before it closed the stream can still be read; then reading fails, too.
+        try:
             return self._receive()
         except (OSError, EOFError):
-            if not self.closed:
+            if not self.closed and self.failure is None:
                 self._open()
             return True
 
@@ -425,7 +428,10 @@ def _answer(stream: Stream, deadline: float) -> Any:
     poller = select.poll()
     poller.register(stream.socket, select.POLLIN)
     while time.monotonic() < deadline:
-        stream.flush()
+        try:
+            stream.flush()
+        except OSError:
+            pass  # See `_exchange`.
         for kind, _, payload in stream.receive():
             if kind == frames.OPENED:
                 return json.loads(bytes(payload))
