@@ -129,8 +129,8 @@ impl Coordinator {
         let mut known: Vec<Try> = Vec::new();
         for record in finished {
             let key = (record.task, record.attempt);
-            let is_news = record.is_done() || lattice.cell(record.task) != Cell::Cancelled;
-            if record.task >= lattice.tasks() || lattice.is_done(record.task) || !is_news {
+            let is_over = matches!(lattice.cell(record.task), Cell::Done { .. } | Cell::Cancelled);
+            if record.task >= lattice.tasks() || is_over {
                 self.drop_active(key.0, key.1);
                 known.push(key);
             } else if !self.results.is_settling(record.task) {

@@ -36,9 +36,6 @@ impl Coordinator {
             let error = QueryError::Invalid("too many tasks are being cancelled: ask again".into());
             return core.answer(asker, Err(error));
         }
-        for task in &tasks {
-            self.end_early(core, lattice, *task, Outcome::Cancelled);
-        }
         self.stopping.cancellers.push((asker, tasks));
         self.answer_cancellers(core, lattice);
     }
@@ -66,7 +63,8 @@ impl Coordinator {
 
     fn end_early(&mut self, core: &mut Core, lattice: &Lattice, task: TaskIndex, outcome: Outcome) {
         let ended = self.head(core).phase.is_ended() || lattice.has_ended(task, self.failure_limit(core));
-        if ended || !self.stopping.ending.insert(task) {
+        // What is being written decides; a task that it leaves open is asked for again by `answer_cancellers`.
+        if ended || self.results.is_settling(task) || !self.stopping.ending.insert(task) {
             return;
         }
         let active = self.active.get(&task).and_then(|attempts| attempts.first()).cloned();
@@ -94,8 +92,12 @@ impl Coordinator {
         self.results.accept(Arc::new(record));
     }
 
-    /// Tells those whose tasks have all ended.
+    /// Ends what is still to be ended, and tells those whose tasks have all ended.
     pub(super) fn answer_cancellers(&mut self, core: &mut Core, lattice: &Lattice) {
+        let wanted: Vec<_> = self.stopping.cancellers.iter().flat_map(|(_, tasks)| tasks.iter().copied()).collect();
+        for task in wanted {
+            self.end_early(core, lattice, task, Outcome::Cancelled);
+        }
         let limit = self.failure_limit(core);
         let over = self.head(core).phase.is_ended();
         let is_content = |(_, tasks): &mut (Asker, Vec<TaskIndex>)| {
