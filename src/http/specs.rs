@@ -47,8 +47,7 @@ impl Shared {
 
     /// One too large for a message, from whoever holds the job's state.
     async fn fetch_spec(&self, head: &JobHead) -> Option<Arc<JobSpec>> {
-        let holders = std::iter::once(head.holder).chain(head.replicas.iter().copied()).collect();
-        let fetched = specs::fetch(&*self.api.fetcher, &self.api.blobs, head.spec, holders).await;
+        let fetched = specs::fetch(&*self.api.fetcher, &self.api.blobs, head.spec, head.holders()).await;
         if let Err(error) = &fetched {
             tracing::warn!("results of job {} are shown without parameters: its specification: {error}", head.job);
         }

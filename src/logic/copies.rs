@@ -15,6 +15,8 @@ pub struct LocalCopy {
     promised: Vec<Promise>,
     /// When this node will claim the job, if nobody else does before.
     pub(super) claim_at: Option<Time>,
+    /// The claim, by epoch and holder, whose holder said that it has all that we have.
+    equalled_by: Option<(u32, NodeId)>,
 }
 
 /// What to say to whom once a write is on disk.
@@ -36,7 +38,14 @@ impl LocalCopy {
 
     fn new(spec: Option<Arc<JobSpec>>) -> Self {
         let tasks = spec.as_ref().map_or(0, |spec| spec.task_count() as u32);
-        Self { spec, lattice: Lattice::new(tasks), kept: false, promised: Vec::new(), claim_at: None }
+        Self {
+            spec,
+            lattice: Lattice::new(tasks),
+            kept: false,
+            promised: Vec::new(),
+            claim_at: None,
+            equalled_by: None,
+        }
     }
 }
 
@@ -173,10 +182,24 @@ impl State {
         }
     }
 
+    /// Compares every copy whose coordinator may lack something and does not ask for it: it asks its replicas alone.
+    pub(super) fn compare_copies(&mut self) {
+        let may_lack = |job: &JobId, copy: &LocalCopy| {
+            let Some(head) = self.core.directory.get(*job) else { return false };
+            let asks = head.replicas.contains(&self.core.me);
+            !asks && copy.equalled_by != Some((head.epoch, head.holder)) && self.core.members.is_reachable(head.holder)
+        };
+        let jobs: Vec<_> = self.copies.iter().filter(|(job, copy)| may_lack(job, copy)).map(|(job, _)| *job).collect();
+        jobs.into_iter().for_each(|job| self.compare_copy(job));
+    }
+
     /// Another holder of the job's state compares with us.
     pub(super) fn summary(&mut self, from: NodeId, job: JobId, epoch: u32, reply: bool, summary: &Summary) {
-        let Some(copy) = self.copies.get(&job) else { return };
+        let Some(copy) = self.copies.get_mut(&job) else { return };
         let lacking = copy.lattice.ahead_of(summary);
+        if lacking.is_empty() {
+            copy.equalled_by = Some((epoch, from));
+        }
         super::coordinator::send_records(&mut self.core, from, job, epoch, &lacking);
         if reply {
             let summary = copy.lattice.summary();
@@ -232,6 +255,7 @@ impl State {
             }
             None => {
                 if let Some(copy) = self.copies.get_mut(&job) {
+                    copy.equalled_by = None;
                     records.iter().for_each(|record| {
                         copy.lattice.merge(record);
                     });

@@ -136,7 +136,7 @@ impl State {
     fn earliest_claim(&self, job: JobId) -> Time {
         let head = self.core.directory.get(job).expect("turn_to_claim() found it");
         let is_accounted_for = |node: &NodeId| self.core.members.is_alive(*node) || self.core.members.was_lost(*node);
-        let complete = head.replicas.iter().chain([&head.holder]).all(is_accounted_for);
+        let complete = head.holders().iter().all(is_accounted_for);
         let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
         (self.core.started + patience).max(self.core.mono())
     }
@@ -150,8 +150,8 @@ impl State {
         if holder_lives || self.coordinators.contains_key(&job) || self.leaving || head.epoch == 0 {
             return None;
         }
-        let candidates = head.replicas.iter().copied().chain([head.holder]);
-        let alive: Vec<_> = rank::ranked(job, candidates.filter(|node| self.core.members.is_alive(*node)));
+        let holders = head.holders().into_iter();
+        let alive: Vec<_> = rank::ranked(job, holders.filter(|node| self.core.members.is_alive(*node)));
         let position = alive.iter().position(|node| *node == self.core.me);
         Some(position.unwrap_or(alive.len()) as u32)
     }
@@ -171,7 +171,7 @@ impl State {
         let head = self.core.directory.get(job).expect("turn_to_claim() found it").clone();
         let spec = copy.spec.clone().expect("turn_to_claim() found it");
         self.core.notice(format!("taking over job {job} ({}), epoch {}", head.name, head.epoch.saturating_add(1)));
-        let others = head.replicas.clone();
+        let others = head.holders();
         let head = JobHead { epoch: head.epoch.saturating_add(1), holder: self.core.me, version: 0, ..head };
         let epoch = head.epoch;
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);
@@ -184,8 +184,9 @@ impl State {
         self.touched.insert(job);
     }
 
-    /// Compares heads with a random member.
+    /// Compares heads with a random member, and copies with coordinators that may lack something.
     pub(super) fn compare_heads(&mut self) {
+        self.compare_copies();
         if let Some(peer) = self.core.random_peer() {
             let digest = self.core.directory.digest();
             self.core.send(peer, Message::HeadsDigest { digest, reply: true });

@@ -512,7 +512,7 @@ fn obeys(core: &Core, job: JobId, epoch: u32, from: NodeId) -> bool {
 fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
     let mut holders = vec![coordinator];
     if let Some(head) = core.directory.get(job) {
-        holders.extend(head.replicas.iter().copied());
+        holders.extend(head.holders());
         holders.push(head.submitter);
     }
     holders.retain(|node| *node != core.me);

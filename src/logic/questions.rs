@@ -8,7 +8,7 @@ use super::{
     timers::Timer,
 };
 use crate::types::{
-    Answer, JobId, Message, NodeId, Query, QueryError, Time, limits,
+    Answer, JobHead, JobId, Message, NodeId, Query, QueryError, Time, limits,
     query::{Location, MemberLine},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -86,8 +86,8 @@ impl State {
     }
 
     fn no_coordinator(&self, job: JobId) -> QueryError {
-        let nodes = self.core.directory.get(job).map(|head| head.replicas.iter().chain([&head.holder]));
-        let names: Vec<_> = nodes.into_iter().flatten().map(|node| self.core.members.name(*node)).collect();
+        let nodes = self.core.directory.get(job).map(JobHead::holders).unwrap_or_default();
+        let names: Vec<_> = nodes.into_iter().map(|node| self.core.members.name(node)).collect();
         QueryError::NoCoordinator { job, holders: names.join(", ") }
     }
 

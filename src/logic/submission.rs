@@ -140,7 +140,8 @@ impl State {
     /// A submission is safe once its coordinator and a replica have it, or the one node that there is.
     pub(super) fn answer_submission(&mut self, head: &JobHead) {
         let job = head.job;
-        let safe = head.epoch > 0 && (!head.replicas.is_empty() || !self.core.members.has_company());
+        let has_second = head.replicas.iter().any(|node| self.core.members.may_be_alive(*node));
+        let safe = head.epoch > 0 && (has_second || !self.core.members.has_company());
         if !safe || self.coordinators.get(&job).is_some_and(|coordinator| !coordinator.is_written()) {
             return;
         }

@@ -57,3 +57,11 @@ pub struct JobHead {
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
 }
+
+impl JobHead {
+    /// Everyone who holds the job's state, its coordinator first.
+    pub fn holders(&self) -> Vec<NodeId> {
+        let coordinator = (self.epoch > 0).then_some(self.holder);
+        coordinator.into_iter().chain(self.replicas.iter().copied()).collect()
+    }
+}

@@ -97,6 +97,8 @@ enum Hold {
         uncompared: BTreeSet<NodeId>,
         /// Results that replicas said they have.
         awaited: BTreeSet<TaskIndex>,
+        /// Who held the job's state before: until recovery ends they may know more than we do.
+        former: BTreeSet<NodeId>,
     },
     /// The journal cannot be written.
     Storage(String),
@@ -129,9 +131,9 @@ pub struct Coordinator {
     progress: progress::Tracker,
     head_told: Time,
     tick_set: bool,
-    /// The specification is on this node's disk; until then no copy elsewhere makes the job safe.
+    /// The specification is on this node's disk.
     kept: bool,
-    /// The job's files are being brought here; until then no copy elsewhere makes the job safe.
+    /// The job's files are being brought here.
     inputs: Option<u64>,
     inputs_tries: u32,
     /// The round of retries that is taken into account.
@@ -179,13 +181,14 @@ impl Coordinator {
         }
         if recover {
             let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
-            let replicas = head.replicas.iter().copied();
-            let uncompared = replicas.filter(|node| *node != core.me && core.members.is_alive(*node)).collect();
+            let former = core.directory.get(head.job).map(JobHead::holders).unwrap_or_default();
+            let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
+            let uncompared = former.iter().copied().filter(|node| core.members.is_alive(*node)).collect();
             let (until, awaited) = (now + limits::TAKEOVER_WAIT, BTreeSet::new());
-            coordinator.hold = Some(Hold::Recovering { until, unheard, uncompared, awaited });
+            coordinator.hold = Some(Hold::Recovering { until, unheard, uncompared, awaited, former });
         }
         coordinator.publish(core, lattice, head);
-        coordinator.recruit(core, lattice);
+        coordinator.recruit(core);
         if recover {
             coordinator.ask_everyone(core);
         }
@@ -202,9 +205,14 @@ impl Coordinator {
         self.kept
     }
 
+    /// The specification and the job's files are on this node's disk; until then no copy elsewhere makes the job safe.
+    fn is_safe_here(&self) -> bool {
+        self.kept && self.inputs.is_none()
+    }
+
     /// Specification, head and the job's files are on this node's disk.
     pub fn is_written(&self) -> bool {
-        self.kept && !self.results.has_writes() && self.inputs.is_none()
+        self.is_safe_here() && !self.results.has_writes()
     }
 
     /// The job's files are here, or cannot be had from the node that submitted it; false if the ticket is another's.
@@ -220,10 +228,7 @@ impl Coordinator {
         }
         self.inputs = None;
         match result {
-            Ok(()) => {
-                let head = self.head(core).clone();
-                self.publish(core, lattice, head);
-            }
+            Ok(()) => {}
             Err(_) if self.inputs_tries < INPUTS_TRIES && core.members.is_alive(self.head(core).submitter) => {
                 self.inputs_tries += 1;
                 let submitter = vec![self.head(core).submitter];
@@ -261,6 +266,7 @@ impl Coordinator {
     /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
         self.flush_results(core);
+        self.tell_holders(core, lattice);
         self.notice_round(core, lattice);
         self.update_phase(core, lattice);
         if !self.head(core).phase.is_ended() {
@@ -278,7 +284,7 @@ impl Coordinator {
             self.hold = None;
         }
         self.compare_orders(core);
-        self.recruit(core, lattice);
+        self.recruit(core);
         self.remind_replicas(core, lattice);
         self.step(core, lattice);
         if self.has_unsaid_counts(core, lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
@@ -309,7 +315,7 @@ impl Coordinator {
             unheard.retain(|node| core.members.is_alive(*node));
             uncompared.retain(|node| core.members.is_alive(*node));
         }
-        self.recruit(core, lattice);
+        self.recruit(core);
         self.settle_all(core, lattice);
         self.end_recovery_if_heard();
         self.step(core, lattice);
@@ -446,9 +452,7 @@ impl Coordinator {
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
-        let safe = self.kept && self.inputs.is_none();
-        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe);
-        head.replicas = kept.map(|(node, _)| *node).collect();
+        head.replicas = self.holders();
         let before = core.directory.get(self.job).cloned();
         core.directory.merge(head.clone());
         if before.is_none_or(|before| is_worth_storing(&before, &head)) {

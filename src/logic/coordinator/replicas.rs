@@ -10,7 +10,7 @@ use crate::{
         message::Summary,
     },
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 #[derive(Debug, Default)]
 pub struct Replica {
@@ -30,9 +30,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 impl Coordinator {
     /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
     /// state costs more than a better rank is worth.
-    pub(super) fn recruit(&mut self, core: &mut Core, lattice: &Lattice) {
+    pub(super) fn recruit(&mut self, core: &mut Core) {
         let lost: Vec<_> = self.replicas.keys().copied().filter(|node| !core.members.is_alive(*node)).collect();
-        let any_lost = !lost.is_empty();
         for node in lost {
             self.replicas.remove(&node);
         }
@@ -53,7 +52,23 @@ impl Coordinator {
             self.replicas.insert(node, Replica { asked: core.mono(), ..Replica::default() });
             self.offer(core, node);
         }
-        if any_lost {
+    }
+
+    /// Whom to ask for the job's state if this node dies.
+    pub(super) fn holders(&self) -> Vec<NodeId> {
+        let safe = self.is_safe_here();
+        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe).map(|(node, _)| *node);
+        let former = match &self.hold {
+            Some(Hold::Recovering { former, .. }) => Some(former),
+            _ => None,
+        };
+        let holders: BTreeSet<_> = kept.chain(former.into_iter().flatten().copied()).collect();
+        holders.into_iter().collect()
+    }
+
+    /// Tells the members who holds the job's state, if that changed.
+    pub(super) fn tell_holders(&mut self, core: &mut Core, lattice: &Lattice) {
+        if self.head(core).replicas != self.holders() {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
@@ -69,10 +84,7 @@ impl Coordinator {
     pub fn offer_kept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
         self.replica_wrote(from);
         let Some(replica) = self.replicas.get_mut(&from) else { return };
-        if !std::mem::replace(&mut replica.kept, true) {
-            let head = self.head(core).clone();
-            self.publish(core, lattice, head);
-        }
+        replica.kept = true;
         self.resync_replica(core, lattice, from);
     }
 
