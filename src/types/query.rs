@@ -15,7 +15,7 @@ pub enum Stream {
 /// claim changes, watching starts over and the watcher skips the tasks it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// Which claim's order: a number made of its epoch and holder; 0 for none yet.
+    /// Which claim's order: a number drawn when it was made; 0 for none yet.
     pub claim: u32,
     pub position: u32,
 }

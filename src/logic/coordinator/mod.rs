@@ -25,6 +25,7 @@ use crate::types::{
     Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, TaskIndex, Time, limits, message::Inventory,
     predicate::Predicate,
 };
+use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -162,7 +163,7 @@ impl Coordinator {
             sequence: 0,
             results: results::Pipeline::default(),
             replicas: BTreeMap::new(),
-            progress: progress::Tracker::new(lattice, limit_of(&spec, head.round)),
+            progress: progress::Tracker::new(core.rng.random_range(1..=u32::MAX), lattice, limit_of(&spec, head.round)),
             head_told: now,
             tick_set: false,
             kept: recover,

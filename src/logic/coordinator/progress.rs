@@ -32,6 +32,9 @@ pub struct Watcher {
 /// Numbers about a job that only its coordinator has; lost with it, and not missed.
 #[derive(Debug)]
 pub struct Tracker {
+    /// Tells this order of ended tasks from every other's: a rival's of the same epoch, or our own of a life that could not
+    /// write its claim down.
+    claim: u32,
     /// Tasks in the order in which they ended, for watchers' cursors.
     log: Vec<TaskIndex>,
     watchers: Vec<Watcher>,
@@ -44,9 +47,10 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    pub fn new(lattice: &Lattice, limit: u32) -> Self {
+    pub fn new(claim: u32, lattice: &Lattice, limit: u32) -> Self {
         let has_ended = |task: &TaskIndex| lattice.has_ended(*task, limit);
         Self {
+            claim,
             log: (0..lattice.tasks()).filter(has_ended).collect(),
             watchers: Vec::new(),
             failures: lattice.failed().map(|(_, count)| count).sum(),
@@ -109,7 +113,7 @@ impl Tracker {
 impl Coordinator {
     /// Keeps a watcher until there is news.
     pub fn watch(&mut self, core: &mut Core, lattice: &Lattice, mut watcher: Watcher) {
-        let claim = self.claim_number(core);
+        let claim = self.progress.claim;
         if watcher.cursor.claim != claim {
             watcher.cursor = Cursor { claim, position: 0 };
         }
@@ -118,14 +122,6 @@ impl Coordinator {
         self.progress.watchers.push(watcher);
         self.serve_watchers(core, lattice);
         self.wake(core);
-    }
-
-    /// Tells this claim's order of results from every other's, also from a rival's of the same epoch.
-    fn claim_number(&self, core: &Core) -> u32 {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.epoch.to_le_bytes()).update(&core.me.0);
-        let hash = hasher.finalize();
-        u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")).max(1)
     }
 
     /// Answers the watchers for whom there is news, or whose time is over.
