@@ -22,8 +22,7 @@ pub struct LocalCopy {
 /// What to say to whom once a write is on disk.
 struct Promise {
     ticket: u64,
-    to: NodeId,
-    message: Message,
+    say: Option<(NodeId, Message)>,
     /// For trying again.
     keep: Vec<Keep>,
     /// The write waits for blobs.
@@ -119,11 +118,11 @@ impl State {
         self.copies.insert(job, LocalCopy::new(Some(spec)));
         let message = Message::OfferKept { job };
         match inputs {
-            None => self.write_and_say(job, keep, coordinator, message),
+            None => self.write_and_say(job, keep, Some((coordinator, message))),
             Some(manifest) => {
                 let holders = vec![coordinator, head.submitter];
                 let ticket = self.core.fetch_tree(manifest, holders);
-                let promise = Promise { ticket, to: coordinator, message, keep, fetching: true };
+                let promise = Promise { ticket, say: Some((coordinator, message)), keep, fetching: true };
                 self.copies.get_mut(&job).expect("just inserted").promised.push(promise);
             }
         }
@@ -154,22 +153,29 @@ impl State {
         let keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
         let message = Message::ReplicateKept { job, epoch, ticket };
         if hashes.is_empty() {
-            return self.write_and_say(job, keep, from, message);
+            return self.write_and_say(job, keep, Some((from, message)));
         }
         // Only the coordinator has these: a second copy is what makes the result safe.
         let fetch = self.core.ticket();
-        copy.promised.push(Promise { ticket: fetch, to: from, message, keep, fetching: true });
+        copy.promised.push(Promise { ticket: fetch, say: Some((from, message)), keep, fetching: true });
         self.core.effects.push(Effect::FetchBlobs { ticket: fetch, hashes, holder: from });
     }
 
     /// Writes, and says so when it is on disk. Repeated messages find nothing new to write and are answered again, but
     /// not before what they repeat is on disk: the journal writes in order.
-    fn write_and_say(&mut self, job: JobId, keep: Vec<Keep>, to: NodeId, message: Message) {
+    fn write_and_say(&mut self, job: JobId, keep: Vec<Keep>, say: Option<(NodeId, Message)>) {
         let ticket = self.core.ticket();
         if let Some(copy) = self.copies.get_mut(&job) {
-            copy.promised.push(Promise { ticket, to, message, keep: keep.clone(), fetching: false });
+            copy.promised.push(Promise { ticket, say, keep: keep.clone(), fetching: false });
         }
         self.core.effects.push(Effect::Persist { job, records: keep, ticket });
+    }
+
+    /// What we accepted as a coordinator and did not count: known once it is written, and then the new coordinator's too.
+    pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Keep>) {
+        if !keep.is_empty() {
+            self.write_and_say(job, keep, None);
+        }
     }
 
     /// Shows the job's coordinator what we hold: a copy from before a partition or a restart may know results that it
@@ -230,13 +236,18 @@ impl State {
             let job = *job;
             let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { continue };
             if let Err(error) = result {
-                let to = copy.promised[position].to;
-                self.core.send(to, Message::Declined { job, error: error.clone() });
+                if let Some((to, _)) = copy.promised[position].say {
+                    self.core.send(to, Message::Declined { job, error: error.clone() });
+                }
                 return self.core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
             }
             let promise = copy.promised.swap_remove(position);
-            self.core.send(promise.to, promise.message);
-            return self.written(job, promise.keep);
+            self.written(job, promise.keep);
+            match promise.say {
+                Some((to, message)) => self.core.send(to, message),
+                None => self.compare_copy(job),
+            }
+            return;
         }
     }
 
@@ -295,7 +306,7 @@ impl State {
         let Some((job, position)) = found else { return };
         let promise = self.copies.get_mut(&job).expect("just found").promised.swap_remove(position);
         match result {
-            Ok(()) => self.write_and_say(job, promise.keep, promise.to, promise.message),
+            Ok(()) => self.write_and_say(job, promise.keep, promise.say),
             Err(error) => {
                 self.core.notice(format!("files of job {job} cannot be copied: {error}"));
                 // Nothing was promised: the coordinator offers, or compares, again.

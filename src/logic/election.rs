@@ -101,7 +101,9 @@ impl State {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
             }
             coordinator.dismiss_cancellers(&mut self.core);
-            if !coordinator.is_kept() {
+            if coordinator.is_kept() {
+                self.keep_unsettled(job, coordinator.unsettled());
+            } else {
                 // Nothing of it is on our disk.
                 self.copies.remove(&job);
             }

@@ -201,6 +201,11 @@ impl Coordinator {
         self.epoch
     }
 
+    /// What its successor may not have heard of, though it may be on this node's disk.
+    pub(super) fn unsettled(&self) -> Vec<Keep> {
+        self.results.unsettled()
+    }
+
     /// The specification is on this node's disk.
     pub fn is_kept(&self) -> bool {
         self.kept

@@ -130,17 +130,22 @@ impl Coordinator {
             return;
         }
         let now = core.mono();
-        let ended = self.head(core).phase.is_ended();
+        // What is told is read from the journal, where a record may stand that does not count yet.
+        let is_told = |task: &&TaskIndex| !self.results.is_settling(**task);
+        let over = self.head(core).phase.is_ended() && self.results.is_empty();
         let logged = self.progress.log.len() as u32;
-        let is_due = |watcher: &Watcher| ended || watcher.cursor.position < logged || watcher.until <= now;
+        let next = |watcher: &Watcher| self.progress.log.get(watcher.cursor.position as usize);
+        let is_due =
+            |watcher: &Watcher| over || watcher.until <= now || next(watcher).is_some_and(|task| is_told(&task));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
         self.progress.watchers = waiting;
         let due: Vec<Watcher> = due;
         for Watcher { asker, mut cursor, limit, .. } in due {
             let start = cursor.position.min(logged);
             let end = logged.min(start.saturating_add(limit.min(RECORD_BATCH as u32)));
-            let tasks = self.progress.log[start as usize..end as usize].to_vec();
-            cursor.position = end;
+            let page = self.progress.log[start as usize..end as usize].iter();
+            let tasks: Vec<_> = page.take_while(is_told).copied().collect();
+            cursor.position = start + tasks.len() as u32;
             let progress = self.progress(core, lattice);
             core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
         }

@@ -61,6 +61,11 @@ impl Pipeline {
         self.settling.is_empty() && self.writes.is_empty()
     }
 
+    /// Records that may be on this node's disk and do not count yet.
+    pub(in crate::logic) fn unsettled(&self) -> Vec<Keep> {
+        self.batches.values().flat_map(|batch| &batch.records).cloned().map(Keep::Task).collect()
+    }
+
     /// Something other than results is still being written.
     pub fn has_writes(&self) -> bool {
         !self.writes.is_empty()
@@ -269,11 +274,7 @@ impl Coordinator {
             core.notice(format!("job {} goes on: its journal can be written again", self.job));
         }
         if let Some(written) = self.results.writes.remove(&ticket) {
-            if written.iter().any(|record| matches!(record, Keep::Spec(_))) {
-                self.kept = true;
-                let head = self.head(core).clone();
-                self.publish(core, lattice, head);
-            }
+            self.kept |= written.iter().any(|record| matches!(record, Keep::Spec(_)));
         } else if let Some(batch) = self.results.batches.get_mut(&ticket) {
             batch.written = true;
             self.settle(core, lattice, ticket);
