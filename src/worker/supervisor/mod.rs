@@ -6,12 +6,14 @@
 //! |---|---|
 //! | `spawn` | one process: directory, streams, limits, signals |
 //! | `proc` | what `/proc` says: children, descendants, memory |
+//! | `cgroup` | memory limits that the kernel keeps, where it may be asked to |
 //! | `task` | one attempt, from start to the end of its last process |
 //! | `strays` | whose a process is, and killing all of one attempt |
 //!
 //! Single-threaded, one `poll` loop, no runtime, and it must stay so: `spawn` relies on it. It writes to its socket and
 //! waits if the node is slow; what it holds is bounded by what the node ordered.
 
+mod cgroup;
 mod proc;
 mod spawn;
 mod strays;
@@ -59,6 +61,7 @@ struct Supervisor {
     /// Readable when a child has ended.
     child_ended: OwnedFd,
     tasks: BTreeMap<LaunchId, Task>,
+    groups: Option<cgroup::Groups>,
     next_look: Instant,
 }
 
@@ -76,6 +79,7 @@ impl Supervisor {
             inbox: Inbox::default(),
             child_ended,
             tasks: BTreeMap::new(),
+            groups: cgroup::Groups::open(),
             next_look: Instant::now(),
         })
     }
@@ -148,7 +152,7 @@ impl Supervisor {
         if self.tasks.is_empty() {
             self.next_look = Instant::now() + LOOK_PERIOD;
         }
-        match Task::start(launch) {
+        match Task::start(launch, self.groups.as_ref()) {
             Ok(task) => {
                 self.tasks.insert(id, task);
                 self.report(&Report::Started { id })

@@ -1,7 +1,10 @@
 //! Starting one process, and learning how it ended. The only file with `unsafe`: what has to happen between `clone` and
 //! `execve` (session, parent-death signal, limits, streams) has no safe interface that costs as little as `vfork`.
 
-use super::super::protocol::{Launch, STDERR_FILE, STDOUT_FILE};
+use super::{
+    super::protocol::{Launch, STDERR_FILE, STDOUT_FILE},
+    cgroup::Group,
+};
 use rustix::{fd::OwnedFd, process::Pid};
 use std::{
     ffi::{CString, OsStr},
@@ -40,6 +43,8 @@ struct Plan {
     stdout: CString,
     stderr: CString,
     file_limit: libc::rlimit,
+    /// The door of its control group.
+    group: Option<CString>,
     parent: libc::pid_t,
     /// What failed in the child, and the `errno`.
     failed: Option<(Step, libc::c_int)>,
@@ -48,6 +53,7 @@ struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Session,
+    Group,
     Directory,
     Streams,
     Limits,
@@ -55,7 +61,7 @@ enum Step {
 }
 
 /// Starts a process as its task says. The error is a sentence for the user.
-pub fn spawn(launch: &Launch) -> Result<Pid, String> {
+pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
     let program = find_program(launch)?;
     let strings = |items: Vec<Vec<u8>>| -> Result<Vec<CString>, String> {
         items.into_iter().map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}"))).collect()
@@ -75,6 +81,7 @@ pub fn spawn(launch: &Launch) -> Result<Pid, String> {
         stdout: CString::new(STDOUT_FILE).expect("no NUL"),
         stderr: CString::new(STDERR_FILE).expect("no NUL"),
         file_limit: libc::rlimit { rlim_cur: launch.file_limit_bytes, rlim_max: launch.file_limit_bytes },
+        group: group.map(Group::door),
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         failed: None,
         program,
@@ -90,6 +97,7 @@ fn describe(step: Step, error: &io::Error, launch: &Launch, program: &str) -> St
     let dir = String::from_utf8_lossy(&launch.dir);
     match step {
         Step::Session => format!("no new session: {error}"),
+        Step::Group => format!("could not enter the control group for its memory: {error}"),
         Step::Directory => format!("could not enter {dir}: {error}"),
         Step::Streams => format!("could not open the streams in {dir}: {error}"),
         Step::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
@@ -160,6 +168,11 @@ unsafe fn become_task(plan: &Plan) -> Step {
         {
             return Step::Session;
         }
+        if let Some(group) = &plan.group
+            && !write_to(group.as_ptr(), b"0")
+        {
+            return Step::Group;
+        }
         if libc::chdir(plan.dir.as_ptr()) < 0 {
             return Step::Directory;
         }
@@ -172,11 +185,8 @@ unsafe fn become_task(plan: &Plan) -> Step {
         if libc::setrlimit(libc::RLIMIT_FSIZE, &plan.file_limit) < 0 {
             return Step::Limits;
         }
-        let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if score >= 0 {
-            libc::write(score, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
-            libc::close(score);
-        }
+        // Where it cannot be set, tasks are as likely to go as the node.
+        write_to(c"/proc/self/oom_score_adj".as_ptr(), OOM_SCORE);
         default_signals();
         libc::execve(plan.program.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
         if *libc::__errno_location() == libc::ENOEXEC {
@@ -184,6 +194,20 @@ unsafe fn become_task(plan: &Plan) -> Step {
             libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.envp.as_ptr());
         }
         Step::Execute
+    }
+}
+
+/// Writes all of `bytes` at once to a file that exists.
+unsafe fn write_to(path: *const libc::c_char, bytes: &[u8]) -> bool {
+    // SAFETY: `path` is a valid C string.
+    unsafe {
+        let opened = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
+        if opened < 0 {
+            return false;
+        }
+        let written = libc::write(opened, bytes.as_ptr().cast(), bytes.len());
+        libc::close(opened);
+        written == bytes.len() as isize
     }
 }
 

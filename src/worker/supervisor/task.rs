@@ -9,6 +9,7 @@ use super::{
         streams,
     },
     DRAIN_PERIOD, KILL_PATIENCE,
+    cgroup::{Group, Groups},
     spawn::{self, Exit},
     strays::{self, View},
 };
@@ -22,6 +23,8 @@ use std::{
 
 pub struct Task {
     launch: Launch,
+    /// Keeps it to its memory, where the kernel can.
+    group: Option<Group>,
     pid: Pid,
     started: Instant,
     /// Why it is being ended, if it is.
@@ -41,10 +44,14 @@ pub enum Turn {
 }
 
 impl Task {
-    pub fn start(launch: Launch) -> Result<Self, End> {
+    pub fn start(launch: Launch, groups: Option<&Groups>) -> Result<Self, End> {
         let started = Instant::now();
-        let pid = spawn::spawn(&launch).map_err(End::NotStarted)?;
-        Ok(Self { launch, pid, started, reason: None, kill_at: None, exit: None, drain_since: None, max_rss_bytes: 0 })
+        let limit = Some(launch.memory_bytes).filter(|bytes| *bytes > 0);
+        let group = limit.zip(groups).map(|(bytes, groups)| groups.make(bytes)).transpose();
+        let group = group.map_err(|error| End::NotStarted(format!("no control group for its memory: {error}")))?;
+        let pid = spawn::spawn(&launch, group.as_ref()).map_err(End::NotStarted)?;
+        let (reason, kill_at, exit, drain_since) = (None, None, None, None);
+        Ok(Self { launch, group, pid, started, reason, kill_at, exit, drain_since, max_rss_bytes: 0 })
     }
 
     pub fn pid(&self) -> Pid {
@@ -113,7 +120,7 @@ impl Task {
 
     /// The sum over all its processes; pages that they share count once for each, so a limit needs that much room.
     fn check_memory(&mut self, view: &View) {
-        if self.launch.memory_bytes == 0 {
+        if self.launch.memory_bytes == 0 || self.group.is_some() {
             return;
         }
         let pages: u64 = view.left_of(self.pid, &self.launch.dir).iter().map(|process| process.rss_pages).sum();
@@ -142,9 +149,16 @@ impl Task {
         match (&self.reason, exit.status) {
             (Some(reason), _) => reason.clone(),
             // It failed after using more than it may: that is why, whatever it called it.
-            (None, status) if limit > 0 && exit.max_rss_bytes > limit && status != Ok(0) => End::OutOfMemory,
+            (None, status) if limit > 0 && self.wanted_more(exit) && status != Ok(0) => End::OutOfMemory,
             (None, Ok(code)) => End::Exited(code),
             (None, Err(signal)) => End::Signalled(signal),
+        }
+    }
+
+    fn wanted_more(&self, exit: &Exit) -> bool {
+        match &self.group {
+            Some(group) => group.ran_out(),
+            None => exit.max_rss_bytes > self.launch.memory_bytes,
         }
     }
 
