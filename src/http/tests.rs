@@ -3,7 +3,7 @@
 use super::{client::LogRequest, testing::*, *};
 use crate::{
     ports::{Blobs, DiscoveryWay, NetReport, SWITCHED_OFF},
-    types::{query::*, *},
+    types::{query::*, sweep::StopRule, *},
     wire::api,
 };
 use bytes::Bytes;
@@ -110,7 +110,8 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     assert_eq!(node.client.submit(&spec("p")).await.unwrap().job, "0000000000000007");
     let json = r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
     assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
-    let json = r#"{"name": "j", "worker": {"class": "a/b.py:C", "init": {"args": [1]}}}"#;
+    let json = r#"{"name": "j", "worker": {"class": "a/b.py:C", "init": {"args": [1]}}, "extends": "0000000000000007",
+        "sweep": {"metric": "loss", "stop": {"median": {"min_trials": 3}}}}"#;
     assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
     let asked = node.asked.lock().unwrap();
     let specs: Vec<_> =
@@ -121,6 +122,9 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     let worker = specs[2].work.worker.as_ref().expect("the last has one");
     let role = WorkerRole::Calls { class: "a/b.py:C".into(), init: r#"{"args":[1],"kwargs":{}}"#.into() };
     assert_eq!((specs[2].retries, worker.python.as_str(), &worker.role), (3, "python3", &role));
+    let stop = specs[2].work.sweep.as_ref().expect("the last is one").stop;
+    assert_eq!(specs[2].extends, Some(JobId(7)));
+    assert_eq!(stop, Some(StopRule::Median { min_steps: 1, min_trials: 3 }));
 }
 
 /// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a debug build.

@@ -8,6 +8,7 @@
 //! | `job` | jobs, progress, listings of tasks |
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
+//! | `sweep` | what the tasks of a sweep report, in requests |
 //! | `pool` | pools of Python workers |
 //! | `doctor` | findings |
 
@@ -17,6 +18,7 @@ pub mod job;
 pub mod pool;
 pub mod result;
 pub mod submit;
+pub mod sweep;
 
 pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
@@ -26,6 +28,7 @@ pub use job::{
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
 pub use submit::{AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest};
+pub use sweep::{GoalRequest, StopRequest, SweepRequest};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

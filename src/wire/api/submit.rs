@@ -1,6 +1,7 @@
 //! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself (postcard): a parameter
 //! space of millions of rows is read ten times faster so.
 
+use super::sweep::SweepRequest;
 use crate::types::{
     BlobHash, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec, WorkerRole,
     manifest::safe_path,
@@ -54,6 +55,11 @@ pub struct JobRequest {
     pub inputs: Option<String>,
     #[serde(default)]
     pub after: Vec<AfterRequest>,
+    #[serde(default)]
+    pub sweep: Option<SweepRequest>,
+    /// The job to which this one adds parameter sets: their results are shown together.
+    #[serde(default)]
+    pub extends: Option<String>,
     /// Globs of the files to keep.
     #[serde(default)]
     pub outputs: Vec<String>,
@@ -159,7 +165,7 @@ impl JobRequest {
             outputs: self.outputs,
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
-            sweep: None,
+            sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,
         };
         Ok(JobSpec {
             work: Arc::new(work),
@@ -170,7 +176,7 @@ impl JobRequest {
             place: self.place,
             speculate: self.speculate,
             wait_for_nodes: self.wait_for_nodes,
-            extends: None,
+            extends: self.extends.map(|job| parse("extends", &job)).transpose()?,
             submitter,
             submitted_ms,
         })
