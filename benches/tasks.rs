@@ -1,6 +1,6 @@
 //! What a task costs beyond its process: no-op tasks on one node with 2 slots, against a loop that spawns the same program
 //! 2 at a time, before and after in the same run. Then the same job run by another node than its coordinator, which shows
-//! what coordinating alone costs. `-- --tasks N` (4000).
+//! what coordinating alone costs, and how the node's memory grows. `-- --tasks N` (4000; of so few the growth says little).
 
 mod support;
 
@@ -34,7 +34,9 @@ fn one_node(tasks: usize) {
     cluster.add(&[("NODECTL_NODE__CORES", "2")]);
     run(&cluster, 1, &job(&cluster, "warm", 200, ""));
     let before = spawn_loop(tasks);
+    let memory = proc::rss_mib(cluster.pid(0));
     let Run { wall, cpu, .. } = run(&cluster, 1, &job(&cluster, "noop", tasks, ""));
+    let growth = proc::rss_mib(cluster.pid(0)) - memory;
     let after = spawn_loop(tasks);
     let bare = (before + after) / 2;
     let per_task = |total: Duration| report::ms(total) / tasks as f64;
@@ -49,6 +51,7 @@ fn one_node(tasks: usize) {
         "ms",
         "HyperQueue 0.27: about 0.3-0.8 ms",
     );
+    report::bar("the coordinator's growth a task", growth * 1024.0 / tasks as f64, 1.0, "KiB", "");
     report::value("node's CPU a task, running it included", per_task(cpu[0]), "ms", "");
 }
 
