@@ -41,6 +41,8 @@ use task::{Task, Turn};
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// How often a killed attempt is looked at whose processes have not all gone.
 const DRAIN_PERIOD: Duration = Duration::from_millis(2);
+/// How long an attempt waits for orphans that cannot say yet whose they are; those of another user never can.
+const CLEAR_UP: Duration = Duration::from_millis(100);
 /// A process that is still there so long after SIGKILL hangs in the kernel; it is reported and left.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -81,6 +81,14 @@ pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
     value(WORKER_DIR_VARIABLE).or_else(|| value(TASK_DIR_VARIABLE)).map(<[u8]>::to_vec)
 }
 
+/// Whether a process is becoming another program: its environment cannot be read then. Of another user's it is never known.
+pub fn is_executing(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let fields = stat.rfind(')').map(|end| stat[end + 1..].split_ascii_whitespace());
+    // `env_start`, field 50 of proc_pid_stat(5), where the first behind the name is field 3.
+    fields.and_then(|mut fields| fields.nth(50 - 3)) == Some("0")
+}
+
 /// The most memory that a process has had resident so far (`VmHWM`), if it is there.
 pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -125,8 +133,10 @@ mod tests {
 
     #[test]
     fn descendants_are_found_through_generations() {
-        let process =
-            |pid, parent| Process { pid: Pid::from_raw(pid).unwrap(), parent, session: 0, zombie: false, rss_pages: 0 };
+        let process = |pid, parent| {
+            let pid = Pid::from_raw(pid).unwrap();
+            Process { pid, parent, session: 0, zombie: false, rss_pages: 0 }
+        };
         let all = [process(5, 4), process(4, 2), process(2, 1), process(3, 1), process(9, 8)];
         let found = with_descendants(&all, Pid::from_raw(2));
         assert_eq!(found.iter().map(|p| p.pid.as_raw_nonzero().get()).collect::<Vec<_>>(), [5, 4, 2]);

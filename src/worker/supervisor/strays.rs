@@ -3,7 +3,7 @@
 //! both belongs to nobody and goes when no attempt is left that could own it.
 
 use super::proc::{self, Process};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use std::{
     cell::OnceCell,
     time::{Duration, Instant},
@@ -24,31 +24,52 @@ impl View {
 
     /// The processes that are left of the attempt whose main process `main` ran in `dir`.
     pub fn left_of(&self, main: Pid, dir: &[u8]) -> Vec<Process> {
-        let children = self.children.get_or_init(proc::own_children);
-        let orphans: Vec<Pid> =
-            children.iter().copied().filter(|pid| *pid != main && !self.mains.contains(pid)).collect();
         let main_runs = self.mains.contains(&main);
         // The usual end of a task: it left nothing. Looking at every process would cost more than the task.
-        if orphans.is_empty() && !main_runs {
+        if !main_runs && !self.has_orphans(main) {
             return Vec::new();
         }
         let all = self.all.get_or_init(proc::all);
-        let roots = orphans.into_iter().filter(|pid| self.belongs(*pid, main, dir));
+        let roots = self.orphans(main).filter(|orphan| self.belongs(orphan, main, dir)).map(|orphan| orphan.pid);
         let found = proc::with_descendants(all, roots.chain(main_runs.then_some(main)));
         found.into_iter().filter(|process| !process.zombie).collect()
     }
 
-    fn belongs(&self, orphan: Pid, main: Pid, dir: &[u8]) -> bool {
-        let all = self.all.get_or_init(proc::all);
-        let Some(process) = all.iter().find(|process| process.pid == orphan) else { return false };
-        let is_session_of = |pid: &Pid| process.session == pid.as_raw_nonzero().get();
-        if is_session_of(&main) {
+    /// Whether there is an orphan that could not say whose it is, because it is, or was, becoming another program.
+    pub fn is_unclear(&self, main: Pid, dir: &[u8]) -> bool {
+        let unclear = |orphan: &Process| {
+            let executing = proc::is_executing(orphan.pid);
+            proc::task_dir(orphan.pid).map_or(executing, |owner| owner == dir)
+        };
+        let nobodys = |orphan: &&Process| !orphan.zombie && self.session_owner(orphan).is_none();
+        self.has_orphans(main) && self.orphans(main).filter(nobodys).any(unclear)
+    }
+
+    fn has_orphans(&self, main: Pid) -> bool {
+        let children = self.children.get_or_init(proc::own_children);
+        children.iter().any(|pid| *pid != main && !self.mains.contains(pid))
+    }
+
+    /// From the same look as their descendants: a process between two looks at its parent would be in neither.
+    fn orphans(&self, main: Pid) -> impl Iterator<Item = &Process> {
+        let own = getpid().as_raw_nonzero().get();
+        let ours = self.all.get_or_init(proc::all).iter().filter(move |process| process.parent == own);
+        ours.filter(move |process| process.pid != main && !self.mains.contains(&process.pid))
+    }
+
+    /// The main process that runs and in whose session it is.
+    fn session_owner(&self, orphan: &Process) -> Option<Pid> {
+        self.mains.iter().copied().find(|main| orphan.session == main.as_raw_nonzero().get())
+    }
+
+    fn belongs(&self, orphan: &Process, main: Pid, dir: &[u8]) -> bool {
+        if orphan.session == main.as_raw_nonzero().get() {
             return true;
         }
-        if self.mains.iter().any(is_session_of) {
+        if self.session_owner(orphan).is_some() {
             return false;
         }
-        match proc::task_dir(orphan) {
+        match proc::task_dir(orphan.pid) {
             Some(owner) => owner == dir,
             // Hidden: nobody else can be blamed once no other attempt runs.
             None => self.mains.iter().all(|other| *other == main),

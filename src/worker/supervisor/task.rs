@@ -8,7 +8,7 @@ use super::{
         protocol::{End, Launch, Usage},
         streams,
     },
-    DRAIN_PERIOD, KILL_PATIENCE,
+    CLEAR_UP, DRAIN_PERIOD, KILL_PATIENCE,
     cgroup::{Group, Groups},
     spawn::{self, Exit},
     strays::{self, View},
@@ -139,6 +139,8 @@ impl Task {
                 return Turn::Goes;
             }
             eprintln!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
+        } else if now.duration_since(since) < CLEAR_UP && view.is_unclear(self.pid, &self.launch.dir) {
+            return Turn::Goes;
         }
         let exit = self.exit.take().expect("draining begins when the main process has ended");
         Turn::Ended(self.end_of(&exit), self.usage(&exit))
