@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
 //! | `child` | the same from a child process, with a deadline |
+//! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
 
 mod child;
+pub mod device;
 mod probe;
 
 pub use child::{main as probe_main, probe_in_child};
