@@ -1,7 +1,8 @@
 //! Which Vulkan devices this machine has. Loads drivers into the calling process, so only the child of `gpu::child` calls
 //! it. Must not create a device or a queue.
 
-use crate::types::{Gpu, GpuKind};
+use super::device::info;
+use crate::types::{Gpu, GpuDetails, GpuKind};
 use serde::{Deserialize, Serialize};
 use vulkano::{
     LoadingError, Validated, VulkanError, VulkanLibrary,
@@ -22,6 +23,8 @@ pub enum ProbeError {
     NoDriver,
     #[error("the Vulkan driver fails to list its devices: {0}\nhint: `vulkaninfo --summary` shows what it says")]
     Driver(String),
+    #[error("measuring failed: {0}")]
+    Measure(String),
     #[error("could not start the process that looks for GPUs: {0}")]
     Spawn(String),
     #[error(
@@ -66,7 +69,7 @@ fn refused(error: VulkanError) -> ProbeError {
 }
 
 /// `None` for a device without a UUID (Vulkan 1.0): it could not be picked out again, and lacks what workloads need.
-fn describe(device: &PhysicalDevice) -> Option<Gpu> {
+pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
     let properties = device.properties();
     let driver = [&properties.driver_name, &properties.driver_info].into_iter().flatten();
     Some(Gpu {
@@ -76,11 +79,16 @@ fn describe(device: &PhysicalDevice) -> Option<Gpu> {
         uuid: properties.device_uuid?,
         memory_bytes: own_memory(device),
         kind: kind(properties.device_type)?,
+        details: GpuDetails {
+            features: info::offered(device).names(),
+            memory_free: info::memory_free(device),
+            rates: None,
+        },
     })
 }
 
 /// The largest heap on the device. Not the sum: cards list the part that the CPU can see (the PCI window) once more.
-fn own_memory(device: &PhysicalDevice) -> u64 {
+pub(super) fn own_memory(device: &PhysicalDevice) -> u64 {
     let heaps = device.memory_properties().memory_heaps.iter();
     let on_device = heaps.filter(|heap| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));
     on_device.map(|heap| heap.size).max().unwrap_or(0)
