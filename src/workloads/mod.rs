@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
+//! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
 
 pub mod job_file;
+pub mod kernel;
 mod map;
 mod planned;
 pub mod templates;
