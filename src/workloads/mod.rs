@@ -2,12 +2,14 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `arrays` | arrays in files: `.npy`, `.npz`, raw, PNG, HDF5 |
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
 //! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
 
+pub mod arrays;
 pub mod job_file;
 pub mod kernel;
 mod map;
