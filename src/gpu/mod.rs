@@ -4,10 +4,12 @@
 //! | file | owns |
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
+//! | `shader/` | users' shaders, checked and described |
 //! | `child` | the same from a child process, with a deadline |
 
 mod child;
 mod probe;
+pub mod shader;
 
 pub use child::{main as probe_main, probe_in_child};
 pub use probe::ProbeError;
