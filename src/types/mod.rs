@@ -45,9 +45,12 @@ pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
 pub use node::{Gpu, GpuKind, NodeInfo, NodeLoad};
 pub use query::{Answer, Query, QueryError};
-pub use record::{Captured, Failure, Outcome, OutputFile, PythonError, TaskRecord};
+pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
 pub use scalar::Scalar;
-pub use spec::{JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole};
+pub use spec::{
+    Builtin, BuiltinWorker, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole,
+    WorkerSpec,
+};
 pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

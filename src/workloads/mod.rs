@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `arrays` | arrays in files: `.npy`, `.npz`, raw, PNG, HDF5 |
+//! | `builtin` | the process of a worker that is a part of this program |
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
 //! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
@@ -10,6 +11,7 @@
 //! | `templates` | the job files that `nodectl init` writes |
 
 pub mod arrays;
+pub mod builtin;
 pub mod job_file;
 pub mod kernel;
 mod map;

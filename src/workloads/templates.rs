@@ -52,7 +52,7 @@ static TEMPLATES: [Template; 3] = [
 mod tests {
     use super::*;
     use crate::{
-        types::WorkerRole,
+        types::{PythonWorker, WorkerRole, WorkerSpec},
         workloads::{job_file, map},
     };
 
@@ -92,7 +92,7 @@ mod tests {
         let [job] = plan(find("worker").unwrap()).try_into().unwrap();
         assert_eq!((job.task_count(), job.retries), (10, 3));
         assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["worker/primes.py"]);
-        let role = job.work.worker.unwrap().role;
+        let Some(WorkerSpec::Python(PythonWorker { role, .. })) = job.work.worker else { panic!("no Python worker") };
         let init = r#"{"args":[],"kwargs":{"limit":1000000}}"#.into();
         assert_eq!(role, WorkerRole::Calls { class: "worker/primes.py:Primes".into(), init });
     }
