@@ -27,10 +27,14 @@ pub mod plan;
 mod program;
 mod random;
 mod resolve;
+#[cfg(test)]
+mod tests;
 pub mod tiles;
 mod uniforms;
 mod values;
 
+#[cfg(test)]
+pub(super) use job::KEYS;
 pub(super) use job::plan;
 pub use plan::KernelPlan;
 pub use resolve::{Number, Resolved, ResolvedArray, ResolvedContent, ResolvedSource};
