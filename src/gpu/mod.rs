@@ -14,4 +14,4 @@ mod probe;
 pub mod shader;
 
 pub use child::{main as probe_main, probe_in_child};
-pub use probe::ProbeError;
+pub use probe::{ProbeError, probe};

@@ -109,6 +109,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         reason: None,
         failures: collected.failures,
         missing_files,
+        compute: collected.compute,
     }]);
     Ok(if missing_files > 0 { Exit::Failed } else { Exit::Done })
 }

@@ -4,9 +4,12 @@
 //! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a million directories with
 //! one line each help nobody, and `nodectl logs` has them all.
 
-use super::{fetch, follow::Followed, lines::Lines};
+use super::{fetch, follow::Followed, lines::Lines, throughput::Throughput};
 use crate::{
-    cli::{exit::CliError, output::FailureGroup},
+    cli::{
+        exit::CliError,
+        output::{ComputeRate, FailureGroup},
+    },
     http::Client,
     wire::api::{StatusName, TaskResult},
 };
@@ -37,6 +40,7 @@ pub struct Collector {
     failed: BTreeMap<u32, String>,
     /// For some reasons, an exception's traceback.
     tracebacks: BTreeMap<String, String>,
+    throughput: Throughput,
     many: bool,
     missing_files: u32,
 }
@@ -45,6 +49,7 @@ pub struct Collector {
 pub struct Collected {
     pub failures: Vec<FailureGroup>,
     pub missing_files: u32,
+    pub compute: Option<ComputeRate>,
 }
 
 impl Collector {
@@ -61,6 +66,7 @@ impl Collector {
             done: vec![0; (job.tasks as usize).div_ceil(64)],
             failed: BTreeMap::new(),
             tracebacks: BTreeMap::new(),
+            throughput: Throughput::default(),
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
         })
@@ -87,6 +93,7 @@ impl Collector {
         for result in news.values() {
             self.lines.append(result)?;
             self.note(result);
+            self.throughput.take(result);
         }
         self.lines.flush()
     }
@@ -116,10 +123,16 @@ impl Collector {
         }
     }
 
+    /// What the job's GPUs did so far, if it has any.
+    pub fn compute(&self) -> Option<ComputeRate> {
+        self.throughput.rate()
+    }
+
     /// Brings the files into their final form.
     pub fn finish(self) -> Result<Collected, CliError> {
         self.lines.finish()?;
-        Ok(Collected { failures: group(&self.failed, &self.tracebacks), missing_files: self.missing_files })
+        let (failures, compute) = (group(&self.failed, &self.tracebacks), self.throughput.rate());
+        Ok(Collected { failures, missing_files: self.missing_files, compute })
     }
 }
 

@@ -40,7 +40,7 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
         let page = next_page(client, job, cursor, wait).await?;
         cursor = page.cursor;
         collector.take(&page.results).await?;
-        shown.update(&page.progress);
+        shown.update(&page.progress, collector.compute().as_ref());
         // An empty page of an ended job is its last; of a running one, it only says that time has passed.
         if page.results.is_empty() && (page.progress.phase.is_ended() || !wait) {
             break page.progress;
@@ -63,6 +63,7 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
         directory: job.directory.clone(),
         failures: collected.failures,
         missing_files: collected.missing_files,
+        compute: collected.compute,
     })
 }
 

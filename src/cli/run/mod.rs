@@ -9,6 +9,7 @@
 //! | `lines` | results as lines of JSON and CSV |
 //! | `fetch` | a task's files, atomically |
 //! | `progress` | the display on stderr |
+//! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `summary` | what to say at the end |
 
@@ -23,6 +24,7 @@ mod submit;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 use super::{
     args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},

@@ -3,7 +3,7 @@
 use crate::{
     cli::{
         exit::{CliError, Exit, print_bytes},
-        output::{RunSummary, failures_text, indented},
+        output::{RunSummary, compute_line, failures_text, indented},
     },
     http::{Client, client::LogRequest},
     types::units::format_duration,
@@ -30,6 +30,7 @@ fn text(end: &RunSummary) -> String {
         format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default()),
         end.directory.display()
     );
+    text += &end.compute.as_ref().map(|rate| format!("  {}\n", compute_line(rate))).unwrap_or_default();
     text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();
     text += &failures_text(&end.job, &end.failures);
     if end.phase == PhaseName::Failed {
@@ -62,7 +63,7 @@ pub fn exit(ends: &[RunSummary]) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::FailureGroup;
+    use crate::cli::output::{ComputeRate, FailureGroup};
 
     #[test]
     fn a_failed_job_says_why_and_what_to_do() {
@@ -87,9 +88,11 @@ mod tests {
                 },
             ],
             missing_files: 1,
+            compute: Some(ComputeRate { items_per_second: 2.5e9, gpus: 2, gpu_busy: 0.934 }),
         };
         insta::assert_snapshot!(text(&end), @r#"
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
+          2.50 G items/s on 2 GPUs, busy 93 % of the time
           2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
           1 task: ValueError: bad (nodectl logs --stderr 00000000000000ab 6)
               Traceback:
