@@ -19,4 +19,4 @@ mod planned;
 pub mod templates;
 
 pub use map::load_rows;
-pub use planned::{PlannedJob, Submission, Upload};
+pub use planned::{PlannedJob, Source, Submission, Upload};

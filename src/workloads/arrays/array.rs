@@ -88,14 +88,15 @@ pub fn copy_box(from: &Array, from_start: &[u64], to: &mut Array, to_start: &[u6
 
 /// Numbers that lie side by side in a row-major array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub struct Run {
+    /// Of the first number, in numbers.
+    pub offset: u64,
+    pub length: u64,
 }
 
 /// The runs of a box that lies within an array of `whole`, in order. As long as they can be: axes that the box takes whole
 /// belong to one run.
-pub(super) fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item = Run> {
+pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item = Run> {
     let axes = whole.len();
     // The first axis of which a run has several entries.
     let mut inner = axes;

@@ -23,7 +23,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
-pub use array::{Array, Info, copy_box};
+pub use array::{Array, Info, copy_box, runs};
 pub use convert::convert;
 pub use file::{ArrayError, Format, Location, write};
 pub use npy::{decode as decode_npy, encode as encode_npy};

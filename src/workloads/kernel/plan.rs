@@ -23,7 +23,7 @@
 //! 1. `KernelPlan::resolve` with the task's parameters.
 //! 2. Compiles `shader` with `Resolved::constants` (`gpu::shader`), and compares the entry point with the device's limits:
 //!    workgroups, shared bytes, features, storage ranges. What a device lacks is an error of the task that names both.
-//! 3. Makes a buffer for each binding and fills it (`load::bytes`, or the parts of the round before: see `resumes`); a
+//! 3. Makes a buffer for each binding and fills it (`load::content`, or the parts of the round before: see `resumes`); a
 //!    binding without content begins as zeros.
 //! 4. For each step s of `steps()`: writes `tile_bytes(.., s)` into the binding `Content::Tile`, dispatches
 //!    `ceil(size / workgroup)` groups, then exchanges the buffers of each pair in `swaps`.
@@ -244,6 +244,9 @@ pub fn tile_bytes(origin: [u32; 3], size: [u32; 3], space: [u32; 3], step: u32) 
 pub enum PlanError {
     #[error("{0}")]
     Invalid(String),
+    /// The same about a binding, constant or output of this name.
+    #[error("`{name}`: {message}")]
+    Of { name: String, message: String },
     #[error("the plan is of version {found}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere")]
     Version { found: u32 },
     #[error("the file is no plan of a kernel job")]

@@ -97,7 +97,7 @@ impl KernelPlan {
             let value = constant.value.get(params)?;
             Ok((constant.name.clone(), Number::new(value, constant.scalar).map_err(|error| error.of(&constant.name))?))
         };
-        let file = |output: &OutputPlan| expand(&output.file, params);
+        let file = |output: &OutputPlan| expand(&output.file, params).map_err(|error| error.of(&output.binding));
         Ok(Resolved {
             space,
             constants: self.constants.iter().map(constant).collect::<Result<_, _>>()?,
@@ -145,7 +145,7 @@ impl PlanError {
     /// The same, saying of what.
     fn of(self, name: &str) -> Self {
         match self {
-            Self::Invalid(message) => Self::Invalid(format!("`{name}`: {message}")),
+            Self::Invalid(message) => Self::Of { name: name.to_string(), message },
             other => other,
         }
     }
@@ -214,7 +214,7 @@ fn real(quantity: &Quantity, params: &Params) -> Result<f64, PlanError> {
     }
 }
 
-fn expand(text: &str, params: &Params) -> Result<String, PlanError> {
+pub(super) fn expand(text: &str, params: &Params) -> Result<String, PlanError> {
     let lookup = |name: &str| params.iter().find(|(known, _)| known == name).map(|(_, value)| value.to_string());
     template::expand(text, &lookup).map_err(|error| PlanError::Invalid(error.to_string()))
 }
@@ -260,9 +260,31 @@ impl Number {
         Ok(Self { scalar, bytes })
     }
 
+    /// The same as a float; whole numbers beyond 53 bits lose their last digits.
+    pub fn to_f64(self) -> f64 {
+        let bytes = self.bytes;
+        match self.scalar {
+            Scalar::Bool | Scalar::U8 | Scalar::U16 | Scalar::U32 | Scalar::U64 => u64::from_le_bytes(bytes) as f64,
+            Scalar::I8 => f64::from(bytes[0] as i8),
+            Scalar::I16 => f64::from(i16::from_le_bytes([bytes[0], bytes[1]])),
+            Scalar::I32 => f64::from(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Scalar::I64 => i64::from_le_bytes(bytes) as f64,
+            Scalar::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+            Scalar::F32 => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Scalar::F64 => f64::from_le_bytes(bytes),
+        }
+    }
+
     /// As it is stored in a uniform.
     pub fn stored(&self) -> &[u8] {
         let length = if self.scalar == Scalar::Bool { 4 } else { self.scalar.bytes() };
         &self.bytes[..length]
+    }
+}
+
+impl Resolved {
+    /// The constants as `gpu::shader::Shader::compile` takes them.
+    pub fn shader_constants(&self) -> Vec<(String, f64)> {
+        self.constants.iter().map(|(name, number)| (name.clone(), number.to_f64())).collect()
     }
 }

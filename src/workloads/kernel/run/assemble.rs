@@ -3,7 +3,7 @@
 use super::{
     clock::{Clock, PATIENCE},
     device::{self, failed},
-    elements, fit,
+    fit,
     fold::{Fold, fold},
     inputs::Inputs,
     kernels::Kernels,
@@ -18,7 +18,7 @@ use crate::{
         arrays::Array,
         builtin::CallError,
         kernel::{
-            KernelPlan,
+            KernelPlan, load,
             plan::{Combine, Content, Extent, OutputPlan},
             tiles::Cells,
         },
@@ -118,7 +118,7 @@ impl ShaderFold {
         };
         let (kept, added) = (element(0)?, element(1)?);
         let mut whole = part(parts, 0)?;
-        let spread = elements::spread(kept, std::mem::take(&mut whole.bytes));
+        let spread = load::to_elements(std::mem::take(&mut whole.bytes), kept);
         let count = spread.len() as u64 / u64::from(kept.stride.max(1));
         let invocations = u32::try_from(count).unwrap_or(u32::MAX);
         let most = self.device.info().limits.workgroup_count;
@@ -131,7 +131,7 @@ impl ShaderFold {
             if next.info != whole.info {
                 return Err(unlike(parts, tile, &whole, &next));
             }
-            let bytes = elements::spread(added, next.bytes);
+            let bytes = load::to_elements(next.bytes, added);
             let buffer = self.device.buffer(bytes.len() as u64).map_err(failed)?;
             drop(self.device.upload(&buffer, 0, Bytes::from(bytes)));
             let bindings = vec![Binding::whole(0, &accumulator), Binding::whole(1, &buffer)];
@@ -141,7 +141,7 @@ impl ShaderFold {
             self.clock.wait(run).map_err(failed)?;
         }
         let bytes = self.device.download(&accumulator, 0..accumulator.bytes()).wait(PATIENCE).map_err(failed)?;
-        whole.bytes = elements::pack(kept, bytes);
+        whole.bytes = load::from_elements(bytes, kept);
         Ok(whole)
     }
 }

@@ -1,16 +1,13 @@
 //! What a task's arrays begin with: blocks of files, parts of the stage before, generated numbers.
 
-use super::{generate, parts::Parts};
-use crate::{
-    types::Scalar,
-    workloads::{
-        arrays::{self, Array, Info, Location},
-        builtin::CallError,
-        kernel::{
-            KernelPlan, Resolved, ResolvedArray, ResolvedContent, ResolvedSource,
-            plan::{ArrayPlan, Content, Extent, Stage},
-            tiles::Cells,
-        },
+use super::parts::Parts;
+use crate::workloads::{
+    arrays::{self, Info, Location},
+    builtin::CallError,
+    kernel::{
+        KernelPlan, Resolved, ResolvedArray, ResolvedContent, ResolvedSource, load,
+        plan::{ArrayPlan, Content, Extent, Stage},
+        tiles::Cells,
     },
 };
 use std::{fmt::Display, path::Path};
@@ -50,42 +47,20 @@ impl Inputs<'_> {
         Ok(shape)
     }
 
-    /// The numbers of an array over `cells`, or of the whole one; None for zeros.
+    /// The numbers of an array over `cells`, or of the whole one, as the shader's type; None for zeros.
     pub fn numbers(&self, index: usize, cells: Option<&Cells>) -> Result<Option<Vec<u8>>, CallError> {
         let Some((array, resolved)) = self.array(index) else { return Ok(None) };
         let all = Cells { origin: [0; 3], size: self.resolved.space };
-        let scalar = array.element.scalar;
+        let cells = cells.unwrap_or(&all);
         if let Some(parts) = self.parts(array) {
-            let found = match &array.extent {
-                Extent::Cells { .. } => parts.put_together(cells.unwrap_or(&all)),
-                Extent::Whole { .. } => parts.location(0).read().map_err(Into::into),
-            };
-            return self.converted(index, found.map_err(|error| self.of(index, &error))?, scalar, false).map(Some);
+            let found = parts.put_together(cells).map_err(|error| self.of(index, &error))?;
+            return Ok(Some(arrays::convert(found.bytes, found.info.scalar, array.element.scalar)));
         }
-        let Some(source) = &resolved.source else { return Ok(None) };
-        let whole = self.shape(index)?;
-        let (mut start, mut shape) = (vec![0; whole.len()], whole.clone());
-        if let (Some(cells), Extent::Cells { .. }) = (cells, &array.extent) {
-            let (at, extents) = cells.axes(self.plan.dimensions);
-            start[..at.len()].copy_from_slice(&at);
-            shape[..extents.len()].copy_from_slice(&extents);
+        if resolved.source.is_none() {
+            return Ok(None);
         }
-        if let (Some(location), ResolvedSource::File { convert, .. }) = (self.location(resolved), source) {
-            let found = if shape == whole { location.read() } else { location.read_block(&start, &shape) };
-            return self.converted(index, found.map_err(|error| self.of(index, &error))?, scalar, *convert).map(Some);
-        }
-        let block = generate::block(source, scalar, &whole, (&start, &shape));
-        block.map(Some).map_err(|why| self.of(index, &why))
-    }
-
-    /// Numbers as the shader has them.
-    fn converted(&self, index: usize, array: Array, to: Scalar, convert: bool) -> Result<Vec<u8>, CallError> {
-        let from = array.info.scalar;
-        if from != to && !convert && !from.widens_to(to) {
-            let told = format!("its file holds {from}, and the shader has {to}\nhint: `convert = true` casts");
-            return Err(self.of(index, &told));
-        }
-        Ok(arrays::convert(array.bytes, from, to))
+        let found = load::content(array, resolved, self.resolved.space, self.plan.dimensions, cells, self.dir);
+        found.map(|array| Some(array.bytes)).map_err(|error| self.of(index, &error))
     }
 
     fn array(&self, index: usize) -> Option<(&ArrayPlan, &ResolvedArray)> {

@@ -8,16 +8,14 @@
 //! | `tile` | a tile: its slabs, its arrays |
 //! | `piece` | cells that are computed together: buffers, recordings, steps |
 //! | `pace`, `clock` | how much is submitted at once, how long it took |
-//! | `inputs`, `elements` | arrays from files and generators, as the device has them |
+//! | `inputs` | what a task's arrays begin with |
 //! | `parts`, `fold`, `assemble` | what tiles leave, and how it becomes the outputs |
 
 mod assemble;
 mod clock;
 mod device;
-mod elements;
 mod fit;
 mod fold;
-mod generate;
 mod inputs;
 mod kernels;
 mod pace;
@@ -28,15 +26,9 @@ mod tests;
 mod tile;
 mod worker;
 
-use crate::types::{Builtin, BuiltinWorker, WorkerSpec};
 use std::process::ExitCode;
 
 /// The body of the hidden `nodectl kernel-worker`.
 pub fn main() -> ExitCode {
     crate::workloads::builtin::serve::<worker::KernelWorker>()
-}
-
-/// The worker of every job of a kernel job's chain: its plan is the upload `plan::PLAN_FILE`.
-pub fn spec() -> WorkerSpec {
-    WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Kernel, init: "null".into() })
 }

@@ -5,7 +5,6 @@
 use super::{
     clock::{Clock, PATIENCE, Run},
     device::failed,
-    elements,
     inputs::Inputs,
     kernels::{Kernels, Prepared},
     pace::Pace,
@@ -17,7 +16,7 @@ use crate::{
         arrays::{Array, Info, copy_box},
         builtin::CallError,
         kernel::{
-            KernelPlan, ResolvedArray, ResolvedContent,
+            KernelPlan, ResolvedArray, ResolvedContent, load,
             plan::{ArrayPlan, Content, Extent},
             tiles::{Cells, Tile},
         },
@@ -91,7 +90,7 @@ impl Tiles {
 
     /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells its own ones.
     pub fn run(&mut self, inputs: &Inputs<'_>, tile: Tile, names: &[&str]) -> Result<Computed, CallError> {
-        let prepared = self.kernels.get(&self.device, &inputs.resolved.constants)?;
+        let prepared = self.kernels.get(&self.device, &inputs.resolved.shader_constants())?;
         let steps = self.plan.steps().unwrap_or((0, 1));
         let outputs = names.iter().map(|name| inputs.index(name)).collect::<Result<Vec<_>, _>>()?;
         let count = self.plan.bindings.len();
@@ -133,7 +132,7 @@ impl Tiles {
         }
         let bytes = self.device_bytes(work, index, None)?;
         let numbers = work.inputs.numbers(index, None)?;
-        let content = numbers.map(|numbers| elements::spread(array.element, numbers));
+        let content = numbers.map(|numbers| load::to_elements(numbers, array.element));
         // The one before makes room first.
         self.kept.remove(&index);
         let buffer = self.filled(bytes, content)?;
@@ -268,7 +267,7 @@ impl Tiles {
                 (None, Some(array)) => {
                     let bytes = self.device_bytes(work, index, Some(&cells.wide))?;
                     let numbers = work.inputs.numbers(index, Some(&cells.wide))?;
-                    Some(self.filled(bytes, numbers.map(|numbers| elements::spread(array.element, numbers)))?)
+                    Some(self.filled(bytes, numbers.map(|numbers| load::to_elements(numbers, array.element)))?)
                 }
             });
         }
@@ -320,7 +319,7 @@ impl Tiles {
         for ((output, download), array) in work.outputs.iter().zip(slab.downloads).zip(arrays) {
             let bytes = download.wait(PATIENCE).map_err(failed)?;
             let Some(plan) = self.array(*output) else { continue };
-            let numbers = elements::pack(plan.element, bytes);
+            let numbers = load::from_elements(bytes, plan.element);
             if matches!(plan.extent, Extent::Whole { .. }) {
                 array.bytes = numbers;
                 continue;
