@@ -6,10 +6,12 @@
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
 //! | `shader/` | users' shaders, checked and described |
 //! | `child` | the same from a child process, with a deadline |
+//! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
 
 mod child;
+pub mod device;
 mod probe;
 pub mod shader;
 
 pub use child::{main as probe_main, probe_in_child};
-pub use probe::ProbeError;
+pub use probe::{ProbeError, probe};

@@ -27,6 +27,9 @@ pub trait Part: Sized {
 /// A task.
 #[derive(Debug, Deserialize)]
 pub struct Call {
+    /// Its number in the job.
+    #[serde(skip)]
+    pub task: u64,
     /// The task's directory, absolute: the job's files are linked there too, and outputs are collected from it.
     pub dir: PathBuf,
     /// The task's parameters.
@@ -83,7 +86,7 @@ fn serve_on<P: Part>(stream: &mut Stream) -> io::Result<ExitCode> {
         let (kind, id, payload) = stream.receive()?;
         match kind {
             Kind::Run => {
-                let call: Call = serde_json::from_slice(&payload)?;
+                let call = Call { task: id, ..serde_json::from_slice(&payload)? };
                 match part.run(&call) {
                     Ok(value) => stream.send(Kind::Done, id, value.to_string().as_bytes())?,
                     Err(error) => {
@@ -169,7 +172,7 @@ mod tests {
             match call.params["x"].as_str() {
                 Some("bad") => Err(CallError::Task("x is bad".into())),
                 Some("lost") => Err(CallError::Device("the device is lost".into())),
-                _ => Ok(json!({ "init": self.0, "x": call.params["x"] })),
+                _ => Ok(json!({ "init": self.0, "x": call.params["x"], "task": call.task })),
             }
         }
     }
@@ -200,7 +203,7 @@ mod tests {
         // Longer than a frame.
         let long = Json::from("x".repeat(frames::MAX_CHUNK_BYTES + 5));
         for (id, x) in [(1, json!(2)), (2, long)] {
-            assert_eq!(run(&mut node, id, &x), (Kind::Done, id, json!({ "init": { "a": 1 }, "x": x })));
+            assert_eq!(run(&mut node, id, &x), (Kind::Done, id, json!({ "init": { "a": 1 }, "x": x, "task": id })));
         }
         let (kind, id, error) = run(&mut node, 3, &json!("bad"));
         assert_eq!(

@@ -5,6 +5,7 @@
 //! | `plan` | what the job file becomes and workers run; the chain of jobs |
 //! | `resolve` | a plan with the parameters of one set in it |
 //! | `tiles` | the cutting of a space |
+//! | `run/` | what runs in the worker processes |
 //! | `load` | the bytes of a binding, from files or generated |
 //! | `random` | counter-based random numbers |
 //! | `job` | the job file's keys, put together to a plan |
@@ -27,6 +28,7 @@ pub mod plan;
 mod program;
 mod random;
 mod resolve;
+pub mod run;
 #[cfg(test)]
 mod tests;
 pub mod tiles;
