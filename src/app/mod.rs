@@ -24,6 +24,11 @@ pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
     crate::gpu::probe_in_child(deadline).await.map_err(|error| error.to_string())
 }
 
+/// The body of the hidden `nodectl kernel-worker`.
+pub fn kernel_worker() -> ExitCode {
+    crate::workloads::kernel::run::main()
+}
+
 /// The body of the hidden `nodectl gpu-probe`.
 pub fn gpu_probe(arguments: &[String]) -> ExitCode {
     crate::gpu::probe_main(arguments)

@@ -168,7 +168,7 @@ impl Foundation {
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
         let listener = http::bind(&http::socket_path(&data_dir)).await?;
-        let reach = worker::Pools { host: pools.clone(), streams: network.clone() };
+        let reach = worker::PoolLinks { host: pools.clone(), streams: network.clone() };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;

@@ -25,10 +25,14 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 pub fn main() -> ExitCode {
     let given = argv::take();
     // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
-    if given.args.get(1).is_some_and(|first| first == "gpu-probe") {
-        let arguments: Vec<_> =
-            given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-        return app::gpu_probe(&arguments);
+    match given.args.get(1).and_then(|first| first.to_str()) {
+        Some("gpu-probe") => {
+            let arguments: Vec<_> =
+                given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+            return app::gpu_probe(&arguments);
+        }
+        Some("kernel-worker") => return app::kernel_worker(),
+        _ => {}
     }
     let cli = match parse(&given) {
         Ok(cli) => cli,

@@ -6,12 +6,14 @@
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
 //! | `child` | the same, and measuring, from a child process, with a deadline |
 //! | `measure` | how fast a GPU copies and multiplies |
+//! | `shader/` | users' shaders, checked and described |
 //! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
 
 mod child;
 pub mod device;
 mod measure;
 mod probe;
+pub mod shader;
 
 pub use child::{main as probe_main, measure_in_child, probe_in_child};
-pub use probe::ProbeError;
+pub use probe::{ProbeError, probe};

@@ -121,7 +121,7 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     assert_eq!((specs[0].work.name.as_str(), specs[0].submitter), ("p", node_id(1)));
     assert!(specs[0].submitted_ms > 0);
     assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
-    let worker = specs[2].work.worker.as_ref().expect("the last has one");
+    let Some(WorkerSpec::Python(worker)) = &specs[2].work.worker else { panic!("the last has one") };
     let role = WorkerRole::Calls { class: "a/b.py:C".into(), init: r#"{"args":[1],"kwargs":{}}"#.into() };
     assert_eq!((specs[2].retries, worker.python.as_str(), &worker.role), (3, "python3", &role));
     let stop = specs[2].work.sweep.as_ref().expect("the last is one").stop;

@@ -4,7 +4,7 @@ mod pools;
 
 use super::*;
 use crate::types::{
-    Answer, Attempt, Captured, Failure, JobSpec, NodeInfo, Outcome, ParamSpace, Phase, PythonError, Query, QueryError,
+    Answer, Attempt, Captured, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, ParamSpace, Phase, Query, QueryError,
     Resources, TaskIndex, TaskRecord, WorkSpec,
 };
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Solo {
 }
 
 fn init_failed(message: &str) -> Outcome {
-    Outcome::Failed(Failure::Init(PythonError::without_exception(message)))
+    Outcome::Failed(Failure::Init(ErrorReport::without_exception(message)))
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn workers_that_fail_to_start_beside_others_cost_no_retry_but_not_for_ever() {
 #[test]
 fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     let mut solo = Solo::with(1, 3);
-    let raised = || Outcome::Failed(Failure::Raised(PythonError::without_exception("bad")));
+    let raised = || Outcome::Failed(Failure::Raised(ErrorReport::without_exception("bad")));
     solo.end(raised());
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 1));
     solo.turn(vec![Input::Ask { id: 2, query: Query::Retry { job: solo.job } }]);

@@ -12,6 +12,7 @@
 //! | `template` | `{placeholder}` expansion in commands |
 //! | `suggest` | "did you mean" |
 //! | `spec` | the immutable description of a job |
+//! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `record` | what happened to a task: the lattice's elements |
 //! | `head` | what every member knows about every job |
@@ -30,6 +31,7 @@ pub mod predicate;
 pub mod query;
 pub mod record;
 pub mod resources;
+pub mod scalar;
 pub mod spec;
 pub mod suggest;
 pub mod sweep;
@@ -43,8 +45,12 @@ pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
 pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
 pub use query::{Answer, Query, QueryError};
-pub use record::{Captured, Failure, Outcome, OutputFile, PythonError, TaskRecord};
+pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
-pub use spec::{JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole};
+pub use scalar::Scalar;
+pub use spec::{
+    Builtin, BuiltinWorker, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole,
+    WorkerSpec,
+};
 pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

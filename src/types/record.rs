@@ -24,9 +24,10 @@ pub struct OutputFile {
     pub executable: bool,
 }
 
-/// An exception of Python code, or what stood in for one. Its texts are bounded by `limits::MAX_ERROR_BYTES` together.
+/// What a worker says went wrong: an exception of Python code, or what stood in for one. Its texts are bounded by
+/// `limits::MAX_ERROR_BYTES` together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PythonError {
+pub struct ErrorReport {
     /// The exception's class, e.g. `ValueError`; empty if there was none.
     pub kind: String,
     pub message: String,
@@ -56,9 +57,12 @@ pub enum Failure {
     /// It used more memory than it asked for.
     OutOfMemory { limit_bytes: u64 },
     /// A worker's `run` raised it. No accident: the task is not tried again.
-    Raised(PythonError),
-    /// The worker could not be started: its interpreter, its module, its `__init__`.
-    Init(PythonError),
+    Raised(ErrorReport),
+    /// The worker could not be started: its program, its module, its `__init__`.
+    Init(ErrorReport),
+    /// What a built-in worker computes on failed: a GPU that was lost, hangs or is out of memory. An accident: another attempt
+    /// may fare better.
+    Device(ErrorReport),
 }
 
 /// How an attempt ended.
@@ -124,7 +128,7 @@ impl TaskRecord {
         let files: usize = self.outputs.iter().map(|file| file.path.len() + 48).sum();
         let value = self.value.as_ref().map_or(0, String::len);
         let error = match &self.outcome {
-            Outcome::Failed(Failure::Raised(error) | Failure::Init(error)) => error.bytes(),
+            Outcome::Failed(Failure::Raised(error) | Failure::Init(error) | Failure::Device(error)) => error.bytes(),
             _ => 0,
         };
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
@@ -152,13 +156,15 @@ impl Failure {
     /// Where in the user's Python code it happened, if that is known.
     pub fn traceback(&self) -> Option<&str> {
         match self {
-            Self::Raised(error) | Self::Init(error) => Some(error.traceback.as_str()).filter(|text| !text.is_empty()),
+            Self::Raised(error) | Self::Init(error) | Self::Device(error) => {
+                Some(error.traceback.as_str()).filter(|text| !text.is_empty())
+            }
             _ => None,
         }
     }
 }
 
-impl PythonError {
+impl ErrorReport {
     /// What no exception tells: the process could not be started, or ended.
     pub fn without_exception(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }.bounded()
@@ -190,7 +196,7 @@ fn truncate(text: &mut String, bytes: usize) {
 }
 
 /// `ValueError: bad`, as the last line of a traceback.
-impl fmt::Display for PythonError {
+impl fmt::Display for ErrorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind.as_str(), self.message.as_str()) {
             ("", message) => f.write_str(message),
@@ -216,7 +222,7 @@ impl fmt::Display for Failure {
             Self::OutOfMemory { limit_bytes } => {
                 write!(f, "used more than its {} of memory", super::units::format_bytes(*limit_bytes))
             }
-            Self::Raised(error) => write!(f, "{error}"),
+            Self::Raised(error) | Self::Device(error) => write!(f, "{error}"),
             Self::Init(error) => write!(f, "the worker could not start: {error}"),
         }
     }
@@ -230,7 +236,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_error_of_any_size_is_bounded(kind in "\\PC{0,2000}", message in "\\PC{0,9000}", traceback in "\\PC{0,20000}") {
-            let error = PythonError { kind, message, traceback: traceback.clone() }.bounded();
+            let error = ErrorReport { kind, message, traceback: traceback.clone() }.bounded();
             prop_assert!(error.bytes() <= MAX_ERROR_BYTES);
             prop_assert!(traceback.ends_with(error.traceback.trim_start_matches('…')));
         }

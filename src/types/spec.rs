@@ -35,7 +35,7 @@ pub struct WorkSpec {
     /// The program and its arguments; `{name}` stands for a parameter (see `types::template`). Empty if there is a
     /// `worker`, and only then.
     pub command: Vec<String>,
-    pub worker: Option<PythonWorker>,
+    pub worker: Option<WorkerSpec>,
     pub env: Vec<(String, String)>,
     /// What each task holds; with a `worker`, nothing at all stands for the default of `needs`.
     pub resources: Resources,
@@ -54,6 +54,28 @@ pub struct WorkSpec {
     /// The most bytes of stdout and of stderr that are kept.
     pub log_limit_bytes: u64,
     pub sweep: Option<Sweep>,
+}
+
+/// What runs in worker processes that live as long as the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerSpec {
+    Python(PythonWorker),
+    Builtin(BuiltinWorker),
+}
+
+/// A part of this program. Tasks are calls of it, with their parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltinWorker {
+    pub part: Builtin,
+    /// JSON that the part gets before its first task, with the job's files in its working directory.
+    pub init: String,
+}
+
+/// The parts of this program that run in worker processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Builtin {
+    /// Runs tiles of a kernel on a Vulkan device, or puts their results together (`workloads::kernel`).
+    Kernel,
 }
 
 /// A Python class whose instances live as long as the job, one in each worker process.
@@ -179,9 +201,24 @@ impl WorkSpec {
 
     /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its name there.
     pub fn pool(&self) -> Option<(NodeId, PoolToken)> {
-        match self.worker.as_ref()?.role {
-            WorkerRole::Pool { host, token } => Some((host, token)),
-            WorkerRole::Calls { .. } => None,
+        self.worker.as_ref()?.pool()
+    }
+}
+
+impl WorkerSpec {
+    fn pool(&self) -> Option<(NodeId, PoolToken)> {
+        match self {
+            Self::Python(PythonWorker { role: WorkerRole::Pool { host, token }, .. }) => Some((*host, *token)),
+            Self::Python(_) | Self::Builtin(_) => None,
+        }
+    }
+}
+
+impl Builtin {
+    /// The hidden subcommand of `nodectl` that is the worker's process.
+    pub fn subcommand(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel-worker",
         }
     }
 }
@@ -225,7 +262,7 @@ mod tests {
         let mut work = WorkSpec {
             name: "a".into(),
             command: Vec::new(),
-            worker: Some(PythonWorker { python: "python3".into(), role }),
+            worker: Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role })),
             env: Vec::new(),
             resources: Resources::default(),
             priority: 0,

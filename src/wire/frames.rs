@@ -1,5 +1,5 @@
-//! Frames of the streams to Python: between a worker process and whoever gives it work, and between a pool's client and the
-//! node that serves the pool. Bytes only. The Python side is `worker/python/shim.py` and `packaging/python/nodectl/_frames.py`.
+//! Frames of the streams to workers and clients: between a worker process and whoever gives it work, and between a pool's client and the
+//! node that serves the pool. Bytes only. The Python side is `worker/persistent/shim.py` and `packaging/python/nodectl/_frames.py`.
 //!
 //! A frame is a header of 16 bytes, little-endian, and up to `MAX_CHUNK_BYTES` of payload:
 //!
@@ -37,11 +37,12 @@
 //! | `ERROR` | pool | client | | text: the pool has ended, and why |
 //!
 //! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
-//! follow; for pools `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
+//! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is
+//! `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
 //! `{"dir", "env", "kwargs"}`, `DONE` the JSON of the value. Pools exchange pickles, which nodes never open.
 //!
 //! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled exception follows, if it
-//! can be pickled.
+//! can be pickled. With `"of_device": true` what the worker computes on failed: the worker ends, the task is tried again.
 //!
 //! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments come in a second `RUN` once
 //! asked for by `SEND`; so large arguments wait at the client and not in a node's memory. Arguments of more than a chunk must

@@ -43,7 +43,7 @@ impl Layout {
         self.job(job).join("tasks").join(name)
     }
 
-    /// The directory of a Python worker, which stays while tasks come and go.
+    /// The directory of a persistent worker, which stays while tasks come and go.
     pub fn worker(&self, job: JobId, number: u64) -> PathBuf {
         self.job(job).join("workers").join(number.to_string())
     }

@@ -64,10 +64,10 @@ fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsStri
     all.filter(|(name, _)| passes(name)).collect()
 }
 
-/// The variables that each call of a Python worker changes, without those of the job.
+/// The variables that each call of a persistent worker changes, without those of the job.
 pub const OF_CALL: [&str; 3] = ["NODECTL_TASK_ID", "NODECTL_ATTEMPT", TASK_DIR_VARIABLE];
 
-/// `NAME=value` for everything that a Python worker gets: what a task does, and how it reaches its node.
+/// `NAME=value` for everything that a persistent worker gets: what a task does, and how it reaches its node.
 pub fn of_worker(
     base: &BTreeMap<OsString, OsString>,
     own: &[(String, String)],

@@ -4,7 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `runner` | `Workers`, the port; the life of a command's attempt |
-//! | `python/` | Python workers: calls and pools |
+//! | `persistent/` | workers that stay while tasks come and go: calls and pools |
 //! | `stop` | the way to end an attempt |
 //! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
 //! | `protocol` | what the node and the supervisor say to each other |
@@ -19,7 +19,7 @@
 //! | `outputs` | the files that a task was asked for |
 //!
 //! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/workers/<number>/` that of a
-//! Python worker, `…/<job>/input/` the uploaded files,
+//! persistent worker, `…/<job>/input/` the uploaded files,
 //! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
 
 mod after;
@@ -29,15 +29,15 @@ mod environment;
 mod link;
 mod metrics;
 mod outputs;
+mod persistent;
 pub mod protocol;
-mod python;
 mod runner;
 mod staging;
 mod stop;
 mod streams;
 pub mod supervisor;
 
-pub use python::Pools;
+pub use persistent::PoolLinks;
 pub use runner::{Config, Workers};
 
 /// Why the runner could not begin.

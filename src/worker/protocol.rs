@@ -70,7 +70,7 @@ pub const STDOUT_FILE: &str = ".nodectl.stdout";
 pub const STDERR_FILE: &str = ".nodectl.stderr";
 /// In the environment of every process of a task: by it, strays are found.
 pub const TASK_DIR_VARIABLE: &str = "NODECTL_TASK_DIR";
-/// The same for what a Python worker starts, which outlives the tasks that the worker is called for.
+/// The same for what a persistent worker starts, which outlives the tasks that the worker is called for.
 pub const WORKER_DIR_VARIABLE: &str = "NODECTL_WORKER_DIR";
 
 /// Length and bytes of a message.

@@ -7,17 +7,14 @@ use super::{
     environment,
     link::{Launched, Link},
     metrics::{self, Meter},
+    persistent::{Persistent, PoolLinks, calls::Call},
     protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
-    python::{Pools, Python, calls::Call},
     staging::{Staged, Stager},
     stop::Stop,
 };
 use crate::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent, wall_ms},
-    types::{
-        Attempt, Failure, JobId, MetricPoint, NodeId, PythonWorker, TaskIndex, TaskRecord, WorkerRole, query::Stream,
-        template,
-    },
+    types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, query::Stream, template},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -42,7 +39,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// This node: the records' author.
     pub node: NodeId,
-    /// What to run as the supervisor; see `Config::new`.
+    /// What to run as the supervisor, this program with its arguments; see `Config::new`.
     pub supervisor: Vec<OsString>,
 }
 
@@ -69,7 +66,7 @@ pub(super) struct Inner {
     pub remover: Remover,
     pub layout: Layout,
     pub base_env: BTreeMap<OsString, OsString>,
-    pub python: Python,
+    pub persistent: Persistent,
     running: Mutex<HashMap<Key, Arc<Stop>>>,
 }
 
@@ -101,12 +98,13 @@ impl Workers {
         blobs: Arc<dyn Blobs>,
         fetcher: Arc<dyn BlobFetcher>,
         node: NodeHandle,
-        pools: Option<Pools>,
+        pools: Option<PoolLinks>,
     ) -> Result<Arc<Self>, WorkerError> {
         let layout = Layout::new(&config.data_dir);
+        let own = config.supervisor.first().cloned().unwrap_or_default();
         let link = Link::start(config.supervisor, layout.jobs.clone())?;
         let remover = Remover::start(layout.clone())?;
-        let python = Python::start(&config.data_dir, pools)?;
+        let persistent = Persistent::start(&config.data_dir, own, pools)?;
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
         let inner = Inner {
             node_id: config.node,
@@ -118,7 +116,7 @@ impl Workers {
             remover,
             layout,
             base_env: environment::base(),
-            python,
+            persistent,
             running: Mutex::default(),
         };
         Ok(Arc::new(Self { inner: Arc::new(inner) }))
@@ -146,7 +144,7 @@ impl Runner for Workers {
         }
         self.inner.idle().make_room_for(task.job, Instant::now());
         let inner = self.inner.clone();
-        if let Some(PythonWorker { role: WorkerRole::Calls { .. }, .. }) = &task.work.worker {
+        if task.work.worker.is_some() && task.work.pool().is_none() {
             return inner.call(Call { task: Arc::new(task), stop, started_ms: wall_ms() });
         }
         self.inner.runtime.spawn(async move {
@@ -213,7 +211,7 @@ impl Inner {
         let link = self.link().take();
         if let Some(link) = link {
             link.close();
-            self.python.wait_for_threads();
+            self.persistent.wait_for_threads();
         }
     }
 

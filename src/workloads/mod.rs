@@ -2,15 +2,21 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `arrays` | arrays in files: `.npy`, `.npz`, raw, PNG, HDF5 |
+//! | `builtin` | the process of a worker that is a part of this program |
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
+//! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
 
+pub mod arrays;
+pub mod builtin;
 pub mod job_file;
+pub mod kernel;
 mod map;
 mod planned;
 pub mod templates;
 
 pub use map::load_rows;
-pub use planned::{PlannedJob, Submission, Upload};
+pub use planned::{PlannedJob, Source, Submission, Upload};

@@ -2,25 +2,32 @@
 //! each upload, and gets the manifest and then the specification.
 
 use crate::types::{BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec, predicate::Predicate};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 /// A file that travels with the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
     /// Where tasks find it, relative to their directory; passes `manifest::safe_path`.
     pub path: String,
-    /// Where it is on this machine.
-    pub source: PathBuf,
+    pub source: Source,
     pub executable: bool,
+}
+
+/// Where an upload's bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// A file on this machine.
+    File(PathBuf),
+    /// What planning made.
+    Bytes(Arc<[u8]>),
 }
 
 /// A valid job, complete but for what only its submission decides.
 #[derive(Clone, Debug)]
 pub struct PlannedJob {
     pub name: String,
+    /// A step on the way to the job that the user wrote: its outputs are for the jobs after it, not for the user.
+    pub is_step: bool,
     /// Names of jobs of the same file that come first. They precede this one in what `job_file::load` returns.
     pub after: Vec<String>,
     /// Sorted by path, each path once.
@@ -65,7 +72,7 @@ impl PlannedJob {
     /// The caller stores the encoded manifest too, and gives its hash to `spec`.
     pub async fn manifest<E>(
         &self,
-        mut store: impl AsyncFnMut(&Path) -> Result<(BlobHash, u64), E>,
+        mut store: impl AsyncFnMut(&Source) -> Result<(BlobHash, u64), E>,
     ) -> Result<Option<Manifest>, E> {
         let mut files = Vec::with_capacity(self.uploads.len());
         for upload in &self.uploads {

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use nodectl::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, UserRequest, WorkerEvent},
     types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, Resources, TaskRecord, WorkSpec},
-    worker::{Config, Pools, Workers},
+    worker::{Config, PoolLinks, Workers},
 };
 use std::{
     path::{Path, PathBuf},
@@ -64,7 +64,7 @@ impl Lab {
         Self::with_pools(None)
     }
 
-    pub fn with_pools(pools: Option<Pools>) -> Self {
+    pub fn with_pools(pools: Option<PoolLinks>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = nodectl::store::open(dir.path()).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

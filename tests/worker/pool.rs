@@ -4,9 +4,9 @@ use crate::harness::*;
 use futures::future::BoxFuture;
 use nodectl::{
     ports::{Duplex, PoolHost, Runner, Streams, WorkerEvent},
-    types::{Failure, NodeId, Outcome, PoolToken, PythonWorker, WorkSpec, WorkerRole},
+    types::{Failure, NodeId, Outcome, PoolToken, PythonWorker, WorkSpec, WorkerRole, WorkerSpec},
     wire::frames::{HEADER_BYTES, Header, Kind, encode},
-    worker::Pools,
+    worker::PoolLinks,
 };
 use std::{
     io,
@@ -77,11 +77,12 @@ impl Streams for Fake {
 
 fn lab() -> (Lab, Fake) {
     let fake = Fake::default();
-    (Lab::with_pools(Some(Pools { host: Arc::new(fake.clone()), streams: Arc::new(fake.clone()) })), fake)
+    (Lab::with_pools(Some(PoolLinks { host: Arc::new(fake.clone()), streams: Arc::new(fake.clone()) })), fake)
 }
 
 fn spec(host: NodeId, token: PoolToken, python: &str) -> WorkSpec {
-    let worker = Some(PythonWorker { python: python.into(), role: WorkerRole::Pool { host, token } });
+    let role = WorkerRole::Pool { host, token };
+    let worker = Some(WorkerSpec::Python(PythonWorker { python: python.into(), role }));
     WorkSpec { command: vec![], worker, ..sh("") }
 }
 

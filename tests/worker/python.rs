@@ -5,7 +5,7 @@ use nodectl::{
     ports::{Blobs, Runner, WorkerEvent},
     types::{
         BlobHash, Failure, FileEntry, Manifest, Outcome, PythonWorker, TaskRecord, Value, WorkSpec, WorkerRole,
-        query::Stream,
+        WorkerSpec, query::Stream,
     },
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -89,7 +89,7 @@ impl PythonLab {
     fn spec(&self, more: &str) -> WorkSpec {
         let init = format!("{{\"kwargs\": {{\"notes\": {:?}{more}}}}}", self.notes.to_str().unwrap());
         let role = WorkerRole::Calls { class: "lib/mine.py:Worker".into(), init };
-        let worker = Some(PythonWorker { python: "python3".into(), role });
+        let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
         WorkSpec { command: vec![], worker, inputs: Some(self.inputs), ..sh("") }
     }
 
@@ -183,7 +183,7 @@ fn each_task_has_its_own_directory_environment_streams_and_outputs() {
 fn a_directory_that_a_task_left_as_it_was_serves_the_next_one_which_cannot_tell() {
     let mut lab = PythonLab::new();
     let mut spec = lab.spec("");
-    if let Some(PythonWorker { role: WorkerRole::Calls { class, .. }, .. }) = &mut spec.worker {
+    if let Some(WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, .. }, .. })) = &mut spec.worker {
         *class = "lib/mine.py:Quiet".into();
     }
     for task in 0..20 {
@@ -288,7 +288,7 @@ fn a_worker_that_cannot_start_says_why() {
     let with = |lab: &PythonLab, python: &str, class: &str| {
         let mut spec = lab.spec("");
         let role = WorkerRole::Calls { class: class.into(), init: "{}".into() };
-        spec.worker = Some(PythonWorker { python: python.into(), role });
+        spec.worker = Some(WorkerSpec::Python(PythonWorker { python: python.into(), role }));
         spec
     };
     let spec = with(&lab, "no-such-python", "lib/mine.py:Worker");
@@ -333,7 +333,7 @@ fn too_much_memory_ends_the_worker() {
     let hog = "class Hog:\n    def run(self):\n        self.data = b'x' * (200 << 20)\n        import time; time.sleep(1000)\n";
     spec.inputs = Some(upload(&lab.lab, "hog.py", hog.as_bytes()));
     let role = WorkerRole::Calls { class: "hog.py:Hog".into(), init: "{}".into() };
-    spec.worker = Some(PythonWorker { python: "python3".into(), role });
+    spec.worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
     let mut fresh = Lab::new();
     upload(&fresh, "hog.py", hog.as_bytes());
     fresh.start(0, spec);

@@ -14,7 +14,7 @@ import threading
 from nodectl import _frames as frames
 from nodectl._frames import HEADER, MAX_CHUNK_BYTES
 
-SHIM = os.path.join(os.path.dirname(__file__), "../../../src/worker/python/shim.py")
+SHIM = os.path.join(os.path.dirname(__file__), "../../../src/worker/persistent/shim.py")
 HELLO, READY, INIT_FAILED, EXIT = 16, 17, 18, 4
 DEPTH = 64
 RETRIES = 3

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub use json::document;
-pub use table::{columns, failures_text, indented, progress_line};
+pub use table::{columns, compute_line, failures_text, indented, progress_line};
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,19 @@ pub struct RunSummary {
     pub failures: Vec<FailureGroup>,
     /// Files that no node could give.
     pub missing_files: u32,
+    /// What GPUs did, of a kernel job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<ComputeRate>,
+}
+
+/// What the GPUs of a kernel job did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComputeRate {
+    /// Cells a second, times steps.
+    pub items_per_second: f64,
+    pub gpus: u32,
+    /// Which part of the time they computed, from 0 to 1.
+    pub gpu_busy: f64,
 }
 
 /// Tasks that failed for the same reason.

@@ -1,6 +1,6 @@
 //! Columns for people. No colour carries meaning; what a program should read is `--json`.
 
-use super::{FailureGroup, Output, RunSummary, Status};
+use super::{ComputeRate, FailureGroup, Output, RunSummary, Status};
 use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
@@ -262,6 +262,15 @@ fn shares(nodes: &[NodeShare]) -> String {
         vec![share.name.clone(), share.running.to_string(), share.queued.to_string(), share.done.to_string()]
     };
     columns(&["NODE", "RUNNING", "QUEUED", "DONE"], nodes.iter().map(row))
+}
+
+/// `2.50 G items/s on 2 GPUs, busy 93 % of the time`.
+pub fn compute_line(rate: &ComputeRate) -> String {
+    let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
+    let items = rate.items_per_second;
+    let (size, prefix) = prefixes.into_iter().find(|(size, _)| items >= *size).unwrap_or((1.0, ""));
+    let gpus = if rate.gpus == 1 { "a GPU".into() } else { format!("{} GPUs", rate.gpus) };
+    format!("{:.2}{prefix} items/s on {gpus}, busy {:.0} % of the time", items / size, rate.gpu_busy * 100.0)
 }
 
 /// Failures by reason, the most frequent first.

@@ -23,6 +23,8 @@ pub struct Followed {
     pub name: String,
     pub tasks: u32,
     pub directory: PathBuf,
+    /// A step on the way to another job: its files stay in the cluster, and `directory` is empty.
+    pub is_step: bool,
 }
 
 /// Follows all jobs until they end.
@@ -40,7 +42,7 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
         let page = next_page(client, job, cursor, wait).await?;
         cursor = page.cursor;
         collector.take(&page.results).await?;
-        shown.update(&page.progress);
+        shown.update(&page.progress, collector.compute().as_ref());
         // An empty page of an ended job is its last; of a running one, it only says that time has passed.
         if page.results.is_empty() && (page.progress.phase.is_ended() || !wait) {
             break page.progress;
@@ -63,6 +65,7 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
         directory: job.directory.clone(),
         failures: collected.failures,
         missing_files: collected.missing_files,
+        compute: collected.compute,
     })
 }
 

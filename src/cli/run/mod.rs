@@ -9,6 +9,7 @@
 //! | `lines` | results as lines of JSON and CSV |
 //! | `fetch` | a task's files, atomically |
 //! | `progress` | the display on stderr |
+//! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `summary` | what to say at the end |
 
@@ -23,6 +24,7 @@ mod submit;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 use super::{
     args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
@@ -121,7 +123,7 @@ async fn follow_submitted(
 pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
     let job = client.job(&args.name.job).await?;
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
+    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false };
     let solo = client.node().await?.solo;
     follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
@@ -133,7 +135,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     }
     let job = client.job(&args.name.job).await?;
     let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory };
+    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false };
     let progress = progress::Progress::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));

@@ -1,6 +1,9 @@
 //! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines elsewhere.
 
-use crate::{cli::output::progress_line, wire::api::ProgressView};
+use crate::{
+    cli::output::{ComputeRate, compute_line, progress_line},
+    wire::api::ProgressView,
+};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
@@ -75,19 +78,20 @@ enum Kind {
 }
 
 impl JobProgress {
-    pub fn update(&self, progress: &ProgressView) {
+    /// `compute`: what the job's GPUs did so far.
+    pub fn update(&self, progress: &ProgressView, compute: Option<&ComputeRate>) {
         match &self.kind {
             Kind::Silent => {}
             Kind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if let Some(line) = next_line(&mut told, progress, Instant::now()) {
+                if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
                     eprintln!("{}: {line}", self.name);
                 }
             }
             Kind::Bars { all, bar, nodes } => {
                 bar.set_length(u64::from(progress.tasks));
                 bar.set_position(u64::from(progress.done));
-                bar.set_message(message(progress));
+                bar.set_message(message(progress, compute));
                 let mut nodes = nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 let lines = node_lines(progress);
                 while nodes.len() < lines.len() {
@@ -121,12 +125,15 @@ fn node_bar() -> ProgressBar {
 }
 
 /// The progress line without its beginning, which the bar shows.
-fn message(progress: &ProgressView) -> String {
+fn message(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
     let line = progress_line(progress);
     let rest = line.split_once(" done").map_or("", |(_, rest)| rest).trim_start_matches(", ");
     match &progress.waiting_for {
         Some(why) => format!("waits for {why}"),
-        None => rest.to_string(),
+        None => {
+            let parts = [Some(rest.to_string()), compute.map(compute_line)].into_iter().flatten();
+            parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
@@ -142,8 +149,16 @@ fn node_lines(progress: &ProgressView) -> Vec<String> {
 }
 
 /// The line to tell now, if one is due: at the first, at the last, and on change from time to time.
-fn next_line(told: &mut Option<(Instant, String)>, progress: &ProgressView, now: Instant) -> Option<String> {
+fn next_line(
+    told: &mut Option<(Instant, String)>,
+    progress: &ProgressView,
+    compute: Option<&ComputeRate>,
+    now: Instant,
+) -> Option<String> {
     let mut line = progress_line(progress);
+    if let Some(compute) = compute {
+        line += &format!(", {}", compute_line(compute));
+    }
     if let Some(why) = &progress.waiting_for {
         line += &format!(", waits for {why}");
     }
@@ -167,7 +182,7 @@ mod tests {
     fn plain_lines_come_on_change_and_not_too_often() {
         let view = |phase, done| ProgressView::from(&progress(phase, done, 0));
         let (mut told, start) = (None, Instant::now());
-        let mut tell = |view: &ProgressView, after: Duration| next_line(&mut told, view, start + after);
+        let mut tell = |view: &ProgressView, after: Duration| next_line(&mut told, view, None, start + after);
         assert_eq!(
             tell(&view(Phase::Running, 0), Duration::ZERO).as_deref(),
             Some("running: 0/4 done, 2.5/s, ETA 1.6 s")
@@ -181,8 +196,8 @@ mod tests {
     #[test]
     fn a_bar_says_what_it_does_not_show() {
         let mut view = ProgressView::from(&progress(Phase::Running, 1, 1));
-        assert_eq!(message(&view), "1 failed, 2.5/s, ETA 800 ms");
+        assert_eq!(message(&view, None), "1 failed, 2.5/s, ETA 800 ms");
         view.waiting_for = Some("2 more nodes".into());
-        assert_eq!(message(&view), "waits for 2 more nodes");
+        assert_eq!(message(&view, None), "waits for 2 more nodes");
     }
 }

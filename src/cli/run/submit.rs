@@ -7,7 +7,7 @@ use crate::{
     ports::wall_ms,
     types::{BlobHash, JobId, NodeId},
     wire::api::Submitted,
-    workloads::{PlannedJob, Submission},
+    workloads::{PlannedJob, Source, Submission},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use std::{
@@ -19,13 +19,14 @@ use std::{
 /// Files hashed and uploaded at once.
 const UPLOADS_AT_ONCE: usize = 8;
 
-type Stored = BTreeMap<PathBuf, (BlobHash, u64)>;
+type Stored = BTreeMap<Source, (BlobHash, u64)>;
 
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several.
 pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
-    let several = jobs.len() > 1;
+    let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
+        _ if job.is_step => None,
         (Some(directory), _) if several => Some(directory.join(&job.name)),
         (Some(directory), _) => Some(directory.to_path_buf()),
         (None, chosen) => chosen.clone(),
@@ -43,10 +44,11 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
                 return Err(error);
             }
         };
-        let directory = chosen(&job).unwrap_or_else(|| default_directory(&job.name, &id.to_string()));
+        let default = || if job.is_step { PathBuf::new() } else { default_directory(&job.name, &id.to_string()) };
+        let directory = chosen(&job).unwrap_or_else(default);
         ids.insert(job.name.clone(), id);
         let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory });
+        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory, is_step: job.is_step });
     }
     Ok(submitted)
 }
@@ -66,7 +68,7 @@ async fn submit_one(
     stored: &Stored,
     ids: &BTreeMap<String, JobId>,
 ) -> Result<JobId, CliError> {
-    let known = async |path: &Path| stored.get(path).copied().ok_or_else(|| changed(path));
+    let known = async |source: &Source| stored.get(source).copied().ok_or_else(|| changed(source));
     let inputs = match job.manifest(known).await? {
         None => None,
         Some(manifest) => {
@@ -84,18 +86,27 @@ async fn submit_one(
 }
 
 async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<Stored, CliError> {
-    let paths: BTreeSet<PathBuf> =
+    let sources: BTreeSet<Source> =
         jobs.iter().flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone())).collect();
-    let uploads = stream::iter(paths).map(|path| upload(client, path));
+    let uploads = stream::iter(sources).map(|source| upload(client, source));
     uploads.buffer_unordered(UPLOADS_AT_ONCE).try_collect().await
 }
 
-async fn upload(client: &Client, path: PathBuf) -> Result<(PathBuf, (BlobHash, u64)), CliError> {
-    let (hash, bytes) = hash_file(path.clone()).await?;
-    if !client.has_blob(hash).await? {
-        client.put_file(&path, Some(hash)).await?;
-    }
-    Ok((path, (hash, bytes)))
+async fn upload(client: &Client, source: Source) -> Result<(Source, (BlobHash, u64)), CliError> {
+    let stored = match &source {
+        Source::Bytes(bytes) => {
+            client.put_bytes(bytes::Bytes::copy_from_slice(bytes)).await?;
+            (BlobHash::of(bytes), bytes.len() as u64)
+        }
+        Source::File(path) => {
+            let (hash, bytes) = hash_file(path.clone()).await?;
+            if !client.has_blob(hash).await? {
+                client.put_file(path, Some(hash)).await?;
+            }
+            (hash, bytes)
+        }
+    };
+    Ok((source, stored))
 }
 
 async fn hash_file(path: PathBuf) -> Result<(BlobHash, u64), CliError> {
@@ -110,6 +121,10 @@ async fn hash_file(path: PathBuf) -> Result<(BlobHash, u64), CliError> {
     hashed.map_err(failed)
 }
 
-fn changed(path: &Path) -> CliError {
-    CliError::Usage(format!("{} was not there when the files were uploaded", path.display()))
+fn changed(source: &Source) -> CliError {
+    let path = match source {
+        Source::File(path) => path.display().to_string(),
+        Source::Bytes(_) => "a part of the job".into(),
+    };
+    CliError::Usage(format!("{path} was not there when the files were uploaded"))
 }

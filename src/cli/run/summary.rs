@@ -3,7 +3,7 @@
 use crate::{
     cli::{
         exit::{CliError, Exit, print_bytes},
-        output::{RunSummary, failures_text, indented},
+        output::{RunSummary, compute_line, failures_text, indented},
     },
     http::{Client, client::LogRequest},
     types::units::format_duration,
@@ -20,16 +20,21 @@ pub fn tell(ends: &[RunSummary]) {
 fn text(end: &RunSummary) -> String {
     let counted = |count: u32, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
     let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
+    let results = match end.directory.as_os_str() {
+        // A step's results are for the jobs after it.
+        none if none.is_empty() => String::new(),
+        directory => format!("; results in {}", directory.display()),
+    };
     let mut text = format!(
-        "{} ({}) {}: {} of {} tasks done{failed} in {}; results in {}\n",
+        "{} ({}) {}: {} of {} tasks done{failed} in {}{results}\n",
         end.name,
         end.job,
         end.phase.word(),
         end.done,
         end.tasks,
-        format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default()),
-        end.directory.display()
+        format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default())
     );
+    text += &end.compute.as_ref().map(|rate| format!("  {}\n", compute_line(rate))).unwrap_or_default();
     text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();
     text += &failures_text(&end.job, &end.failures);
     if end.phase == PhaseName::Failed {
@@ -62,7 +67,7 @@ pub fn exit(ends: &[RunSummary]) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::FailureGroup;
+    use crate::cli::output::{ComputeRate, FailureGroup};
 
     #[test]
     fn a_failed_job_says_why_and_what_to_do() {
@@ -87,9 +92,11 @@ mod tests {
                 },
             ],
             missing_files: 1,
+            compute: Some(ComputeRate { items_per_second: 2.5e9, gpus: 2, gpu_busy: 0.934 }),
         };
         insta::assert_snapshot!(text(&end), @r#"
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
+          2.50 G items/s on 2 GPUs, busy 93 % of the time
           2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
           1 task: ValueError: bad (nodectl logs --stderr 00000000000000ab 6)
               Traceback:

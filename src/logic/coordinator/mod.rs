@@ -6,7 +6,7 @@
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
-//! | `startup` | Python workers that cannot be started |
+//! | `startup` | workers that cannot be started |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //!

@@ -1,11 +1,11 @@
-//! Python workers that cannot be started. One such node is avoided and costs its tasks no retry. Where no worker at all comes
+//! Workers that cannot be started. One such node is avoided and costs its tasks no retry. Where no worker at all comes
 //! up, on different nodes if there are several, the fault is the job's: it is given up with what they said, instead of failing
 //! task by task.
 
 use super::{Coordinator, results::MOST_FORGIVEN};
 use crate::{
     logic::{core::Core, lattice::Lattice},
-    types::{Failure, NodeId, Outcome, PythonError, TaskRecord, limits::MAX_REASON_BYTES},
+    types::{ErrorReport, Failure, NodeId, Outcome, TaskRecord, limits::MAX_REASON_BYTES},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -88,7 +88,7 @@ impl Coordinator {
         able.map(|(node, info)| (node, info.resources.slots(&self.spec.work.needs(&info.resources))))
     }
 
-    fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &PythonError) {
+    fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &ErrorReport) {
         let reason = format!("no worker could start: {error}\n{}", error.traceback);
         core.notice(format!("job {}: {reason}", self.job));
         self.cancel_because(core, lattice, shortened(reason.trim_end(), MAX_REASON_BYTES));

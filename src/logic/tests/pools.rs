@@ -1,7 +1,7 @@
 //! A pool's workers beside other work on one node, and a pool without its host.
 
 use super::*;
-use crate::types::{Attempt, Captured, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole};
+use crate::types::{Attempt, Captured, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
 
 const TOKEN: [u8; 16] = [5; 16];
 
@@ -54,7 +54,7 @@ impl Lone {
         self.now.mono = end;
     }
 
-    fn submit(&mut self, name: &str, worker: Option<PythonWorker>, tasks: u32) {
+    fn submit(&mut self, name: &str, worker: Option<WorkerSpec>, tasks: u32) {
         let spec = spec();
         let command = if worker.is_some() { Vec::new() } else { vec!["true".to_string()] };
         let work = WorkSpec { name: name.into(), command, worker, ..(*spec.work).clone() };
@@ -65,7 +65,7 @@ impl Lone {
 
     fn submit_pool(&mut self, name: &str, host: NodeId) {
         let role = WorkerRole::Pool { host, token: TOKEN };
-        self.submit(name, Some(PythonWorker { python: "python3".into(), role }), 8);
+        self.submit(name, Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role })), 8);
     }
 
     /// The first of a job's tasks that runs ends well.

@@ -2,7 +2,7 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase, Sweep, WorkerRole,
+    JobHead, JobSpec, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
     query::{JobDetail, Progress, TaskLine, TaskState},
     sweep::Goal,
 };
@@ -273,9 +273,12 @@ impl From<&JobSpec> for WorkView {
     fn from(spec: &JobSpec) -> Self {
         Self {
             command: spec.work.command.clone(),
-            worker: spec.work.worker.as_ref().map(|worker| match &worker.role {
-                WorkerRole::Calls { class, .. } => class.clone(),
-                WorkerRole::Pool { host, .. } => format!("the pool of node {}", host.short()),
+            worker: spec.work.worker.as_ref().map(|worker| match worker {
+                WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, .. }, .. }) => class.clone(),
+                WorkerSpec::Python(PythonWorker { role: WorkerRole::Pool { host, .. }, .. }) => {
+                    format!("the pool of node {}", host.short())
+                }
+                WorkerSpec::Builtin(worker) => format!("nodectl's {}", worker.part.subcommand()),
             }),
             resources: ResourceView::from(&spec.work.resources),
             params: spec.params.names().into_iter().map(str::to_string).collect(),

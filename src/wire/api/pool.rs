@@ -2,7 +2,7 @@
 
 use super::{ResourcesRequest, submit};
 use crate::types::{
-    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec, WorkerRole,
+    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec, WorkerRole, WorkerSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -61,6 +61,7 @@ impl OpenPool {
             return Err(submit::bad("max_workers", format!("`{workers}` is not between 1 and {MAX_WORKERS}")));
         }
         let worker = PythonWorker { python: self.python, role: WorkerRole::Pool { host, token } };
+        let worker = WorkerSpec::Python(worker);
         let work = WorkSpec {
             name: self.name,
             command: Vec::new(),

@@ -105,6 +105,8 @@ pub enum FailureKind {
     Stopped,
     Raised,
     Init,
+    /// What the worker computes on failed, e.g. a GPU that was lost.
+    Device,
 }
 
 /// A stream that a task wrote.
@@ -200,6 +202,7 @@ impl From<&Failure> for FailureView {
             Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
             Failure::Raised(_) => (FailureKind::Raised, None),
             Failure::Init(_) => (FailureKind::Init, None),
+            Failure::Device(_) => (FailureKind::Device, None),
         };
         Self { kind, message: failure.to_string(), code, traceback: failure.traceback().map(str::to_string) }
     }

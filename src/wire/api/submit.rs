@@ -3,7 +3,7 @@
 
 use super::sweep::SweepRequest;
 use crate::types::{
-    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec, WorkerRole,
+    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec, WorkerRole, WorkerSpec,
     manifest::safe_path,
 };
 use serde::{Deserialize, Serialize};
@@ -184,13 +184,14 @@ impl JobRequest {
 }
 
 impl WorkerRequest {
-    fn into_worker(self) -> Result<PythonWorker, BadJob> {
+    fn into_worker(self) -> Result<WorkerSpec, BadJob> {
         let named = self.class.rsplit_once(':').filter(|(path, class)| safe_path(path) && !class.is_empty());
         if named.is_none() || self.python.is_empty() {
             return Err(bad("worker", "`class` is `path/of/module.py:Class`, and `python` an interpreter"));
         }
         let init = serde_json::to_string(&self.init).expect("JSON with string keys always encodes");
-        Ok(PythonWorker { python: self.python, role: WorkerRole::Calls { class: self.class, init } })
+        let role = WorkerRole::Calls { class: self.class, init };
+        Ok(WorkerSpec::Python(PythonWorker { python: self.python, role }))
     }
 }
 

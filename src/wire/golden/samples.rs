@@ -2,8 +2,8 @@
 
 use crate::{
     types::{
-        Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuDetails, GpuKind, GpuRates, JobHead, JobId, JobSpec,
-        Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Phase, PythonError, Query, QueryError,
+        Answer, Attempt, BlobHash, Captured, ErrorReport, Failure, Gpu, GpuDetails, GpuKind, GpuRates, JobHead, JobId,
+        JobSpec, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError,
         Resources, TaskRecord, Value, WorkSpec, limits,
         message::{Assignment, Inventory, Summary},
         query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
@@ -83,9 +83,9 @@ fn execution() -> Vec<Message> {
     ]
 }
 
-fn python_error(kind: &str) -> PythonError {
+fn python_error(kind: &str) -> ErrorReport {
     let traceback = "Traceback (most recent call last):\n".into();
-    PythonError { kind: kind.into(), message: "no such thing".into(), traceback }
+    ErrorReport { kind: kind.into(), message: "no such thing".into(), traceback }
 }
 
 pub fn queries() -> Vec<Query> {
@@ -174,6 +174,7 @@ pub fn failures() -> Vec<Failure> {
         Failure::OutOfMemory { limit_bytes: 1 << 31 },
         Failure::Raised(python_error("ValueError")),
         Failure::Init(python_error("ImportError")),
+        Failure::Device(ErrorReport::without_exception("the device is lost")),
     ]
 }
 

@@ -2,7 +2,10 @@
 
 use super::{Diagnostic, JobFileError};
 use crate::types::suggest::nearest;
-use std::{ops::Range, path::Path};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 /// What is wrong at which bytes of the job file, and what to do about it.
 #[derive(Debug)]
@@ -10,11 +13,13 @@ pub(crate) struct Fault {
     pub(super) span: Range<usize>,
     pub(super) message: String,
     pub(super) hint: Option<String>,
+    /// The file and its text, if the place is not in the job file itself.
+    elsewhere: Option<(PathBuf, String)>,
 }
 
 impl Fault {
     pub(crate) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), hint: None }
+        Self { span, message: message.into(), hint: None, elsewhere: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
@@ -33,7 +38,20 @@ impl Fault {
         }
     }
 
-    pub(super) fn in_file(self, path: &Path, text: &str) -> JobFileError {
+    /// The same, with its place in another file.
+    pub(crate) fn elsewhere(self, path: &Path, text: &str) -> Self {
+        Self { elsewhere: Some((path.to_path_buf(), text.to_string())), ..self }
+    }
+
+    /// The same, true where parameters have these values.
+    pub(crate) fn within(self, parameters: &str) -> Self {
+        Self { message: format!("with {parameters}: {}", self.message), ..self }
+    }
+
+    pub(super) fn in_file(mut self, path: &Path, text: &str) -> JobFileError {
+        if let Some((path, text)) = self.elsewhere.take() {
+            return JobFileError::Invalid(Box::new(Diagnostic::new(&path, &text, self)));
+        }
         JobFileError::Invalid(Box::new(Diagnostic::new(path, text, self)))
     }
 }

@@ -15,7 +15,7 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::{PlannedJob, map};
+use super::{PlannedJob, kernel, map};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
@@ -57,7 +57,7 @@ fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
     let context = Context::new(text, path);
     let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
         let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
-        return order::order(vec![plan_job(&fields)?]);
+        return order::order(plan_job(&fields)?);
     };
     if let Some((other, _)) = root.get_ref().iter().find(|(other, _)| other.get_ref() != "job") {
         let fault = Fault::new(other.span(), format!("`{}` stands outside of the `[[job]]` tables", other.get_ref()));
@@ -71,7 +71,7 @@ fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
         let DeValue::Table(table) = job.get_ref() else {
             return Err(Fault::new(job.span(), "a job is a table").hint("write `[[job]]`"));
         };
-        planned.push(plan_job(&Fields::new(&context, table, "a job", job.span()))?);
+        planned.extend(plan_job(&Fields::new(&context, table, "a job", job.span()))?);
     }
     if planned.is_empty() {
         return Err(Fault::new(key.span(), "the file has no job").hint("write `[[job]]`"));
@@ -103,12 +103,18 @@ pub(super) struct PlacedJob {
     pub(super) after_spans: Vec<std::ops::Range<usize>>,
 }
 
-fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
-    if let Some(kind) = fields.string("kind")?
-        && kind.value != "map"
-    {
-        let fault = Fault::new(kind.span, format!("there is no kind `{}` of job", kind.value));
-        return Err(fault.hint("this version has `map`: a command over parameter sets"));
+/// The kinds of jobs.
+const KINDS: [&str; 2] = ["map", "kernel"];
+
+/// The job of a table, last of those that it needs.
+fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+    let Some(kind) = fields.string("kind")? else { return map::plan(fields).map(|job| vec![job]) };
+    match kind.value.as_str() {
+        "map" => map::plan(fields).map(|job| vec![job]),
+        "kernel" => kernel::plan(fields),
+        other => {
+            let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
+            Err(fault.suggest(other, &KINDS))
+        }
     }
-    map::plan(fields)
 }

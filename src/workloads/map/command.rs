@@ -130,7 +130,12 @@ fn outputs(fields: &Fields<'_, '_>) -> Result<Vec<Item<String>>, Fault> {
     Ok(outputs)
 }
 
-fn check_placeholders(fields: &Fields<'_, '_>, item: &Item<String>, known: &[&str]) -> Result<(), Fault> {
+/// Fails on a placeholder that is none of `known`.
+pub(in crate::workloads) fn check_placeholders(
+    fields: &Fields<'_, '_>,
+    item: &Item<String>,
+    known: &[&str],
+) -> Result<(), Fault> {
     let found = template::placeholders(&item.value).map_err(|error| {
         let length = match &error {
             TemplateError::BadName { text, .. } => text.len() + 2,

@@ -25,7 +25,7 @@ const FILE: &str = "file";
 type Axis = (String, Vec<Value>);
 
 /// The parameter space of a job; `files` are those of `files = …`.
-pub(super) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSpace, Fault> {
+pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSpace, Fault> {
     let space = written(fields)?;
     check_names(fields, &space, files.is_some())?;
     let space = match files {

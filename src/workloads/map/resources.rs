@@ -21,7 +21,7 @@ const MISTAKES: [(&str, &str); 7] = [
     ("ram", "memory"),
 ];
 
-pub(super) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Fault> {
+pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Fault> {
     let mut resources = Resources::one_core();
     let Some(table) = fields.table("resources", "[resources]")? else {
         // Of a worker nothing stands for what its node has: see `WorkSpec::needs`.

@@ -4,7 +4,7 @@
 use crate::{
     types::manifest::safe_path,
     workloads::{
-        Upload,
+        Source, Upload,
         job_file::{Context, Fault, Fields, Item},
     },
 };
@@ -82,6 +82,22 @@ fn excluded(fields: &Fields<'_, '_>) -> Result<Gitignore, Fault> {
         builder.add_line(None, &item.value).map_err(bad)?;
     }
     builder.build().map_err(|error| Fault::new(fields.span.clone(), format!("`exclude`: {error}")))
+}
+
+/// The one file that `item` names, without a pattern.
+pub(in crate::workloads) fn file(context: &Context<'_>, item: &Item<String>) -> Result<Upload, Fault> {
+    let name = tidy(&item.value);
+    if !safe_path(name) {
+        let fault = Fault::new(item.span.clone(), format!("`{}` leaves the directory of the job file", item.value));
+        return Err(fault.hint("only files below it travel with the job: move the job file up, or copy them"));
+    }
+    if !context.base.join(name).exists() {
+        let fault = Fault::new(item.span.clone(), format!("`{}` does not exist", item.value));
+        return Err(fault.hint(format!("it was looked for in `{}`, where the job file is", context.base.display())));
+    }
+    let mut found = BTreeMap::new();
+    add(context, name, item.span.clone(), &mut found)?;
+    Ok(found.into_values().next().expect("just added"))
 }
 
 /// Without `./` before and `/` behind.
@@ -231,6 +247,7 @@ fn add(
         return Err(Fault::new(span, format!("more than {MAX_FILES} files")).hint("pack them into archives"));
     }
     let executable = metadata.permissions().mode() & 0o111 != 0;
-    found.insert(relative.to_string(), Upload { path: relative.to_string(), source, executable });
+    let upload = Upload { path: relative.to_string(), source: Source::File(source), executable };
+    found.insert(relative.to_string(), upload);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `worker`, `python` and `init`: a Python class in place of a command.
 
 use crate::{
-    types::{PythonWorker, WorkerRole, manifest::safe_path},
+    types::{PythonWorker, WorkerRole, WorkerSpec, manifest::safe_path},
     workloads::{
         Upload,
         job_file::{Fault, Fields, Item, to_i64, type_name},
@@ -65,9 +65,10 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn into_spec(self) -> PythonWorker {
+    pub(super) fn into_spec(self) -> WorkerSpec {
         let class = format!("{}:{}", self.module.value, self.class);
-        PythonWorker { python: self.python.value, role: WorkerRole::Calls { class, init: self.init.to_string() } }
+        let role = WorkerRole::Calls { class, init: self.init.to_string() };
+        WorkerSpec::Python(PythonWorker { python: self.python.value, role })
     }
 }
 

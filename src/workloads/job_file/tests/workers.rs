@@ -1,12 +1,15 @@
 //! Jobs with a Python class in place of a command.
 
 use super::{error, plan_one};
-use crate::types::{PythonWorker, WorkerRole};
+use crate::types::{PythonWorker, WorkerRole, WorkerSpec};
 
 fn worker(text: &str) -> (PythonWorker, String) {
     let job = plan_one(text);
     let uploads: Vec<_> = job.uploads.iter().map(|upload| upload.path.as_str()).collect();
-    (job.work.worker.expect("a worker"), uploads.join(" "))
+    match job.work.worker {
+        Some(WorkerSpec::Python(worker)) => (worker, uploads.join(" ")),
+        other => panic!("expected a Python worker, got {other:?}"),
+    }
 }
 
 fn init(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Tasks as calls of `run`. A worker is a thread and a process for the tasks of one job on one set of GPUs, one after the other:
+//! Tasks as calls. A worker is a thread and a process for the tasks of one job on one set of GPUs, one after the other:
 //! the thread prepares a task's directory, has the process run it, collects what it left and tells the node, all without
 //! waking anybody else. A worker whose process ends is over; the next task gets another.
 
@@ -13,7 +13,7 @@ use super::{
         stop::Stop,
         streams, supervisor,
     },
-    Python,
+    Persistent,
     idle::{Idle, Waiting},
     process::Process,
     start,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     ports::{Event, StartTask, WorkerEvent},
-    types::{Failure, PythonError, PythonWorker, template},
+    types::{ErrorReport, Failure, WorkerSpec, template},
     wire::frames::Kind,
 };
 use serde_json::{Map, json};
@@ -107,17 +107,17 @@ impl Inner {
     }
 
     pub(in super::super) fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.python.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.persistent.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Counts a thread while it lives.
-struct Counted<'a>(&'a Python);
+struct Counted<'a>(&'a Persistent);
 
 impl<'a> Counted<'a> {
-    fn new(python: &'a Python) -> Self {
-        *python.threads.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Self(python)
+    fn new(workers: &'a Persistent) -> Self {
+        *workers.threads.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(workers)
     }
 }
 
@@ -130,7 +130,7 @@ impl Drop for Counted<'_> {
 
 /// A worker from its first call to its end.
 fn live(inner: &Arc<Inner>, mut call: Call) {
-    let _counted = Counted::new(&inner.python);
+    let _counted = Counted::new(&inner.persistent);
     loop {
         let worker = match Worker::start(inner, &call) {
             Ok(worker) => worker,
@@ -200,7 +200,7 @@ impl Call {
         inner.node.blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
     }
 
-    pub(super) fn worker(&self) -> &PythonWorker {
+    pub(super) fn worker(&self) -> &WorkerSpec {
         self.task.work.worker.as_ref().expect("a call is one of a worker's")
     }
 }
@@ -216,7 +216,7 @@ impl Worker {
                 () = call.stop.asked() => Err(NoWorker::Stopped),
             }
         })?;
-        let dir = inner.layout.worker(call.task.job, inner.python.next_number());
+        let dir = inner.layout.worker(call.task.job, inner.persistent.next_number());
         start::make_directories(&call.dir(inner), &dir, &staged, call).map_err(|error| no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
         let mut process = inner.launch_worker(&call.task, call.worker(), &dir, &own)?;
@@ -285,11 +285,13 @@ impl Worker {
         };
         let usage = self.usage(begun, cpu_before);
         let is_stopped = call.stop.let_go();
+        let is_broken = matches!(verdict, Verdict::Failed(Failure::Device(_)));
         let event = match verdict {
             Verdict::Process(End::Stopped) => stopped(&call.task),
             verdict => call.record(&inner, &dir, &self.staged, &outputs, verdict, usage),
         };
-        let after = if is_stopped || self.process.is_over() { After::Over } else { self.wait_for_more(call) };
+        let after =
+            if is_stopped || is_broken || self.process.is_over() { After::Over } else { self.wait_for_more(call) };
         // What it waited for comes sooner if it is told now, and the directory is cleared meanwhile.
         call.tell(&inner, event);
         // The first one's streams are the worker's too. What a call left running may write where it stands.
@@ -390,7 +392,7 @@ impl Worker {
         let message = format!(
             "the worker broke off: {why}\nhint: does the task's code write to descriptors that it did not open?"
         );
-        Verdict::Failed(Failure::Raised(PythonError::without_exception(message)))
+        Verdict::Failed(Failure::Raised(ErrorReport::without_exception(message)))
     }
 
     fn usage(&mut self, begun: Instant, cpu_before: Option<u64>) -> Usage {
@@ -421,7 +423,7 @@ fn answered(message: Message, id: u64) -> Option<Verdict> {
         Kind::Done if message.id == id => {
             Some(Verdict::Returned { json: message.payload, total_bytes: message.total_bytes })
         }
-        Kind::Failed if message.id == id => Some(Verdict::Failed(Failure::Raised(start::error_of(&message.payload)))),
+        Kind::Failed if message.id == id => Some(Verdict::Failed(start::failure_of(&message.payload))),
         _ => None,
     }
 }

@@ -8,21 +8,16 @@ use super::{
         runner::Inner,
     },
     door::Invited,
+    program::Program,
 };
 use crate::{
     ports::StartTask,
-    types::{Failure, PythonError, PythonWorker},
+    types::{ErrorReport, Failure, WorkerSpec},
 };
-use std::{
-    ffi::OsStr,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 
-/// An interpreter that has not connected by then is none.
+/// A program that has not connected by then is no worker.
 const CONNECT: Duration = Duration::from_secs(120);
 /// After its stream a process ends; one that does not is killed.
 const END: Duration = Duration::from_secs(3);
@@ -32,7 +27,7 @@ pub struct Process {
     pub link: Arc<Link>,
     pub launched: Launched,
     invited: Invited,
-    python: String,
+    program: Program,
     has_ended: Option<(End, Usage)>,
 }
 
@@ -41,18 +36,19 @@ impl Inner {
     pub(super) fn launch_worker(
         &self,
         task: &StartTask,
-        worker: &PythonWorker,
+        worker: &WorkerSpec,
         dir: &Path,
         own: &[(String, String)],
     ) -> Result<Process, Failure> {
         let work = &task.work;
-        let invited = self.python.door.invite().map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
-        let way = (self.python.door.socket.as_path(), invited.token.as_str());
-        let python = interpreter(&worker.python, self.base_env.get(OsStr::new("HOME")).map(OsStr::new));
+        let invited = self.persistent.door.invite().map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
+        let way = (self.persistent.door.socket.as_path(), invited.token.as_str());
+        let home = self.base_env.get(OsStr::new("HOME")).map(OsStr::new);
+        let program = self.persistent.programs.of(worker, home);
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),
-            command: vec![python.clone(), "-u".into(), self.python.shim.to_string_lossy().into_owned()],
+            command: program.command.clone(),
             env: environment::of_worker(&self.base_env, own, task, dir, way),
             // Tasks have timeouts, not their worker.
             timeout_ms: None,
@@ -62,13 +58,13 @@ impl Inner {
             memory_bytes: work.resources.memory_bytes,
         };
         let link = self.link().clone().ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
-        Ok(Process { launched: link.launch(launch), link, invited, python, has_ended: None })
+        Ok(Process { launched: link.launch(launch), link, invited, program, has_ended: None })
     }
 }
 
 impl Process {
-    /// Waits for its connection. An error says what is wrong with the interpreter.
-    pub async fn connected(&mut self) -> Result<UnixStream, PythonError> {
+    /// Waits for its connection. An error says what is wrong with its program.
+    pub async fn connected(&mut self) -> Result<UnixStream, ErrorReport> {
         let connecting = tokio::time::timeout(CONNECT, &mut self.invited.stream);
         tokio::select! {
             biased;
@@ -90,10 +86,9 @@ impl Process {
         }
     }
 
-    fn explain(&self, why: &str) -> PythonError {
-        let hint =
-            "hint: `python` names an interpreter (3.9 or later) that every node has; `nodectl doctor` looks for it";
-        PythonError::without_exception(format!("the interpreter `{}`: {why}\n{hint}", self.python))
+    fn explain(&self, why: &str) -> ErrorReport {
+        let Program { name, hint, .. } = &self.program;
+        ErrorReport::without_exception(format!("{name}: {why}\n{hint}"))
     }
 
     /// Whether it has ended already.
@@ -122,16 +117,6 @@ impl Process {
     }
 }
 
-/// The program to run: `~/` is the home of the node's user, and a directory is a virtual environment.
-fn interpreter(python: &str, home: Option<&OsStr>) -> String {
-    let path = match (python.strip_prefix("~/"), home) {
-        (Some(below), Some(home)) => Path::new(home).join(below),
-        _ => PathBuf::from(python),
-    };
-    let path = if path.is_absolute() && path.is_dir() { path.join("bin/python") } else { path };
-    path.to_string_lossy().into_owned()
-}
-
 /// An end that nobody asked for, in words.
 pub fn describe(end: &End) -> String {
     match end {
@@ -140,23 +125,5 @@ pub fn describe(end: &End) -> String {
         End::OutOfMemory => "it used more memory than the job asks for".into(),
         End::NotStarted(why) => why.clone(),
         End::TimedOut | End::Stopped => "it was stopped".into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interpreter_is_a_program_a_path_or_a_virtual_environment() {
-        let home = tempfile::tempdir().unwrap();
-        std::fs::create_dir(home.path().join("venv")).unwrap();
-        let of = |python: &str| interpreter(python, Some(home.path().as_os_str()));
-        let venv = home.path().join("venv").to_string_lossy().into_owned();
-        assert_eq!(of("python3.12"), "python3.12");
-        assert_eq!(of("tools/python"), "tools/python");
-        assert_eq!(of(&venv), format!("{venv}/bin/python"));
-        assert_eq!(of("~/venv"), format!("{venv}/bin/python"));
-        assert_eq!(of("~/venv/bin/python3"), format!("{venv}/bin/python3"));
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ports::{Event, StartTask, WorkerEvent, wall_ms},
-    types::{Failure, NodeId, PoolToken, WorkerRole},
+    types::{Failure, NodeId, PoolToken},
 };
 use std::{
     io,
@@ -94,13 +94,13 @@ impl Inner {
         let stream = process.connected().await.map_err(Failure::Init)?;
         let (job, index, attempt) = (task.job, task.task, task.attempt);
         self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
-        let Some(WorkerRole::Pool { host, token }) = task.work.worker.as_ref().map(|worker| &worker.role) else {
+        let Some((host, token)) = task.work.pool() else {
             return Err(Failure::Inputs("the job has no pool".into()));
         };
         let received = Arc::new(AtomicU64::new(0));
         let counted = Counted { stream, written: received.clone() };
         let attended = tokio::select! {
-            attended = self.attach(*host, *token, counted) => attended,
+            attended = self.attach(host, token, counted) => attended,
             // What it sent last has arrived by then, or never will.
             () = async { process.gone().await; tokio::time::sleep(LAST_WORDS).await } => Ok(()),
         };
@@ -112,7 +112,7 @@ impl Inner {
     }
 
     async fn attach(&self, host: NodeId, token: PoolToken, mut worker: Counted) -> io::Result<()> {
-        let Some(pools) = &self.python.pools else {
+        let Some(pools) = &self.persistent.pools else {
             return Err(io::Error::other("this node has no way to pools"));
         };
         if host == self.node_id {

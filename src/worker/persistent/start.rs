@@ -1,4 +1,4 @@
-//! A worker's beginning: its directories, its connection, its `__init__`.
+//! A worker's beginning: its directories, its connection, its `INIT`.
 
 use super::{
     super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ports::StartTask,
-    types::{Failure, PythonError, WorkerRole},
+    types::{BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec},
     wire::frames::Kind,
 };
 use serde::Deserialize;
@@ -37,7 +37,10 @@ struct ErrorLine {
     #[serde(rename = "type")]
     kind: String,
     message: String,
+    #[serde(default)]
     traceback: String,
+    #[serde(default)]
+    of_device: bool,
 }
 
 /// What `READY` carries.
@@ -64,23 +67,18 @@ pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, F
     constant.map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
 }
 
-/// Has the process connect and make its instance. The error says why it could not.
-pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), PythonError> {
+/// Has the process connect and get ready. The error says why it could not.
+pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), ErrorReport> {
     if inner.runtime.block_on(&mut process.launched.started).is_ok() {
         call.tell_started(inner);
     }
     let log = call.dir(inner).join(STDERR_FILE);
-    let told = |error: PythonError| PythonError { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
+    let told = |error: ErrorReport| ErrorReport { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
     let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
-    let ended = |error: io::Error| PythonError::without_exception(format!("the worker's stream: {error}"));
+    let ended = |error: io::Error| ErrorReport::without_exception(format!("the worker's stream: {error}"));
     let stream = stream.into_std().and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
     let mut talk = stream.and_then(Talk::new).map_err(ended)?;
-    let WorkerRole::Calls { class, init } = &call.worker().role else {
-        unreachable!("workers of pools are not called")
-    };
-    let arguments: serde_json::Value = serde_json::from_str(init)
-        .map_err(|error| PythonError::without_exception(format!("`init` is not JSON: {error}")))?;
-    let message = json!({ "mode": "calls", "class": class, "init": arguments }).to_string();
+    let message = init_message(call.worker())?;
     // If it has died, reading says so too.
     let _ = talk.send(Kind::Init, 0, message.as_bytes());
     loop {
@@ -88,29 +86,60 @@ pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result
             Ok(None) => {}
             Ok(Some(message)) if message.kind == Kind::Ready => {
                 let ready: Ready = serde_json::from_slice(&message.payload)
-                    .map_err(|error| PythonError::without_exception(format!("the worker's READY: {error}")))?;
+                    .map_err(|error| ErrorReport::without_exception(format!("the worker's READY: {error}")))?;
                 return Ok((talk, ready.pid));
             }
             Ok(Some(message)) if message.kind == Kind::InitFailed => return Err(error_of(&message.payload)),
             Ok(Some(message)) => {
                 let why = format!("the worker sent {:?} before READY", message.kind);
-                return Err(PythonError::without_exception(why));
+                return Err(ErrorReport::without_exception(why));
             }
             Err(_) => {
                 let (end, _) = inner.runtime.block_on(process.end());
-                let message = format!("the worker's process did not get through `__init__`: {}", describe(&end));
-                return Err(told(PythonError::without_exception(message)));
+                let step =
+                    if matches!(call.worker(), WorkerSpec::Python(_)) { "`__init__`" } else { "its preparation" };
+                let message = format!("the worker's process did not get through {step}: {}", describe(&end));
+                return Err(told(ErrorReport::without_exception(message)));
             }
         }
     }
 }
 
-/// The error of a line of JSON; one that is too long to be kept is said to be.
-pub(super) fn error_of(payload: &[u8]) -> PythonError {
+fn init_message(worker: &WorkerSpec) -> Result<String, ErrorReport> {
+    let parsed = |init: &str| {
+        serde_json::from_str::<serde_json::Value>(init)
+            .map_err(|error| ErrorReport::without_exception(format!("`init` is not JSON: {error}")))
+    };
+    let message = match worker {
+        WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, init }, .. }) => {
+            json!({ "mode": "calls", "class": class, "init": parsed(init)? })
+        }
+        WorkerSpec::Builtin(BuiltinWorker { init, .. }) => json!({ "mode": "calls", "init": parsed(init)? }),
+        WorkerSpec::Python(_) => unreachable!("workers of pools are not called"),
+    };
+    Ok(message.to_string())
+}
+
+/// What `FAILED` says of a call.
+pub(super) fn failure_of(payload: &[u8]) -> Failure {
+    match read_error(payload) {
+        (error, true) => Failure::Device(error),
+        (error, false) => Failure::Raised(error),
+    }
+}
+
+fn error_of(payload: &[u8]) -> ErrorReport {
+    read_error(payload).0
+}
+
+/// The error of a line of JSON, and whether it is the device's; one that is too long to be kept is said to be.
+fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
     let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
     match serde_json::from_slice::<ErrorLine>(line) {
-        Ok(ErrorLine { kind, message, traceback }) => PythonError { kind, message, traceback }.bounded(),
-        Err(_) => PythonError::without_exception("an exception that cannot be shown; see the task's stderr"),
+        Ok(ErrorLine { kind, message, traceback, of_device }) => {
+            (ErrorReport { kind, message, traceback }.bounded(), of_device)
+        }
+        Err(_) => (ErrorReport::without_exception("an exception that cannot be shown; see the task's stderr"), false),
     }
 }
 

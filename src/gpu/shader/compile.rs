@@ -1,0 +1,87 @@
+//! Values for a shader's constants, and SPIR-V for one of its entry points.
+
+use super::{
+    parse::{self, Language, Shader, ShaderError},
+    reflect::{self, EntryPoint},
+};
+use crate::types::Scalar;
+use naga::{
+    ShaderStage,
+    back::{
+        PipelineConstants,
+        pipeline_constants::{PipelineConstantError, process_overrides},
+        spv::{self, PipelineOptions, WriterFlags, ZeroInitializeWorkgroupMemoryMode},
+    },
+    proc::{BoundsCheckPolicies, BoundsCheckPolicy},
+};
+
+/// What a device is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compiled {
+    pub words: Vec<u32>,
+    /// Specialization constants by number. Empty for WGSL, whose constants are compiled in.
+    pub constants: Vec<(u32, Scalar, f64)>,
+    /// With the constants' values in it.
+    pub entry: EntryPoint,
+}
+
+impl Shader {
+    /// SPIR-V 1.3 for the entry point, with values for constants by name (see `Constant::name`). Fails on an entry point or a
+    /// constant that is not there, a value that does not fit, and a constant that has neither a value nor a default.
+    pub fn compile(&self, entry: &str, constants: &[(String, f64)]) -> Result<Compiled, ShaderError> {
+        let values: PipelineConstants = constants.iter().cloned().collect();
+        let processed = process_overrides(&self.module, &self.info, Some((ShaderStage::Compute, entry)), &values);
+        let (module, info) = processed.map_err(unfit)?;
+        let missing = || ShaderError::new(format!("the shader has no compute entry point `{entry}`"));
+        let interface = reflect::entry(&module, &info, entry).ok_or_else(missing)?;
+        if self.language == Language::SpirV {
+            let known = self.constants();
+            let numbered = |(name, value): &(String, f64)| {
+                let scalar = known.iter().find(|constant| constant.name == *name)?.scalar;
+                Some((name.parse().ok()?, scalar, *value))
+            };
+            let constants = constants.iter().filter_map(numbered).collect();
+            return Ok(Compiled { words: self.words.clone(), constants, entry: interface });
+        }
+        let pipeline = PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: entry.to_string() };
+        let write = |buffer| spv::write_vec(&module, &info, &options(buffer), Some(&pipeline));
+        let words = match write(BoundsCheckPolicy::ReadZeroSkipWrite) {
+            // naga 30 skips everything out of bounds but atomics.
+            Err(spv::Error::FeatureNotImplemented(_)) => write(BoundsCheckPolicy::Restrict),
+            written => written,
+        };
+        let words = words.map_err(|error| ShaderError::new(format!("the shader cannot become SPIR-V: {error}")))?;
+        Ok(Compiled { words, constants: Vec::new(), entry: interface })
+    }
+}
+
+/// Every check on. `buffer`: what becomes of indices out of bounds in storage buffers.
+fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
+    spv::Options {
+        lang_version: (1, 3),
+        flags: WriterFlags::DEBUG,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Restrict,
+            buffer,
+            image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
+            binding_array: BoundsCheckPolicy::Restrict,
+        },
+        zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
+        force_loop_bounding: true,
+        emit_int_div_checks: true,
+        // Not fakes: without a map, bindings stay as the shader has them.
+        fake_missing_bindings: true,
+        ..Default::default()
+    }
+}
+
+fn unfit(error: PipelineConstantError) -> ShaderError {
+    match error {
+        PipelineConstantError::MissingValue(name) => {
+            ShaderError::new(format!("the shader's constant `{name}` has neither a value nor a default"))
+        }
+        PipelineConstantError::NotFound(name) => ShaderError::new(format!("the shader has no constant `{name}`")),
+        PipelineConstantError::ValidationError(error) => parse::invalid(&error),
+        other => ShaderError::new(format!("a constant of the shader: {other}")),
+    }
+}

@@ -1,0 +1,23 @@
+//! Users' shaders: WGSL or SPIR-V in, validated SPIR-V and a description of what it needs out. Touches no driver.
+//!
+//! WGSL is compiled with every check on: indices out of bounds read zero and write nothing (in a shader with atomics on arrays they
+//! become some index within), workgroup memory begins as zeros, loops are bounded, integer division by zero is defined. SPIR-V is handed on as it is, once it has been understood.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `parse` | text or words to a validated module, with errors that point into the text |
+//! | `reflect` | what an entry point binds and needs |
+//! | `layout` | where the numbers of uniforms and array elements lie |
+//! | `compile` | values for constants; SPIR-V |
+
+mod compile;
+mod layout;
+mod parse;
+mod reflect;
+#[cfg(test)]
+mod tests;
+
+pub use compile::Compiled;
+pub use layout::{Element, Field};
+pub use parse::{Language, Shader, ShaderError};
+pub use reflect::{Binding, BindingKind, Constant, EntryPoint, Feature};

@@ -1,0 +1,96 @@
+//! What runs in a worker's process: the shim in an interpreter, or this program.
+
+use crate::types::{BuiltinWorker, PythonWorker, WorkerSpec};
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const SHIM: &str = include_str!("shim.py");
+
+pub struct Programs {
+    shim: PathBuf,
+    own: OsString,
+}
+
+/// A command line, and how errors speak of it.
+pub struct Program {
+    pub command: Vec<String>,
+    pub name: String,
+    pub hint: &'static str,
+}
+
+impl Programs {
+    /// Puts the shim into `dir`. `own` is this program.
+    pub fn place(dir: &Path, own: OsString) -> io::Result<Self> {
+        place_shim(dir).map(|shim| Self { shim, own })
+    }
+
+    /// `home` is that of the node's user.
+    pub fn of(&self, worker: &WorkerSpec, home: Option<&OsStr>) -> Program {
+        match worker {
+            WorkerSpec::Python(PythonWorker { python, .. }) => {
+                let python = interpreter(python, home);
+                Program {
+                    command: vec![python.clone(), "-u".into(), self.shim.to_string_lossy().into_owned()],
+                    name: format!("the interpreter `{python}`"),
+                    hint: "hint: `python` names an interpreter (3.9 or later) that every node has; `nodectl doctor` looks for it",
+                }
+            }
+            WorkerSpec::Builtin(BuiltinWorker { part, .. }) => Program {
+                command: vec![self.own.to_string_lossy().into_owned(), part.subcommand().into()],
+                name: format!("`nodectl {}`", part.subcommand()),
+                hint: "hint: a driver that crashes says why in the task's stderr; `nodectl doctor` on that node looks for more",
+            },
+        }
+    }
+}
+
+/// Named after its content: nodes of another version that look at the directory find their own.
+fn place_shim(dir: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let name = format!("shim-{}.py", &blake3::hash(SHIM.as_bytes()).to_hex()[..16]);
+    let path = dir.join(&name);
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() != name.as_str() && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    if fs::read(&path).ok().as_deref() != Some(SHIM.as_bytes()) {
+        let new = dir.join("new");
+        fs::write(&new, SHIM)?;
+        fs::rename(&new, &path)?;
+    }
+    Ok(path)
+}
+
+/// The program to run: `~/` is the home of the node's user, and a directory is a virtual environment.
+fn interpreter(python: &str, home: Option<&OsStr>) -> String {
+    let path = match (python.strip_prefix("~/"), home) {
+        (Some(below), Some(home)) => Path::new(home).join(below),
+        _ => PathBuf::from(python),
+    };
+    let path = if path.is_absolute() && path.is_dir() { path.join("bin/python") } else { path };
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interpreter_is_a_program_a_path_or_a_virtual_environment() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("venv")).unwrap();
+        let of = |python: &str| interpreter(python, Some(home.path().as_os_str()));
+        let venv = home.path().join("venv").to_string_lossy().into_owned();
+        assert_eq!(of("python3.12"), "python3.12");
+        assert_eq!(of("tools/python"), "tools/python");
+        assert_eq!(of(&venv), format!("{venv}/bin/python"));
+        assert_eq!(of("~/venv"), format!("{venv}/bin/python"));
+        assert_eq!(of("~/venv/bin/python3"), format!("{venv}/bin/python3"));
+    }
+}

@@ -1,0 +1,32 @@
+//! Arrays in files: what kernels read and write. `.npy`, `.npz`, raw numbers, PNG and HDF5; row-major, little-endian in memory.
+//! What a file's header claims is checked against the file before anything is allocated for it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `array` | arrays in memory, boxes of them |
+//! | `convert` | numbers of one type as numbers of another |
+//! | `file` | a place in a file, whatever its format |
+//! | `npy` | numpy's format, its header and its blocks |
+//! | `npz` | zip archives of it |
+//! | `raw` | numbers without a header |
+//! | `png` | images |
+//! | `hdf5` | datasets |
+
+mod array;
+mod convert;
+mod file;
+mod hdf5;
+mod npy;
+mod npz;
+mod png;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+pub use array::{Array, Info, copy_box, runs};
+pub use convert::convert;
+pub use file::{ArrayError, Format, Location, write};
+pub use npy::{decode as decode_npy, encode as encode_npy};
+
+/// Deflate makes of a byte at most so many: RFC 1951 codes 258 bytes in two bits. What claims more lies.
+const MAX_INFLATION: u64 = 1032;

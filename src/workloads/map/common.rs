@@ -1,0 +1,123 @@
+//! The keys that jobs of every kind have, and what they mean.
+
+use crate::{
+    types::{ParamSpace, limits, manifest::safe_path, predicate::Predicate},
+    workloads::{
+        Upload,
+        job_file::{Fault, Fields, Item},
+    },
+};
+use std::{ops::Range, path::PathBuf};
+
+const DEFAULT_GRACE_MS: u64 = 5_000;
+const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 4 << 30;
+const DEFAULT_LOG_LIMIT_BYTES: u64 = 64 << 20;
+/// The longest name of a job: it becomes part of directory names.
+pub(in crate::workloads) const MAX_NAME_BYTES: usize = 64;
+
+/// The job's name, or the file's where it has none.
+pub(in crate::workloads) fn name(fields: &Fields<'_, '_>) -> Result<(String, Range<usize>), Fault> {
+    let found = fields.string("name")?;
+    let span = found.as_ref().map_or(fields.span.clone(), |name| name.span.clone());
+    let name = found.map_or_else(|| fields.context.stem.clone(), |name| name.value);
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
+        let fault = Fault::new(span, format!("`{name}` cannot be a job's name"));
+        let rule = "names directories of results: letters, digits, `_`, `-` and `.`";
+        return Err(fault.hint(format!("set `name`, which {rule}, at most {MAX_NAME_BYTES} of them")));
+    }
+    Ok((name, span))
+}
+
+/// The number of tasks, against the limits.
+pub(in crate::workloads) fn check_count(
+    fields: &Fields<'_, '_>,
+    params: &ParamSpace,
+    repeat: Option<&Item<u32>>,
+) -> Result<(), Fault> {
+    let count = params.len().saturating_mul(repeat.map_or(1, |repeat| u64::from(repeat.value)));
+    if count > limits::MAX_TASKS {
+        let key = ["params", "files"].iter().find_map(|key| fields.get(key));
+        let span = repeat.map(|repeat| repeat.span.clone()).or(key.map(toml::Spanned::span));
+        let message = format!("the job would have {count} tasks; at most {} are possible", limits::MAX_TASKS);
+        let hint = "let each task do more: fewer parameter sets, each of them a range";
+        return Err(Fault::new(span.unwrap_or_default(), message).hint(hint));
+    }
+    Ok(())
+}
+
+/// Results of `after` appear as directories beside the uploads.
+pub(in crate::workloads) fn check_clash(after: &[Item<String>], uploads: &[Upload]) -> Result<(), Fault> {
+    for job in after {
+        let taken = |upload: &&Upload| upload.path.split('/').next() == Some(job.value.as_str());
+        if let Some(upload) = uploads.iter().find(taken) {
+            let message =
+                format!("the results of `{}` and the uploaded `{}` would share a name", job.value, upload.path);
+            return Err(Fault::new(job.span.clone(), message).hint("rename the job or the files"));
+        }
+    }
+    Ok(())
+}
+
+pub(in crate::workloads) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
+    match fields.duration("timeout")? {
+        Some(timeout) if millis(timeout.value) == 0 => {
+            let fault = Fault::new(timeout.span, "a timeout of less than a millisecond fails every task");
+            Err(fault.hint("for no timeout, leave it out"))
+        }
+        timeout => Ok(timeout.map(|timeout| millis(timeout.value))),
+    }
+}
+
+pub(in crate::workloads) fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {
+    let Some(priority) = fields.integer("priority")? else { return Ok(0) };
+    i32::try_from(priority.value).map_err(|_| {
+        let message = format!("`priority` is a whole number from {} to {}, not {}", i32::MIN, i32::MAX, priority.value);
+        Fault::new(priority.span, message)
+    })
+}
+
+/// `where`, checked here so that a mistake is shown at its place.
+pub(in crate::workloads) fn place(fields: &Fields<'_, '_>) -> Result<String, Fault> {
+    let Some(text) = fields.string("where")? else { return Ok(String::new()) };
+    match Predicate::parse(&text.value) {
+        Ok(_) => Ok(text.value),
+        Err(error) => {
+            let rest = text.value.get(error.offset..).unwrap_or_default();
+            let word = rest.find(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | '_' | '-')).unwrap_or(rest.len());
+            let span = text.within(fields.context, error.offset, word.max(1));
+            let fault = Fault::new(span, format!("`where`: {}", error.message));
+            Err(match error.hint {
+                Some(hint) => fault.hint(hint),
+                None => fault,
+            })
+        }
+    }
+}
+
+pub(in crate::workloads) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
+    let Some(into) = fields.string("into")? else { return Ok(None) };
+    let relative = into.value.trim_start_matches("./").trim_end_matches('/');
+    if !safe_path(relative) {
+        let fault =
+            Fault::new(into.span, format!("`into` names a directory below the current one, not `{}`", into.value));
+        return Err(fault.hint("results go below the directory where `nodectl run` is called"));
+    }
+    Ok(Some(PathBuf::from(relative)))
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(in crate::workloads) fn grace_ms(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+    Ok(fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)))
+}
+
+pub(in crate::workloads) fn output_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+    Ok(fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value))
+}
+
+pub(in crate::workloads) fn log_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+    Ok(fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value))
+}
