@@ -43,26 +43,35 @@ impl Shader {
             let constants = constants.iter().filter_map(numbered).collect();
             return Ok(Compiled { words: self.words.clone(), constants, entry: interface });
         }
-        let options = spv::Options {
-            lang_version: (1, 3),
-            flags: WriterFlags::DEBUG,
-            bounds_check_policies: BoundsCheckPolicies {
-                index: BoundsCheckPolicy::Restrict,
-                buffer: BoundsCheckPolicy::ReadZeroSkipWrite,
-                image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
-                binding_array: BoundsCheckPolicy::Restrict,
-            },
-            zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
-            force_loop_bounding: true,
-            emit_int_div_checks: true,
-            // Not fakes: without a map, bindings stay as the shader has them.
-            fake_missing_bindings: true,
-            ..Default::default()
-        };
         let pipeline = PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: entry.to_string() };
-        let words = spv::write_vec(&module, &info, &options, Some(&pipeline))
-            .map_err(|error| ShaderError::new(format!("the shader cannot become SPIR-V: {error}")))?;
+        let write = |buffer| spv::write_vec(&module, &info, &options(buffer), Some(&pipeline));
+        // naga cannot skip an atomic operation that is out of bounds: where there are some, indices are clamped.
+        let words = write(BoundsCheckPolicy::ReadZeroSkipWrite).or_else(|error| match error {
+            spv::Error::FeatureNotImplemented(_) => write(BoundsCheckPolicy::Restrict),
+            other => Err(other),
+        });
+        let words = words.map_err(|error| ShaderError::new(format!("the shader cannot become SPIR-V: {error}")))?;
         Ok(Compiled { words, constants: Vec::new(), entry: interface })
+    }
+}
+
+/// With every check on; `buffer` for accesses of storage and uniform buffers.
+fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
+    spv::Options {
+        lang_version: (1, 3),
+        flags: WriterFlags::DEBUG,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Restrict,
+            buffer,
+            image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
+            binding_array: BoundsCheckPolicy::Restrict,
+        },
+        zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
+        force_loop_bounding: true,
+        emit_int_div_checks: true,
+        // Not fakes: without a map, bindings stay as the shader has them.
+        fake_missing_bindings: true,
+        ..Default::default()
     }
 }
 
