@@ -286,7 +286,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default) or `quickstart`
+    /// What to write: `map` (default), `worker`, `kernel` or `quickstart`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]

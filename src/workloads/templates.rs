@@ -21,7 +21,7 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 3] = [
+static TEMPLATES: [Template; 4] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
@@ -33,6 +33,14 @@ static TEMPLATES: [Template; 3] = [
         files: &[
             ("worker.toml", include_bytes!("../../config/jobs/worker.toml")),
             ("worker/primes.py", include_bytes!("../../config/jobs/worker/primes.py")),
+        ],
+    },
+    Template {
+        kind: "kernel",
+        summary: "a compute shader over an index space, on every GPU",
+        files: &[
+            ("kernel.toml", include_bytes!("../../config/jobs/kernel.toml")),
+            ("kernel/mandelbrot.wgsl", include_bytes!("../../config/jobs/kernel/mandelbrot.wgsl")),
         ],
     },
     Template {
@@ -53,7 +61,7 @@ mod tests {
     use super::*;
     use crate::{
         types::{PythonWorker, WorkerRole, WorkerSpec},
-        workloads::{job_file, map},
+        workloads::{job_file, kernel, map},
     };
 
     /// Writes a template as `init` does and plans its jobs.
@@ -95,6 +103,21 @@ mod tests {
         let Some(WorkerSpec::Python(PythonWorker { role, .. })) = job.work.worker else { panic!("no Python worker") };
         let init = r#"{"args":[],"kwargs":{"limit":1000000}}"#.into();
         assert_eq!(role, WorkerRole::Calls { class: "worker/primes.py:Primes".into(), init });
+    }
+
+    #[test]
+    fn the_kernel_template_shows_every_key_and_carries_its_plan() {
+        let [job] = plan(find("kernel").unwrap()).try_into().unwrap();
+        assert_eq!((job.name.as_str(), job.task_count(), job.is_step), ("zoom", 4, false));
+        assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["kernel.plan"]);
+        let text = std::str::from_utf8(find("kernel").unwrap().files[0].1).unwrap();
+        for key in kernel::KEYS {
+            let shown = |line: &str| {
+                let line = line.trim_start_matches("# ").trim_start_matches('[');
+                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
+            };
+            assert!(text.lines().any(shown), "{key} is not shown");
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct Collector {
     /// The number that the job's first task has here.
     first: u32,
     directory: PathBuf,
-    lines: Lines,
+    /// None for a step: its results are for other jobs.
+    lines: Option<Lines>,
     /// One bit a task: done, and therefore final.
     done: Vec<u64>,
     /// Why a task failed last; a retry may still mend it.
@@ -55,14 +56,16 @@ pub struct Collected {
 impl Collector {
     pub fn create(client: Client, job: &Followed) -> Result<Self, CliError> {
         let failed = |source| CliError::file("making", &job.directory, source);
-        fs::create_dir_all(&job.directory).map_err(failed)?;
-        check_directory(&job.directory)?;
+        if !job.is_step {
+            fs::create_dir_all(&job.directory).map_err(failed)?;
+            check_directory(&job.directory)?;
+        }
         Ok(Self {
             client,
             job: job.id.clone(),
             first: 0,
             directory: job.directory.clone(),
-            lines: Lines::create(&job.directory)?,
+            lines: if job.is_step { None } else { Some(Lines::create(&job.directory)?) },
             done: vec![0; (job.tasks as usize).div_ceil(64)],
             failed: BTreeMap::new(),
             tracebacks: BTreeMap::new(),
@@ -83,6 +86,21 @@ impl Collector {
         for result in results.iter().filter(|result| !self.is_done(result.task)) {
             news.insert(result.task, result);
         }
+        if self.lines.is_some() {
+            self.fetch(&news).await?;
+        }
+        for result in news.values() {
+            if let Some(lines) = &mut self.lines {
+                lines.append(result)?;
+            }
+            self.note(result);
+            self.throughput.take(result);
+        }
+        self.lines.as_mut().map_or(Ok(()), Lines::flush)
+    }
+
+    /// The files of tasks.
+    async fn fetch(&mut self, news: &BTreeMap<u32, &TaskResult>) -> Result<(), CliError> {
         let this = &*self;
         let fetches = stream::iter(news.values()).map(|result| {
             let streams = !this.many || result.status == StatusName::Failed;
@@ -90,12 +108,7 @@ impl Collector {
         });
         let missing: Vec<u32> = fetches.buffer_unordered(FETCHES_AT_ONCE).try_collect().await?;
         self.missing_files += missing.iter().sum::<u32>();
-        for result in news.values() {
-            self.lines.append(result)?;
-            self.note(result);
-            self.throughput.take(result);
-        }
-        self.lines.flush()
+        Ok(())
     }
 
     fn is_done(&self, task: u32) -> bool {
@@ -130,7 +143,7 @@ impl Collector {
 
     /// Brings the files into their final form.
     pub fn finish(self) -> Result<Collected, CliError> {
-        self.lines.finish()?;
+        self.lines.map_or(Ok(()), Lines::finish)?;
         let (failures, compute) = (group(&self.failed, &self.tracebacks), self.throughput.rate());
         Ok(Collected { failures, missing_files: self.missing_files, compute })
     }

@@ -23,6 +23,8 @@ pub struct Followed {
     pub name: String,
     pub tasks: u32,
     pub directory: PathBuf,
+    /// A step on the way to another job: its files stay in the cluster, and `directory` is empty.
+    pub is_step: bool,
 }
 
 /// Follows all jobs until they end.

@@ -24,8 +24,9 @@ type Stored = BTreeMap<Source, (BlobHash, u64)>;
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several.
 pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
-    let several = jobs.len() > 1;
+    let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
+        _ if job.is_step => None,
         (Some(directory), _) if several => Some(directory.join(&job.name)),
         (Some(directory), _) => Some(directory.to_path_buf()),
         (None, chosen) => chosen.clone(),
@@ -43,10 +44,11 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
                 return Err(error);
             }
         };
-        let directory = chosen(&job).unwrap_or_else(|| default_directory(&job.name, &id.to_string()));
+        let default = || if job.is_step { PathBuf::new() } else { default_directory(&job.name, &id.to_string()) };
+        let directory = chosen(&job).unwrap_or_else(default);
         ids.insert(job.name.clone(), id);
         let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory });
+        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory, is_step: job.is_step });
     }
     Ok(submitted)
 }

@@ -20,15 +20,19 @@ pub fn tell(ends: &[RunSummary]) {
 fn text(end: &RunSummary) -> String {
     let counted = |count: u32, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
     let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
+    let results = match end.directory.as_os_str() {
+        // A step's results are for the jobs after it.
+        none if none.is_empty() => String::new(),
+        directory => format!("; results in {}", directory.display()),
+    };
     let mut text = format!(
-        "{} ({}) {}: {} of {} tasks done{failed} in {}; results in {}\n",
+        "{} ({}) {}: {} of {} tasks done{failed} in {}{results}\n",
         end.name,
         end.job,
         end.phase.word(),
         end.done,
         end.tasks,
-        format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default()),
-        end.directory.display()
+        format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default())
     );
     text += &end.compute.as_ref().map(|rate| format!("  {}\n", compute_line(rate))).unwrap_or_default();
     text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();

@@ -18,7 +18,13 @@ use crate::{
 use std::{fs, path::Path, sync::Arc};
 
 fn followed(directory: &Path) -> Followed {
-    Followed { id: "0000000000000007".into(), name: "w".into(), tasks: 4, directory: directory.join("out") }
+    Followed {
+        id: "0000000000000007".into(),
+        name: "w".into(),
+        tasks: 4,
+        directory: directory.join("out"),
+        is_step: false,
+    }
 }
 
 fn read(path: impl AsRef<Path>) -> String {

@@ -45,17 +45,17 @@ impl Shader {
         }
         let pipeline = PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: entry.to_string() };
         let write = |buffer| spv::write_vec(&module, &info, &options(buffer), Some(&pipeline));
-        // naga cannot skip an atomic operation that is out of bounds: where there are some, indices are clamped.
-        let words = write(BoundsCheckPolicy::ReadZeroSkipWrite).or_else(|error| match error {
-            spv::Error::FeatureNotImplemented(_) => write(BoundsCheckPolicy::Restrict),
-            other => Err(other),
-        });
+        let words = match write(BoundsCheckPolicy::ReadZeroSkipWrite) {
+            // naga 30 skips everything out of bounds but atomics.
+            Err(spv::Error::FeatureNotImplemented(_)) => write(BoundsCheckPolicy::Restrict),
+            written => written,
+        };
         let words = words.map_err(|error| ShaderError::new(format!("the shader cannot become SPIR-V: {error}")))?;
         Ok(Compiled { words, constants: Vec::new(), entry: interface })
     }
 }
 
-/// With every check on; `buffer` for accesses of storage and uniform buffers.
+/// Every check on. `buffer`: what becomes of indices out of bounds in storage buffers.
 fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
     spv::Options {
         lang_version: (1, 3),

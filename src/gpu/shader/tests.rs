@@ -141,6 +141,15 @@ fn spir_v_is_understood_and_handed_on() {
 }
 
 #[test]
+fn atomics_are_compiled_too() {
+    let text = "
+@group(0) @binding(0) var<storage, read_write> bins: array<atomic<u32>>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { atomicAdd(&bins[id.x % 7u], 1u); }";
+    let shader = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap();
+    assert!(!shader.compile("main", &[]).unwrap().words.is_empty());
+}
+
+#[test]
 fn other_languages_are_named() {
     assert_eq!(Language::of_file("a/b.WGSL"), Ok(Language::Wgsl));
     assert_eq!(Language::of_file("b.spv"), Ok(Language::SpirV));

@@ -11,7 +11,7 @@ pub(super) const MAX_GROUPS: u32 = 65_535;
 /// So many tasks keep a few dozen GPUs of different speeds busy to the end.
 const WANTED_TASKS: u64 = 64;
 /// Smaller tiles cost more in their task than in their cells.
-const LEAST_CELLS: u64 = 1 << 16;
+const LEAST_CELLS: u64 = 1 << 18;
 /// The part of a tile's extent that its halo may be, on either side, when rounds are chosen.
 const HALO_SHARE: u32 = 8;
 /// The most rounds of an iteration, since each is a job.
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(demand([100, 100, 1], 1).choose().unwrap().grid, [1, 1, 1]);
         assert_eq!(demand([4096, 4096, 1], 1).choose().unwrap().grid, [8, 8, 1]);
         assert_eq!(demand([4096, 4096, 1], 64).choose().unwrap().grid, [1, 1, 1]);
-        assert_eq!(demand([1024, 1024, 1], 1).choose().unwrap().grid, [4, 4, 1]);
+        assert_eq!(demand([1024, 1024, 1], 1).choose().unwrap().grid, [2, 2, 1]);
         let iterated = Demand { halo: [1; 3], steps: 1000, ..demand([4096, 4096, 1], 1) };
         assert_eq!(iterated.choose().unwrap(), Cut { grid: [8, 8, 1], steps_per_round: 64 });
     }

@@ -29,10 +29,14 @@ mod program;
 mod random;
 mod resolve;
 pub mod run;
+#[cfg(test)]
+mod tests;
 pub mod tiles;
 mod uniforms;
 mod values;
 
+#[cfg(test)]
+pub(super) use job::KEYS;
 pub(super) use job::plan;
 pub use plan::KernelPlan;
 pub use resolve::{Number, Resolved, ResolvedArray, ResolvedContent, ResolvedSource};

@@ -172,7 +172,7 @@ there is no kind `train` of job
   |
 2 | kind = "train"
   |        ^^^^^^^
-hint: this version has `map`: a command over parameter sets
+hint: there are `map`, `kernel`
 
 `retries` is a whole number from 0 to 4294967295, not -1
  --> job.toml:2:11
