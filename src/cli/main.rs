@@ -26,7 +26,11 @@ pub fn main() -> ExitCode {
     let given = argv::take();
     // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
     match given.args.get(1).and_then(|first| first.to_str()) {
-        Some("gpu-probe") => return app::gpu_probe(),
+        Some("gpu-probe") => {
+            let arguments: Vec<_> =
+                given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+            return app::gpu_probe(&arguments);
+        }
         Some("kernel-worker") => return app::kernel_worker(),
         _ => {}
     }

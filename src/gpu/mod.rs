@@ -5,13 +5,15 @@
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
 //! | `shader/` | users' shaders, checked and described |
-//! | `child` | the same from a child process, with a deadline |
+//! | `child` | the same, and measuring, from a child process, with a deadline |
+//! | `measure` | how fast a GPU copies and multiplies |
 //! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
 
 mod child;
 pub mod device;
+mod measure;
 mod probe;
 pub mod shader;
 
-pub use child::{main as probe_main, probe_in_child};
+pub use child::{main as probe_main, measure_in_child, probe_in_child};
 pub use probe::{ProbeError, probe};

@@ -117,7 +117,7 @@ fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Re
     };
     let allowed = |gpu: &Gpu| options.software || gpu.kind != GpuKind::Software;
     let candidates = known.iter().filter(|(gpu, _)| fits(gpu) && allowed(gpu));
-    let best = candidates.min_by_key(|(gpu, device)| (rank(gpu.kind), !is_able(device)));
+    let best = candidates.min_by_key(|(gpu, device)| (!is_able(device), rank(gpu.kind)));
     match best {
         Some((_, device)) if is_able(device) => Ok(device.clone()),
         Some((gpu, device)) => Err(DeviceError::Invalid(format!(
@@ -131,7 +131,7 @@ fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Re
 }
 
 /// The order in which devices are taken: the most able kind first.
-pub(in crate::gpu) fn rank(kind: GpuKind) -> u8 {
+fn rank(kind: GpuKind) -> u8 {
     match kind {
         GpuKind::Discrete => 0,
         GpuKind::Integrated => 1,
