@@ -139,8 +139,8 @@ pub(super) fn offered() -> Capabilities {
         | Capabilities::MEMORY_DECORATION_VOLATILE
 }
 
-pub(super) fn validate(module: &Module, allowed: Capabilities) -> Result<ModuleInfo, WithSpan<ValidationError>> {
-    Validator::new(ValidationFlags::all(), allowed).validate(module)
+pub(super) fn validate(module: &Module, allowed: Capabilities) -> Result<ModuleInfo, Box<WithSpan<ValidationError>>> {
+    Validator::new(ValidationFlags::all(), allowed).validate(module).map_err(Box::new)
 }
 
 /// The innermost reason, at the innermost place.

@@ -136,7 +136,7 @@ fn spir_v_is_understood_and_handed_on() {
     }
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     assert_eq!(Shader::parse(Language::SpirV, &bytes[..7]).unwrap_err().message, "the file is no SPIR-V");
-    assert!(Shader::parse(Language::SpirV, &bytes[..bytes.len() / 2 & !3]).is_err());
+    assert!(Shader::parse(Language::SpirV, &bytes[..(bytes.len() / 2) & !3]).is_err());
     assert!(Shader::parse(Language::SpirV, b"").is_err());
 }
 

@@ -267,9 +267,7 @@ fn compile(plan: &KernelPlan, program: &Program, params: &ParamSpace) -> Result<
         }
         let compiled = program.shader.compile(&plan.shader.entry, &constants);
         let compiled = compiled.map_err(|error| program.fault(error.message))?;
-        for axis in 0..3 {
-            workgroup[axis] = workgroup[axis].max(compiled.entry.workgroup[axis]);
-        }
+        workgroup = std::array::from_fn(|axis| workgroup[axis].max(compiled.entry.workgroup[axis]));
         tried.push(constants);
     }
     Ok(workgroup)

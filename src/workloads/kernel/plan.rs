@@ -43,6 +43,9 @@ pub const PLAN_VERSION: u32 = 1;
 /// The largest plan that is read, in bytes; a shader is most of it.
 pub const MAX_PLAN_BYTES: usize = 32 << 20;
 
+/// The largest uniform: what most devices bind (`maxUniformBufferRange`).
+const MAX_UNIFORM_BYTES: u32 = 64 << 10;
+
 /// The part of a binding in a task's directory.
 pub fn part_file(binding: &str) -> String {
     format!("{binding}.part.npy")
@@ -261,9 +264,26 @@ impl KernelPlan {
     pub fn decode(bytes: &[u8]) -> Result<Self, PlanError> {
         let (found, rest) = postcard::take_from_bytes::<u32>(bytes).map_err(|_| PlanError::Malformed)?;
         match found {
-            PLAN_VERSION => postcard::from_bytes(rest).map_err(|_| PlanError::Malformed),
+            PLAN_VERSION => {
+                let plan: Self = postcard::from_bytes(rest).map_err(|_| PlanError::Malformed)?;
+                if plan.is_sound() { Ok(plan) } else { Err(PlanError::Malformed) }
+            }
             _ => Err(PlanError::Version { found }),
         }
+    }
+
+    /// What everything else takes for granted.
+    fn is_sound(&self) -> bool {
+        let tiles = self.grid.iter().try_fold(1u32, |product, cuts| product.checked_mul(*cuts));
+        let is_sound = |binding: &BindingPlan| match &binding.content {
+            Content::Array(ArrayPlan { element, .. }) => {
+                let used = (element.components as usize).checked_mul(element.scalar.bytes());
+                element.components > 0 && used.is_some_and(|used| used <= element.stride as usize)
+            }
+            Content::Uniform { bytes, .. } => *bytes <= MAX_UNIFORM_BYTES,
+            Content::Tile => true,
+        };
+        (1..=3).contains(&self.dimensions) && tiles.is_some_and(|tiles| tiles > 0) && self.bindings.iter().all(is_sound)
     }
 
     /// Tiles of a parameter set, which are as many as the tasks of a `Tiles` stage have for each.

@@ -19,7 +19,7 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// Two numbers of 53 bits, from 0 to below 1, for place `index` under `seed`.
 fn pair(seed: u64, index: u64) -> [f64; 2] {
     let words = philox([index as u32, (index >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
-    let unit = |low: u32, high: u32| ((u64::from(high) << 32 | u64::from(low)) >> 11) as f64 / (1u64 << 53) as f64;
+    let unit = |low: u32, high: u32| (((u64::from(high) << 32) | u64::from(low)) >> 11) as f64 / (1u64 << 53) as f64;
     [unit(words[0], words[1]), unit(words[2], words[3])]
 }
 

@@ -1,0 +1,27 @@
+//! Arrays in files: the first byte chooses a format. What is read is what the header says; nothing makes a reader panic, hang
+//! or allocate more than the file could hold.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nodectl::workloads::arrays::{Location, decode_npy};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((format, bytes)) = bytes.split_first() else { return };
+    let (name, member) = match format % 4 {
+        0 => {
+            if let Ok(array) = decode_npy(bytes) {
+                assert_eq!(array.info.bytes(), Some(array.bytes.len() as u64));
+            }
+            return;
+        }
+        1 => ("a.npz", None),
+        2 => ("a.png", None),
+        _ => ("a.h5", Some("a".to_string())),
+    };
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let place = Location { member, ..Location::new(dir.path().join(name)) };
+    std::fs::write(&place.path, bytes).expect("a temporary file");
+    if let (Ok(info), Ok(array)) = (place.inspect(), place.read()) {
+        assert_eq!((&info, info.bytes()), (&array.info, Some(array.bytes.len() as u64)));
+    }
+});
