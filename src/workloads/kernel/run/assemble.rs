@@ -125,7 +125,7 @@ impl ShaderFold {
         let groups = fit::groups([invocations, 1, 1], prepared.entry.workgroup, most)
             .ok_or_else(|| of(parts, &format!("{count} elements are too many for a shader that combines them")))?;
         let accumulator = self.device.buffer(spread.len() as u64).map_err(failed)?;
-        drop(self.device.upload(&accumulator, 0, Bytes::from(spread)));
+        self.device.upload(&accumulator, 0, Bytes::from(spread)).wait(PATIENCE).map_err(failed)?;
         for tile in 1..tiles {
             let next = part(parts, tile)?;
             if next.info != whole.info {
@@ -133,7 +133,7 @@ impl ShaderFold {
             }
             let bytes = load::to_elements(next.bytes, added);
             let buffer = self.device.buffer(bytes.len() as u64).map_err(failed)?;
-            drop(self.device.upload(&buffer, 0, Bytes::from(bytes)));
+            self.device.upload(&buffer, 0, Bytes::from(bytes)).wait(PATIENCE).map_err(failed)?;
             let bindings = vec![Binding::whole(0, &accumulator), Binding::whole(1, &buffer)];
             let step = Step::Dispatch { kernel: prepared.kernel.clone(), bindings, push: Vec::new(), groups };
             let recording = self.device.record(vec![step]).map_err(failed)?;

@@ -68,16 +68,22 @@ impl<'a> Piece<'a> {
         if batch >= left || batch < 2 { batch.clamp(1, left.max(1)) } else { batch & !1 }
     }
 
-    /// Submits steps `done .. done + batch`, the first of all being number `first`.
-    pub fn submit(&self, first: u32, done: u32, batch: u32, slot: usize) -> Result<Pending<()>, CallError> {
+    /// Submits steps `done .. done + batch`, the first of all being number `first`, and the uploads that they need.
+    pub fn submit(
+        &self,
+        first: u32,
+        done: u32,
+        batch: u32,
+        slot: usize,
+        uploads: &mut Vec<Pending<()>>,
+    ) -> Result<Pending<()>, CallError> {
         if let Some(places) = &self.places {
             let mut bytes = vec![0; (self.stride * u64::from(batch)) as usize];
             for (index, place) in bytes.chunks_exact_mut(self.stride as usize).enumerate() {
                 let step = first + done + index as u32;
                 place[..TILE_BYTES].copy_from_slice(&tile_bytes(self.wide.origin, self.wide.size, self.space, step));
             }
-            // What goes wrong with it, the run that needs it is told.
-            drop(self.device.upload(&places[slot], 0, Bytes::from(bytes)));
+            uploads.push(self.device.upload(&places[slot], 0, Bytes::from(bytes)));
         }
         Ok(self.device.run(&self.recording(batch, done % 2 == 1, slot)?))
     }

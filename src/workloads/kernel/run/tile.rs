@@ -54,6 +54,8 @@ pub struct Tiles {
     kept: BTreeMap<usize, (ResolvedArray, Buffer)>,
     pace: Pace,
     clock: Clock,
+    /// Under way, for runs that are waited for later.
+    uploads: Vec<Pending<()>>,
 }
 
 /// A task.
@@ -85,7 +87,7 @@ impl Tiles {
     pub fn new(device: Device, plan: Arc<KernelPlan>) -> Result<Self, CallError> {
         let kernels = Kernels::new(&plan.shader)?;
         let pace = Pace::new(if is_cut(&plan) { FIRST_CELLS } else { 1 });
-        Ok(Self { device, plan, kernels, kept: BTreeMap::new(), pace, clock: Clock::start() })
+        Ok(Self { device, plan, kernels, kept: BTreeMap::new(), pace, clock: Clock::start(), uploads: Vec::new() })
     }
 
     /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells its own ones.
@@ -150,11 +152,10 @@ impl Tiles {
     }
 
     /// A buffer with this content, or with zeros.
-    fn filled(&self, bytes: u64, content: Option<Vec<u8>>) -> Result<Buffer, CallError> {
+    fn filled(&mut self, bytes: u64, content: Option<Vec<u8>>) -> Result<Buffer, CallError> {
         let buffer = self.device.buffer(bytes).map_err(failed)?;
         if let Some(content) = content {
-            // An error of the upload is the run's too.
-            drop(self.device.upload(&buffer, 0, Bytes::from(content)));
+            self.uploads.push(self.device.upload(&buffer, 0, Bytes::from(content)));
         }
         Ok(buffer)
     }
@@ -291,7 +292,7 @@ impl Tiles {
         loop {
             let paced = if is_cut(&self.plan) { 1 } else { self.pace.units() };
             let batch = piece.batch(paced, count - done);
-            let run = self.clock.watch(piece.submit(first, done, batch, batches % SLOTS)?);
+            let run = self.clock.watch(piece.submit(first, done, batch, batches % SLOTS, &mut self.uploads)?);
             done += batch;
             batches += 1;
             let most = if done >= count { 0 } else { SLOTS - 1 };
@@ -308,6 +309,7 @@ impl Tiles {
 
     fn ended(&mut self, units: u64, run: Run) -> Result<(), CallError> {
         let took = self.clock.wait(run).map_err(failed)?;
+        self.uploads.drain(..).try_for_each(|upload| upload.wait(PATIENCE)).map_err(failed)?;
         self.pace.took(units, took);
         Ok(())
     }
