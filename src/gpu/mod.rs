@@ -4,9 +4,11 @@
 //! | file | owns |
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
+//! | `ops/` | library operations on the CPU and on GPUs |
 //! | `child` | the same from a child process, with a deadline |
 
 mod child;
+pub mod ops;
 mod probe;
 
 pub use child::{main as probe_main, probe_in_child};
