@@ -4,10 +4,12 @@
 //! | file | owns |
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
-//! | `ops/` | library operations on the CPU and on GPUs |
 //! | `child` | the same from a child process, with a deadline |
+//! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
+//! | `ops` | library operations on the CPU and, through `device`, on GPUs |
 
 mod child;
+pub mod device;
 pub mod ops;
 mod probe;
 

@@ -66,7 +66,7 @@ fn refused(error: VulkanError) -> ProbeError {
 }
 
 /// `None` for a device without a UUID (Vulkan 1.0): it could not be picked out again, and lacks what workloads need.
-fn describe(device: &PhysicalDevice) -> Option<Gpu> {
+pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
     let properties = device.properties();
     let driver = [&properties.driver_name, &properties.driver_info].into_iter().flatten();
     Some(Gpu {
@@ -80,7 +80,7 @@ fn describe(device: &PhysicalDevice) -> Option<Gpu> {
 }
 
 /// The largest heap on the device. Not the sum: cards list the part that the CPU can see (the PCI window) once more.
-fn own_memory(device: &PhysicalDevice) -> u64 {
+pub(super) fn own_memory(device: &PhysicalDevice) -> u64 {
     let heaps = device.memory_properties().memory_heaps.iter();
     let on_device = heaps.filter(|heap| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));
     on_device.map(|heap| heap.size).max().unwrap_or(0)

@@ -10,7 +10,6 @@ use super::{
     op::Operation,
 };
 use rayon::prelude::*;
-use std::fmt::Write;
 
 pub const MAX_INPUTS: usize = 8;
 /// They travel in push constants, of which 128 bytes are sure.
@@ -104,19 +103,22 @@ fn load(values: &[f32], first: usize, to: &mut [f32]) {
 
 /// The shader of an expression. Constants are parameters, so that it is compiled once for all their values.
 fn wgsl(line: &Line, repeated: &[bool]) -> String {
-    let mut text = String::from("struct Push {\n");
-    let inputs = 0..repeated.len();
-    // Writing to a string does not fail.
-    inputs.clone().for_each(|i| drop(writeln!(text, "    at{i}: u32,")));
-    text += "    out_at: u32,\n    n: u32,\n    nan: f32,\n";
-    inputs.clone().for_each(|i| drop(writeln!(text, "    len{i}: u32,")));
-    (0..line.constants.len()).for_each(|i| drop(writeln!(text, "    c{i}: f32,")));
-    text += "}\nvar<immediate> p: Push;\n";
-    for i in inputs.clone() {
+    let inputs = repeated.len();
+    let fields = |count: usize, name: &str, kind: &str| -> String {
+        (0..count).map(|i| format!("    {name}{i}: {kind},\n")).collect()
+    };
+    let binding = |i: usize, name: &str| {
         // In place, the same memory is bound twice: every binding says that it may be written.
-        let _ = writeln!(text, "@group(0) @binding({i}) var<storage, read_write> i{i}: array<f32>;");
-    }
-    let _ = writeln!(text, "@group(0) @binding({}) var<storage, read_write> out: array<f32>;", repeated.len());
+        format!("@group(0) @binding({i}) var<storage, read_write> {name}: array<f32>;\n")
+    };
+    let mut text = String::from("struct Push {\n");
+    text += &fields(inputs, "at", "u32");
+    text += "    out_at: u32,\n    n: u32,\n    nan: f32,\n";
+    text += &fields(inputs, "len", "u32");
+    text += &fields(line.constants.len(), "c", "f32");
+    text += "}\nvar<immediate> p: Push;\n";
+    (0..inputs).for_each(|i| text += &binding(i, &format!("i{i}")));
+    text += &binding(inputs, "out");
     text += FUNCTIONS;
     text += "    for (var i = id.x; i < p.n; i += groups.x * 256u) {\n";
     for (index, step) in line.steps.iter().enumerate() {
@@ -128,10 +130,9 @@ fn wgsl(line: &Line, repeated: &[bool]) -> String {
             Step::Binary(function, x, y) => binary(function, x, y),
             Step::Select(condition, x, y) => format!("select(v{x}, v{y}, v{condition} == 0.0)"),
         };
-        let _ = writeln!(text, "        let v{index} = {value};");
+        text += &format!("        let v{index} = {value};\n");
     }
-    let _ = write!(text, "        out[p.out_at + i] = v{};\n    }}\n}}\n", line.steps.len() - 1);
-    text
+    text + &format!("        out[p.out_at + i] = v{};\n    }}\n}}\n", line.steps.len() - 1)
 }
 
 fn unary(function: Unary, x: usize) -> String {

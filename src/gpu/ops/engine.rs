@@ -1,7 +1,7 @@
 //! What every engine does: memory, programs of ops, results that come later. Owns the trait and its types; the engines are
 //! `cpu` and `vulkan`.
 
-use super::{buffer::Buffer, op::Op};
+use super::{super::device::DeviceError, buffer::Buffer, op::Op};
 use bytes::Bytes;
 use std::{any::Any, ops::Range, time::Duration};
 
@@ -67,6 +67,8 @@ pub enum EngineError {
     OutOfMemory { bytes: u64 },
     #[error("no threads for the CPU engine: {0}; hint: raise the limit on processes")]
     Threads(String),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// That `len` bytes from `offset` on are inside.

@@ -10,6 +10,7 @@
 //! | `access` | what an op reads and writes, and what must not overlap |
 //! | `engine` | the trait of engines, programs, pending results |
 //! | `cpu/` | the engine on the processor |
+//! | `vulkan` | the engine on a GPU |
 //! | `dispatch` | what ops become for a GPU |
 //! | `shaders` | the shipped shaders, compiled |
 //! | `compile` | WGSL to SPIR-V for shaders of our own |
@@ -23,6 +24,8 @@
 //! | `scan` | running sums |
 //! | `random` | random numbers by counter |
 //! | `sort` | stable sorting by keys |
+//! | `optimize` | steps of optimizers |
+//! | `norm` | layer and batch normalization |
 //! | `conformance/` | one suite for all engines |
 
 mod access;
@@ -39,13 +42,16 @@ mod engine;
 mod expression;
 mod gemm;
 mod histogram;
+mod norm;
 mod op;
+mod optimize;
 mod random;
 mod reduce;
 mod scan;
 mod shaders;
 mod softmax;
 mod sort;
+mod vulkan;
 
 pub use activation::Activation;
 pub use buffer::{Buffer, Kind, View};
@@ -57,9 +63,12 @@ pub use engine::{Engine, EngineError, Pending, Program};
 pub use expression::{Binary, Expression, Unary};
 pub use gemm::{Gemm, Matrix};
 pub use histogram::Histogram;
+pub use norm::{Groups, Norm, NormBackward};
 pub use op::Op;
+pub use optimize::{Optimize, Rule};
 pub use random::{Distribution, Random};
 pub use reduce::{Reduce, Reduction};
 pub use scan::Scan;
 pub use softmax::{Softmax, SoftmaxBackward, SoftmaxCrossEntropy};
 pub use sort::Sort;
+pub use vulkan::Vulkan;

@@ -39,6 +39,9 @@ ops! {
     Scan,
     Random,
     Sort,
+    Optimize,
+    Norm,
+    NormBackward,
 }
 
 /// One family of ops, whole.

@@ -31,13 +31,10 @@ pub fn scans(rig: &Rig) {
             rig.run([Op::Scan(Scan { input: rig.f32(&x), output: output.clone(), exclusive })]);
             let (mut sum, mut magnitude, mut exact, mut tolerance) = (0.0, 0.0, Vec::new(), Vec::new());
             for x in x.iter().map(|x| f64::from(*x)) {
-                if exclusive {
-                    exact.push(sum);
-                }
+                let before = (sum, magnitude);
                 (sum, magnitude) = (sum + x, magnitude + x.abs());
-                if !exclusive {
-                    exact.push(sum);
-                }
+                let (sum, magnitude) = if exclusive { before } else { (sum, magnitude) };
+                exact.push(sum);
                 // One rounding an addition.
                 tolerance.push(exact.len() as f64 * EPSILON * magnitude);
             }

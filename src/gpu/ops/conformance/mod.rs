@@ -7,6 +7,7 @@
 //! | `pointwise` | element-wise expressions, random numbers |
 //! | `rows` | reductions, softmax |
 //! | `arrays` | scan, histogram, sort |
+//! | `training` | optimizers, normalization |
 //! | `refusals` | what `record` refuses; programs |
 
 mod arrays;
@@ -14,11 +15,15 @@ mod pointwise;
 mod products;
 mod refusals;
 mod rows;
+mod training;
 
-use super::{Buffer, Cpu, Engine, Kind, Op, View};
+use super::{
+    super::device::{Device, DeviceError, DeviceOptions},
+    Buffer, Cpu, Engine, Kind, Op, View, Vulkan,
+};
 use half::f16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 /// Half a unit in the last place of numbers from 1 to 2: the most that one rounding moves a result, relative to it.
 const EPSILON: f64 = 5.960_464_477_539_063e-8;
@@ -34,6 +39,20 @@ struct Rig {
 impl Rig {
     fn cpu() -> Option<Self> {
         Some(Self { engine: Box::new(Cpu::new(3).expect("there are threads")) })
+    }
+
+    /// With the validation layers, where they are installed: what they say becomes an error.
+    fn vulkan() -> Option<Self> {
+        // One for all: a software device runs each program on all cores.
+        static DEVICE: LazyLock<Result<Device, DeviceError>> =
+            LazyLock::new(|| Device::any(&DeviceOptions { validation: true, software: true }));
+        match &*DEVICE {
+            Ok(device) => Some(Self { engine: Box::new(Vulkan::new(device.clone()).expect("there is memory")) }),
+            Err(error) => {
+                eprintln!("SKIPPED: no Vulkan device: {error}");
+                None
+            }
+        }
     }
 
     /// A view of the bytes in the middle of a buffer.
@@ -65,6 +84,11 @@ impl Rig {
     /// Memory for results, full of what is not a result.
     fn output(&self, kind: Kind, len: usize) -> View {
         self.bytes(kind, &vec![0x7f; len * kind.bytes() as usize])
+    }
+
+    fn write_f32(&self, to: &View, values: &[f32]) {
+        let bytes = bytemuck::cast_slice::<f32, u8>(values).to_vec();
+        self.engine.upload(&to.buffer, to.range().start, bytes.into()).wait(LIMIT).expect("it fits");
     }
 
     fn run(&self, ops: impl IntoIterator<Item = Op>) {
@@ -99,13 +123,17 @@ impl Rig {
 /// Calls each case for each engine, as a test of its own.
 macro_rules! conformance {
     ($($file:ident: $($case:ident),*;)*) => {
-        mod cpu {
-            $($(
+        conformance! { engine cpu; $($($file::$case)*)* }
+        conformance! { engine vulkan; $($($file::$case)*)* }
+    };
+    (engine $engine:ident; $($file:ident::$case:ident)*) => {
+        mod $engine {
+            $(
                 #[test]
                 fn $case() {
-                    super::on(super::Rig::cpu(), super::$file::$case);
+                    super::Rig::$engine().iter().for_each(super::$file::$case);
                 }
-            )*)*
+            )*
         }
     };
 }
@@ -117,13 +145,8 @@ conformance! {
     rows: reductions_of_random_shapes, reductions_of_specials, long_reductions, softmax_of_random_shapes,
         softmax_of_specials, cross_entropy;
     arrays: scans, histograms, sorts;
+    training: optimizers, norms;
     refusals: sizes_and_kinds, overlaps, foreign_buffers, programs_are_replayed;
-}
-
-fn on(rig: Option<Rig>, case: fn(&Rig)) {
-    if let Some(rig) = rig {
-        case(&rig);
-    }
 }
 
 fn rng(seed: u64) -> StdRng {

@@ -1,0 +1,61 @@
+//! What can go wrong with a device, and how Vulkan's own results translate to it.
+
+use std::{fmt, time::Duration};
+use vulkano::{Validated, VulkanError};
+
+/// Why a call on a device failed. After `Lost` and `TimedOut` every further call fails in the same way: the process that
+/// owns the device must end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    #[error("no Vulkan loader: {0}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")]
+    NoLoader(String),
+    #[error(
+        "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its Vulkan part, AMD and Intel: \
+         `mesa-vulkan-drivers`)"
+    )]
+    NoDriver,
+    #[error("no {wanted}; there are: {there}\nhint: `nodectl devices` lists the GPUs of every node")]
+    NoSuchDevice { wanted: String, there: String },
+    #[error("the GPU was lost: {0}\nhint: see `dmesg`; the driver reset it, or it fell off the bus")]
+    Lost(String),
+    #[error(
+        "no memory for {wanted} bytes on the GPU{}\nhint: use smaller tiles, or fewer workers a GPU",
+        .free.map(|free| format!(", {free} are free")).unwrap_or_default()
+    )]
+    OutOfMemory { wanted: u64, free: Option<u64> },
+    #[error(
+        "the GPU did not finish within {limit_ms} ms: {what}\nhint: a shader that runs too long, or a driver that hangs; \
+         cut the work into smaller pieces, or raise the task's timeout"
+    )]
+    TimedOut { limit_ms: u64, what: String },
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl DeviceError {
+    pub(super) fn timed_out(limit: Duration, what: &str) -> Self {
+        Self::TimedOut { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), what: what.into() }
+    }
+
+    pub(super) fn invalid(text: impl fmt::Display) -> Self {
+        Self::Invalid(text.to_string())
+    }
+
+    /// Whether nothing more can be done with the device.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::TimedOut { .. })
+    }
+}
+
+/// The translation of a Vulkan result to what it means for whoever was `doing` something.
+pub(super) fn refused<E: Into<Validated<VulkanError>>>(doing: &str) -> impl Fn(E) -> DeviceError {
+    move |error| match error.into() {
+        Validated::Error(VulkanError::DeviceLost) => DeviceError::Lost(doing.into()),
+        Validated::Error(VulkanError::OutOfDeviceMemory | VulkanError::OutOfHostMemory) => {
+            DeviceError::OutOfMemory { wanted: 0, free: None }
+        }
+        Validated::Error(VulkanError::IncompatibleDriver | VulkanError::InitializationFailed) => DeviceError::NoDriver,
+        Validated::Error(other) => DeviceError::Invalid(format!("{doing}: {other}")),
+        Validated::ValidationError(why) => DeviceError::Invalid(format!("{doing}: {why}")),
+    }
+}

@@ -1,0 +1,116 @@
+//! A lane: a queue with a timeline semaphore that counts its submissions.
+
+use super::{DeviceError, error::refused};
+use ash::vk;
+use std::{sync::Arc, time::Duration};
+use vulkano::{
+    Validated, VulkanError, VulkanObject,
+    command_buffer::CommandBuffer,
+    device::{DeviceOwned, Queue},
+    sync::semaphore::{Semaphore, SemaphoreCreateInfo, SemaphoreType, SemaphoreWaitInfo},
+};
+
+/// A place on a lane's timeline: reached when the submission with that number, and all before it, have ended.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    pub(super) timeline: Arc<Semaphore>,
+    pub(super) number: u64,
+}
+
+pub(super) struct Lane {
+    pub(super) queue: Arc<Queue>,
+    timeline: Arc<Semaphore>,
+    submitted: u64,
+}
+
+/// One command buffer, and the points of other lanes that must be reached before it starts.
+pub(super) struct Submission<'a> {
+    pub(super) commands: &'a CommandBuffer,
+    pub(super) after: Vec<Point>,
+}
+
+impl Lane {
+    pub(super) fn new(queue: &Arc<Queue>) -> Result<Self, DeviceError> {
+        let create = SemaphoreCreateInfo { semaphore_type: SemaphoreType::Timeline, ..Default::default() };
+        let timeline = Semaphore::new(queue.device().clone(), create)
+            .map_err(refused::<Validated<VulkanError>>("making a timeline"))?;
+        Ok(Self { queue: queue.clone(), timeline: Arc::new(timeline), submitted: 0 })
+    }
+
+    /// The point that the submission with this number reaches.
+    pub(super) fn point(&self, number: u64) -> Point {
+        Point { timeline: self.timeline.clone(), number }
+    }
+
+    /// How many submissions were made.
+    pub(super) fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Submits in order; the first gets the number after `submitted()`.
+    pub(super) fn submit(&mut self, submissions: &[Submission<'_>]) -> Result<(), DeviceError> {
+        let parts: Vec<Parts> =
+            submissions.iter().zip(self.submitted + 1..).map(|(one, number)| self.parts(one, number)).collect();
+        let mut timelines: Vec<_> = parts.iter().map(Parts::timeline).collect();
+        let infos: Vec<_> = parts.iter().zip(&mut timelines).map(|(parts, timeline)| parts.info(timeline)).collect();
+        self.queue.with(|_guard| {
+            let submit = self.queue.device().fns().v1_0.queue_submit;
+            // SAFETY: the queue is locked by the guard; all handles belong to live objects of its device, which whoever
+            // submits keeps until the point is reached; `infos` points into `parts` and `timelines`, which outlive the call.
+            let result = unsafe { submit(self.queue.handle(), infos.len() as u32, infos.as_ptr(), vk::Fence::null()) };
+            result.result().map_err(|error| refused::<VulkanError>("submitting work")(error.into()))
+        })?;
+        self.submitted += submissions.len() as u64;
+        Ok(())
+    }
+
+    fn parts(&self, submission: &Submission<'_>, number: u64) -> Parts {
+        Parts {
+            commands: [submission.commands.handle()],
+            wait: submission.after.iter().map(|point| point.timeline.handle()).collect(),
+            wait_numbers: submission.after.iter().map(|point| point.number).collect(),
+            wait_stages: vec![vk::PipelineStageFlags::ALL_COMMANDS; submission.after.len()],
+            signal: [self.timeline.handle()],
+            signal_number: [number],
+        }
+    }
+}
+
+/// The arrays that a `vk::SubmitInfo` points to.
+struct Parts {
+    commands: [vk::CommandBuffer; 1],
+    wait: Vec<vk::Semaphore>,
+    wait_numbers: Vec<u64>,
+    wait_stages: Vec<vk::PipelineStageFlags>,
+    signal: [vk::Semaphore; 1],
+    signal_number: [u64; 1],
+}
+
+impl Parts {
+    fn timeline(&self) -> vk::TimelineSemaphoreSubmitInfo<'_> {
+        vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&self.wait_numbers)
+            .signal_semaphore_values(&self.signal_number)
+    }
+
+    fn info<'a>(&'a self, timeline: &'a mut vk::TimelineSemaphoreSubmitInfo<'a>) -> vk::SubmitInfo<'a> {
+        vk::SubmitInfo::default()
+            .command_buffers(&self.commands)
+            .wait_semaphores(&self.wait)
+            .wait_dst_stage_mask(&self.wait_stages)
+            .signal_semaphores(&self.signal)
+            .push_next(timeline)
+    }
+}
+
+impl Point {
+    /// Whether it was reached within `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Result<bool, DeviceError> {
+        let info = SemaphoreWaitInfo { value: self.number, ..Default::default() };
+        match self.timeline.wait(info, Some(limit)) {
+            Ok(()) => Ok(true),
+            Err(Validated::Error(VulkanError::Timeout)) => Ok(false),
+            Err(error) => Err(refused::<Validated<VulkanError>>("waiting for it")(error)),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! One GPU through Vulkan: buffers, kernels, recordings, and calls that return at once. Loads drivers, so it belongs in
+//! worker processes, never in a node's own.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `open` | loader, layers, which device is taken, what is switched on, its queues |
+//! | `info` | what a device is and can do |
+//! | `calls` | the queue of calls, and `Pending` |
+//! | `thread` | the thread that submits and the one that answers |
+//! | `lane` | a Vulkan queue and its timeline |
+//! | `memory` | `Buffer`, pools of device memory, staging memory |
+//! | `kernel`, `reflect` | compiled kernels and what they expect |
+//! | `recording`, `hazards` | `Step`, its checks, its barriers |
+//! | `error` | `DeviceError` |
+//!
+//! Calls take effect in order, as if one after the other. Where a device has queues for transfers, those of buffers that a
+//! run does not touch overlap it; timeline semaphores order the rest.
+
+mod calls;
+mod error;
+mod hazards;
+pub(super) mod info;
+mod kernel;
+mod lane;
+mod memory;
+pub(super) mod open;
+mod recording;
+mod reflect;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub use calls::Pending;
+pub use error::DeviceError;
+pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
+pub use kernel::{Constant, Kernel, KernelSource};
+pub use memory::Buffer;
+pub use recording::{Binding, Recording, Step};
+
+use bytes::Bytes;
+use calls::{Call, Calls};
+use kernel::Kernels;
+use memory::{Kind, Pool, Staging};
+use open::{Messages, Opened, Wanted};
+use recording::Recorder;
+use std::{
+    fmt,
+    ops::Range,
+    sync::{Arc, OnceLock, mpsc::Receiver},
+    time::Duration,
+};
+use vulkano::{
+    command_buffer::allocator::StandardCommandBufferAllocator,
+    descriptor_set::allocator::StandardDescriptorSetAllocator, memory::allocator::StandardMemoryAllocator,
+};
+
+/// Staging memory that is in use at once, in each direction.
+const STAGING_BYTES: u64 = 128 << 20;
+/// How long the last handle waits for the work that was submitted.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// How to open a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Checks every call by VK_LAYER_KHRONOS_validation, where it is installed; what it says becomes an error of a call.
+    pub validation: bool,
+    /// Software devices may be taken.
+    pub software: bool,
+}
+
+/// A GPU. Clones name the same one; it ends with the last.
+#[derive(Clone)]
+pub struct Device(Arc<Handle>);
+
+struct Handle {
+    kernels: Kernels,
+    memory: Arc<Pool>,
+    commands: Arc<StandardCommandBufferAllocator>,
+    sets: Arc<StandardDescriptorSetAllocator>,
+    calls: Arc<Calls>,
+    failure: Arc<Failure>,
+    ended: std::sync::Mutex<Receiver<()>>,
+    /// Last, so that the validation layers are heard until the device is gone.
+    opened: Opened,
+}
+
+/// Why the device can no longer be used, once it cannot, and what validation said.
+pub(crate) struct Failure {
+    error: OnceLock<DeviceError>,
+    messages: Arc<Messages>,
+}
+
+impl Device {
+    /// Opens the device with this UUID, as `types::Gpu` has it.
+    ///
+    /// # Errors
+    /// `NoLoader` and `NoDriver` where Vulkan is not installed; `NoSuchDevice`, which tells what is there.
+    pub fn open(uuid: [u8; 16], options: &DeviceOptions) -> Result<Self, DeviceError> {
+        Self::start(open::open(Wanted::Uuid(uuid), options)?)
+    }
+
+    /// Opens the best device: discrete before integrated before virtual, software last and only if allowed.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn any(options: &DeviceOptions) -> Result<Self, DeviceError> {
+        Self::start(open::open(Wanted::Best, options)?)
+    }
+
+    fn start(opened: Opened) -> Result<Self, DeviceError> {
+        let device = &opened.device;
+        let allocator = Arc::new(StandardMemoryAllocator::new_default(device.clone()));
+        let mut families: Vec<u32> = opened.queues.iter().map(|queue| queue.queue_family_index()).collect();
+        families.sort_unstable();
+        families.dedup();
+        let (largest, own) = (opened.info.limits.buffer_bytes, opened.info.gpu.memory_bytes);
+        let pool = |kind, keep| Pool::new(&allocator, &families, kind, largest, keep);
+        let staging = |kind| Staging::new(pool(kind, STAGING_BYTES), STAGING_BYTES);
+        let commands = Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default()));
+        let failure = Arc::new(Failure { error: OnceLock::new(), messages: opened.messages.clone() });
+        let calls = Arc::new(Calls::default());
+        let setup = thread::Setup {
+            calls: calls.clone(),
+            failure: failure.clone(),
+            commands: Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default())),
+            to_device: staging(Kind::ToDevice),
+            from_device: staging(Kind::FromDevice),
+        };
+        let ended = thread::start(setup, &opened)?;
+        Ok(Self(Arc::new(Handle {
+            memory: pool(Kind::Device, own / 4),
+            kernels: Kernels::default(),
+            sets: Arc::new(StandardDescriptorSetAllocator::new(device.clone(), Default::default())),
+            commands,
+            calls,
+            failure,
+            ended: ended.into(),
+            opened,
+        })))
+    }
+
+    pub fn info(&self) -> &DeviceInfo {
+        &self.0.opened.info
+    }
+
+    /// Whether validation was asked for and its layers are installed.
+    pub fn is_validated(&self) -> bool {
+        self.0.opened.listener.is_some()
+    }
+
+    /// Device memory of that many bytes, all zero.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, also for more than the device gives in one piece (`DeviceLimits::buffer_bytes`).
+    pub fn buffer(&self, bytes: u64) -> Result<Buffer, DeviceError> {
+        self.0.failure.verdict()?;
+        let buffer = Buffer::new(&self.0.memory, bytes)?;
+        self.0.calls.push(Call::Zero { buffer: buffer.clone() }, &self.0.failure);
+        Ok(buffer)
+    }
+
+    /// Compiles a kernel, or finds it if the same was compiled before. May take seconds, on the caller's thread.
+    ///
+    /// # Errors
+    /// `Invalid`: malformed SPIR-V, a missing entry point, constants that do not match, a workgroup that is too large,
+    /// something else than buffers among the bindings, or what the driver's compiler says.
+    pub fn kernel(&self, source: &KernelSource<'_>) -> Result<Kernel, DeviceError> {
+        let kernel = self.0.kernels.get(&self.0.opened.device, self.info(), source)?;
+        self.0.failure.verdict()?;
+        Ok(kernel)
+    }
+
+    /// Checks the steps, and records them with a barrier before each one that depends on an earlier one.
+    ///
+    /// # Errors
+    /// `Invalid` names the step and what is wrong with it; nothing has reached the GPU then.
+    pub fn record(&self, steps: Vec<Step>) -> Result<Recording, DeviceError> {
+        let opened = &self.0.opened;
+        let family = opened.queues[0].queue_family_index();
+        let (commands, sets) = (&self.0.commands, &self.0.sets);
+        let recorder = Recorder { device: &opened.device, info: &opened.info, commands, sets, family };
+        let recording = recorder.record(steps)?;
+        self.0.failure.verdict()?;
+        Ok(recording)
+    }
+
+    /// Writes `bytes` into the buffer from byte `offset` on.
+    pub fn upload(&self, to: &Buffer, offset: u64, bytes: Bytes) -> Pending<()> {
+        let range = match recording::inside(to, offset, bytes.len() as u64) {
+            Ok(range) => range,
+            Err(why) => return self.invalid(format!("uploading: {why}")),
+        };
+        let (pending, reply) = Pending::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
+        if range.is_empty() {
+            let _ = reply.try_send(self.0.failure.verdict());
+            return pending;
+        }
+        self.call(to.device(), Call::Upload { to: to.clone(), offset, bytes, reply }, pending)
+    }
+
+    /// Runs a recording, once more.
+    pub fn run(&self, recording: &Recording) -> Pending<()> {
+        let (pending, reply) = Pending::new("running a recording".into(), &self.0.failure);
+        self.call(recording.device(), Call::Run { recording: recording.clone(), reply }, pending)
+    }
+
+    /// Reads bytes of a buffer.
+    pub fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {
+        if let Err(why) = recording::check_range(from, &range) {
+            return self.invalid(format!("downloading: {why}"));
+        }
+        let what = format!("downloading {} bytes", range.end - range.start);
+        let (pending, reply) = Pending::new(what, &self.0.failure);
+        if range.is_empty() {
+            let _ = reply.try_send(self.0.failure.verdict().map(|()| Vec::new()));
+            return pending;
+        }
+        self.call(from.device(), Call::Download { from: from.clone(), range, reply }, pending)
+    }
+
+    fn call<T>(&self, owner: &Arc<vulkano::device::Device>, call: Call, pending: Pending<T>) -> Pending<T> {
+        if owner != &self.0.opened.device {
+            return self.invalid("it belongs to another device".into());
+        }
+        match self.0.failure.get() {
+            Some(error) => Pending::failed(error, &self.0.failure),
+            None => {
+                self.0.calls.push(call, &self.0.failure);
+                pending
+            }
+        }
+    }
+
+    fn invalid<T>(&self, why: String) -> Pending<T> {
+        Pending::failed(DeviceError::Invalid(why), &self.0.failure)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device {{ name: {:?} }}", self.info().gpu.name)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.calls.close();
+        // Drivers do not like a process that exits while they work. A device that hangs is left behind.
+        if let Ok(ended) = self.ended.get_mut() {
+            let _ = ended.recv_timeout(END_LIMIT);
+        }
+        if let Err(error) = self.failure.verdict() {
+            tracing::debug!(%error, "the device ended with an error that nobody waited for");
+        }
+    }
+}
+
+impl Failure {
+    /// The first error stays.
+    fn set(&self, error: DeviceError) {
+        let _ = self.error.set(error);
+    }
+
+    fn get(&self) -> Option<DeviceError> {
+        self.error.get().cloned()
+    }
+
+    /// What a call that succeeded by itself answers.
+    fn verdict(&self) -> Result<(), DeviceError> {
+        if let Some(error) = self.get() {
+            return Err(error);
+        }
+        let said = std::mem::take(&mut *self.messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        if said.is_empty() { Ok(()) } else { Err(DeviceError::Invalid(format!("validation: {}", said.join("\n")))) }
+    }
+
+    fn ended() -> DeviceError {
+        DeviceError::Lost("its thread has ended".into())
+    }
+}

@@ -1,0 +1,355 @@
+//! The device's threads. The first takes calls, makes submissions of them and never waits for the GPU, except for staging
+//! memory. The second waits for submissions to end, in order, and answers. What a submission uses is kept until then.
+
+use super::{
+    DeviceError, Failure,
+    calls::{Call, Calls, Reply},
+    lane::{Lane, Point, Submission},
+    memory::{Buffer, LANES, Stage, Staging},
+    open::Opened,
+    recording::{self, Recording},
+};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+use vulkano::command_buffer::{
+    CommandBuffer, CommandBufferUsage, RecordingCommandBuffer, allocator::StandardCommandBufferAllocator,
+};
+
+/// Larger transfers are cut, so that copying by the CPU and by the GPU overlap.
+const CHUNK_BYTES: u64 = 8 << 20;
+/// Smaller transfers stay in the kernels' queue: waiting for another queue costs more than they do.
+const LANE_CHANGE_BYTES: u64 = 256 << 10;
+/// Submissions that have not ended.
+const MAX_IN_FLIGHT: usize = 4096;
+/// How often the second thread looks up from waiting.
+const LOOK_UP: Duration = Duration::from_secs(1);
+
+const COMPUTE: usize = 0;
+const TO_DEVICE: usize = 1;
+const FROM_DEVICE: usize = 2;
+
+/// What the threads need.
+pub(super) struct Setup {
+    pub(super) calls: Arc<Calls>,
+    pub(super) failure: Arc<Failure>,
+    pub(super) commands: Arc<StandardCommandBufferAllocator>,
+    pub(super) to_device: Arc<Staging>,
+    pub(super) from_device: Arc<Staging>,
+}
+
+/// Starts both. The receiver hears nothing, and is disconnected when both have ended.
+pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, DeviceError> {
+    let lanes = opened.queues.iter().map(Lane::new).collect::<Result<Vec<_>, _>>()?;
+    let (flights, landings) = sync_channel(MAX_IN_FLIGHT);
+    let (alive, ended) = sync_channel(0);
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let spawned = thread::Builder::new().name(name.into()).spawn(body);
+        spawned.map_err(|error| DeviceError::Invalid(format!("starting the GPU's thread: {error}")))
+    };
+    let (failure, also_alive) = (setup.failure.clone(), alive.clone());
+    let submitter = Submitter {
+        setup,
+        transfers_apart: opened.transfers_apart,
+        planned: [0; LANES],
+        waited: [[0; LANES]; LANES],
+        lanes,
+        batch: Vec::new(),
+        flights,
+    };
+    spawn(
+        "gpu-end",
+        Box::new(move || {
+            let _alive = alive;
+            land(&landings, &failure);
+        }),
+    )?;
+    spawn(
+        "gpu-start",
+        Box::new(move || {
+            let _alive = also_alive;
+            submitter.run();
+        }),
+    )?;
+    Ok(ended)
+}
+
+/// One submission and what is done when it has ended.
+struct Flight {
+    lane: usize,
+    number: u64,
+    commands: Commands,
+    after: Vec<Point>,
+    _buffers: Vec<Buffer>,
+    then: Then,
+}
+
+enum Commands {
+    Replayed(Recording),
+    Once(CommandBuffer),
+}
+
+enum Then {
+    Nothing,
+    Answer(Reply<()>),
+    /// Staging memory is free again.
+    Uploaded {
+        stage: Stage,
+        reply: Option<Reply<()>>,
+    },
+    /// The next part of what is read.
+    Downloaded {
+        stage: Stage,
+        range: Range<u64>,
+        total: u64,
+        reply: Option<Reply<Vec<u8>>>,
+    },
+}
+
+/// A submission that was made.
+struct Landing {
+    point: Point,
+    flight: Flight,
+}
+
+struct Submitter {
+    setup: Setup,
+    transfers_apart: bool,
+    lanes: Vec<Lane>,
+    /// The number of each lane's last planned submission.
+    planned: [u64; LANES],
+    /// `waited[a][b]`: what lane `a` has already waited for on lane `b`.
+    waited: [[u64; LANES]; LANES],
+    /// Planned and not yet submitted: one call of the driver for all calls that were waiting.
+    batch: Vec<Flight>,
+    flights: SyncSender<Landing>,
+}
+
+impl Drop for Submitter {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.setup.failure.set(DeviceError::Lost("its thread panicked".into()));
+        }
+        self.setup.calls.abandon();
+    }
+}
+
+impl Submitter {
+    fn run(mut self) {
+        while let Some(calls) = self.setup.calls.take() {
+            for call in calls {
+                if self.setup.failure.get().is_some() {
+                    // Dropping the call tells who waits.
+                    continue;
+                }
+                self.call(call);
+            }
+            self.flush();
+        }
+    }
+
+    fn call(&mut self, call: Call) {
+        match call {
+            Call::Zero { buffer } => {
+                if let Err(error) = self.zero(buffer) {
+                    // Nobody waits for this call, and nobody may find other contents than zeros.
+                    self.setup.failure.set(DeviceError::Lost(error.to_string()));
+                }
+            }
+            Call::Run { recording, reply } => {
+                let buffers = recording.0.buffers.clone();
+                self.plan(COMPUTE, Commands::Replayed(recording), buffers, Then::Answer(reply));
+            }
+            Call::Upload { to, offset, bytes, reply } => {
+                let refused = reply.clone();
+                if let Err(error) = self.upload(&to, offset, &bytes, reply) {
+                    let _ = refused.try_send(Err(error));
+                }
+            }
+            Call::Download { from, range, reply } => {
+                let refused = reply.clone();
+                if let Err(error) = self.download(&from, range, reply) {
+                    let _ = refused.try_send(Err(error));
+                }
+            }
+        }
+    }
+
+    fn zero(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        let mut commands = self.begin(COMPUTE)?;
+        let memory = &buffer.0.memory;
+        recording::fill(&mut commands, memory, 0..memory.size(), 0)?;
+        self.plan(COMPUTE, Commands::Once(recording::end(commands)?), vec![buffer], Then::Nothing);
+        Ok(())
+    }
+
+    fn upload(&mut self, to: &Buffer, offset: u64, bytes: &[u8], reply: Reply<()>) -> Result<(), DeviceError> {
+        let lane = self.lane_for(TO_DEVICE, bytes.len() as u64);
+        let mut chunks = bytes.chunks(CHUNK_BYTES as usize).peekable();
+        let mut at = offset;
+        while let Some(chunk) = chunks.next() {
+            let length = chunk.len() as u64;
+            let staging = self.setup.to_device.clone();
+            let stage = self.stage(&staging, length)?;
+            write(&stage, chunk)?;
+            let mut commands = self.begin(lane)?;
+            recording::copy(&mut commands, &stage.memory, 0, &to.0.memory, at, length)?;
+            let commands = Commands::Once(recording::end(commands)?);
+            let reply = if chunks.peek().is_none() { Some(reply.clone()) } else { None };
+            self.plan(lane, commands, vec![to.clone()], Then::Uploaded { stage, reply });
+            at += length;
+            // The GPU copies this one while the CPU copies the next.
+            if chunks.peek().is_some() {
+                self.flush();
+            }
+        }
+        Ok(())
+    }
+
+    fn download(&mut self, from: &Buffer, range: Range<u64>, reply: Reply<Vec<u8>>) -> Result<(), DeviceError> {
+        let total = range.end - range.start;
+        let lane = self.lane_for(FROM_DEVICE, total);
+        let mut at = 0;
+        while at < total {
+            let length = (total - at).min(CHUNK_BYTES);
+            let staging = self.setup.from_device.clone();
+            let stage = self.stage(&staging, length)?;
+            let mut commands = self.begin(lane)?;
+            recording::copy(&mut commands, &from.0.memory, range.start + at, &stage.memory, 0, length)?;
+            recording::barrier_to_host(&mut commands)?;
+            let commands = Commands::Once(recording::end(commands)?);
+            let reply = if at + length == total { Some(reply.clone()) } else { None };
+            let then = Then::Downloaded { stage, range: at..at + length, total, reply };
+            self.plan(lane, commands, vec![from.clone()], then);
+            at += length;
+        }
+        Ok(())
+    }
+
+    fn lane_for(&self, lane: usize, bytes: u64) -> usize {
+        if self.transfers_apart && bytes >= LANE_CHANGE_BYTES { lane } else { COMPUTE }
+    }
+
+    /// Staging memory, after what was planned is on its way: it is what frees some.
+    fn stage(&mut self, staging: &Arc<Staging>, bytes: u64) -> Result<Stage, DeviceError> {
+        if staging.is_full(bytes) {
+            self.flush();
+        }
+        staging.take(bytes)
+    }
+
+    fn begin(&self, lane: usize) -> Result<RecordingCommandBuffer, DeviceError> {
+        let family = self.lanes[lane].queue.queue_family_index();
+        recording::begin(&self.setup.commands, family, CommandBufferUsage::OneTimeSubmit)
+    }
+
+    /// Adds a submission to the batch, after all that other lanes do with its buffers.
+    fn plan(&mut self, lane: usize, commands: Commands, buffers: Vec<Buffer>, then: Then) {
+        self.planned[lane] += 1;
+        let number = self.planned[lane];
+        let mut after = Vec::new();
+        for other in (0..LANES).filter(|other| *other != lane) {
+            let last = buffers.iter().map(|buffer| buffer.0.last_use[other].load(Ordering::Relaxed)).max().unwrap_or(0);
+            if last > self.waited[lane][other] {
+                // Each command buffer waits for those before it on its lane, so later ones need not wait again.
+                self.waited[lane][other] = last;
+                after.push(self.lanes[other].point(last));
+            }
+        }
+        for buffer in &buffers {
+            buffer.0.last_use[lane].store(number, Ordering::Relaxed);
+        }
+        // A recording keeps its buffers itself.
+        let buffers = if matches!(commands, Commands::Replayed(_)) { Vec::new() } else { buffers };
+        self.batch.push(Flight { lane, number, commands, after, _buffers: buffers, then });
+        if self.batch.len() >= MAX_IN_FLIGHT / 8 {
+            self.flush();
+        }
+    }
+
+    /// Submits what was planned.
+    fn flush(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        for same_lane in batch.chunk_by(|a, b| a.lane == b.lane) {
+            let submissions: Vec<_> = same_lane
+                .iter()
+                .map(|flight| Submission { commands: flight.commands.get(), after: flight.after.clone() })
+                .collect();
+            let lane = &mut self.lanes[same_lane[0].lane];
+            debug_assert_eq!(lane.submitted() + 1, same_lane[0].number);
+            if let Err(error) = lane.submit(&submissions) {
+                // What was submitted before is still in use by the GPU and must outlive it.
+                self.setup.failure.set(DeviceError::Lost(error.to_string()));
+                std::mem::forget(batch);
+                return;
+            }
+        }
+        for flight in batch {
+            let point = self.lanes[flight.lane].point(flight.number);
+            // Fails only if the other thread has panicked; then the callers are told by their dropped replies.
+            let _ = self.flights.send(Landing { point, flight });
+        }
+    }
+}
+
+impl Commands {
+    fn get(&self) -> &CommandBuffer {
+        match self {
+            Self::Replayed(recording) => &recording.0.commands,
+            Self::Once(commands) => commands,
+        }
+    }
+}
+
+fn write(stage: &Stage, bytes: &[u8]) -> Result<(), DeviceError> {
+    let memory = stage.memory.clone().slice(0..bytes.len() as u64);
+    memory.write().map_err(DeviceError::invalid)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The second thread: answers in order, as submissions end.
+fn land(landings: &Receiver<Landing>, failure: &Failure) {
+    let mut read = Vec::new();
+    for Landing { point, flight } in landings {
+        let ended = wait(&point);
+        if let Err(error) = &ended {
+            failure.set(DeviceError::Lost(error.to_string()));
+        }
+        let verdict = ended.and_then(|()| failure.verdict());
+        match flight.then {
+            Then::Nothing => {}
+            Then::Answer(reply) => drop(reply.try_send(verdict)),
+            Then::Uploaded { stage, reply } => {
+                drop(stage);
+                let _ = reply.map(|reply| reply.try_send(verdict));
+            }
+            Then::Downloaded { stage, range, total, reply } => {
+                if range.start == 0 {
+                    read = Vec::with_capacity(total as usize);
+                }
+                let verdict = verdict.and_then(|()| append(&mut read, &stage, range.end - range.start));
+                drop(stage);
+                let _ = reply.map(|reply| reply.try_send(verdict.map(|()| std::mem::take(&mut read))));
+            }
+        }
+    }
+}
+
+/// However long it takes: what the submission uses must live as long. Whoever waits for the call gives up in time.
+fn wait(point: &Point) -> Result<(), DeviceError> {
+    while !point.wait(LOOK_UP)? {}
+    Ok(())
+}
+
+fn append(read: &mut Vec<u8>, stage: &Stage, bytes: u64) -> Result<(), DeviceError> {
+    let memory = stage.memory.clone().slice(0..bytes);
+    read.extend_from_slice(&memory.read().map_err(DeviceError::invalid)?);
+    Ok(())
+}
