@@ -1,7 +1,7 @@
 //! Expressions over numbers: the tree, its straight-line form, and how the CPU evaluates that, block by block. What each
 //! function means is defined here; `elementwise` says the same in WGSL.
 
-use super::cpu::math;
+use super::cpu::{math, simd};
 use std::ops;
 
 /// A function of the inputs' elements at one place. NaN propagates, unless `Select` passes it over.
@@ -164,28 +164,6 @@ impl Line {
             }
         }
     }
-}
-
-/// Compiled a second time for AVX2, and chosen at run time: these loops are bound by arithmetic.
-macro_rules! simd {
-    (fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
-        fn $name($($argument: $type),*) {
-            #[inline(always)]
-            fn any($($argument: $type),*) $body
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn avx2($($argument: $type),*) {
-                    any($($argument),*);
-                }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: this processor has AVX2.
-                    return unsafe { avx2($($argument),*) };
-                }
-            }
-            any($($argument),*);
-        }
-    };
 }
 
 #[inline(always)]

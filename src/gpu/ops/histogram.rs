@@ -3,7 +3,7 @@
 use super::{
     access::Access,
     buffer::{Kind, View},
-    cpu::Memory,
+    cpu::{Memory, simd},
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
     op::Operation,
@@ -23,6 +23,9 @@ pub struct Histogram {
     pub high: f32,
 }
 
+/// Bins are found in i32.
+const MAX_BINS: u32 = 1 << 30;
+
 impl Histogram {
     /// Bins to the unit.
     pub fn scale(&self) -> f32 {
@@ -37,7 +40,7 @@ impl Operation for Histogram {
 
     fn access(&self) -> Result<Access, String> {
         let finite = self.low < self.high && (self.high - self.low).is_finite() && self.scale().is_finite();
-        if self.bins == 0 || !finite {
+        if self.bins == 0 || self.bins > MAX_BINS || !finite {
             return Err(format!("{} bins from {} to {}", self.bins, self.low, self.high));
         }
         let access = Access::default().read("values", &self.values, Kind::F32, self.values.len)?;
@@ -76,37 +79,46 @@ impl Histogram {
     /// Several tables side by side, each of all bins and one for what is not counted: equal values that follow each other
     /// would wait for their common bin.
     fn count(&self, values: &[f32]) -> Vec<u32> {
-        const BLOCK: usize = 512;
-        let bins = self.bins as usize;
-        let tables = if bins <= 4096 { 4 } else { 1 };
-        let mut counts = vec![0; tables * (bins + 1)];
-        let (low, high, scale, last) = (self.low, self.high, self.scale(), self.bins - 1);
-        let mut places = [0u32; BLOCK];
+        const BLOCK: usize = 1024;
+        const TABLES: usize = 4;
+        let size = self.bins as usize + 1;
+        // Tables that leave the first cache cost more than waiting.
+        let several = size <= 4096;
+        let mut counts = vec![0; if several { TABLES * size } else { size }];
+        let (a, rest) = counts.split_at_mut(size);
+        let (b, rest) = rest.split_at_mut(rest.len() / (TABLES - 1));
+        let (c, d) = rest.split_at_mut(rest.len() / (TABLES - 2));
+        let mut places = [0; BLOCK];
         for block in values.chunks(BLOCK) {
-            let bin = |value: f32| {
-                let inside = value >= low && value <= high;
-                // Within i32 for all tables that fit into memory; the cast to i32 is one instruction.
-                let bin = ((value - low) * scale) as i32 as u32;
-                if inside { bin.min(last) } else { last + 1 }
-            };
-            places.iter_mut().zip(block).for_each(|(place, value)| *place = bin(*value));
-            let places = &places[..block.len()];
-            if tables == 4 {
-                let (a, rest) = counts.split_at_mut(bins + 1);
-                let (b, rest) = rest.split_at_mut(bins + 1);
-                let (c, d) = rest.split_at_mut(bins + 1);
-                let (fours, rest) = places.as_chunks::<4>();
+            let places = &mut places[..block.len()];
+            find_bins(self, block, places);
+            let (fours, rest) = places.as_chunks::<TABLES>();
+            if several {
                 for four in fours {
                     a[four[0] as usize] += 1;
                     b[four[1] as usize] += 1;
                     c[four[2] as usize] += 1;
                     d[four[3] as usize] += 1;
                 }
-                rest.iter().for_each(|place| a[*place as usize] += 1);
             } else {
-                places.iter().for_each(|place| counts[*place as usize] += 1);
+                fours.as_flattened().iter().for_each(|place| a[*place as usize] += 1);
             }
+            rest.iter().for_each(|place| a[*place as usize] += 1);
         }
         counts
+    }
+}
+
+simd! {
+    fn find_bins(histogram: &Histogram, values: &[f32], places: &mut [i32]) {
+        let (low, high, scale) = (histogram.low, histogram.high, histogram.scale());
+        let outside = histogram.bins as i32;
+        for (place, value) in places.iter_mut().zip(values) {
+            let inside = *value >= low && *value <= high;
+            let bin = if inside { (value - low) * scale } else { 0.0 };
+            // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the rest is 0.
+            let bin = unsafe { bin.to_int_unchecked::<i32>() }.min(outside - 1);
+            *place = if inside { bin } else { outside };
+        }
     }
 }

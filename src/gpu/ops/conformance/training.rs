@@ -99,7 +99,7 @@ const NORM_EPSILON: f32 = 1e-5;
 fn layouts(seed: u64) -> (Groups, Vec<Vec<usize>>) {
     let rng = &mut rng(seed);
     let [a, b, c] = [size(rng, 40), size(rng, 30), size(rng, 300)];
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         let groups = (0..a as usize).map(|row| (0..c as usize).map(|j| row * c as usize + j).collect());
         return (Groups::Layer { rows: a, columns: c }, groups.collect());
     }

@@ -35,7 +35,7 @@ pub fn sigmoid(x: f32) -> f32 {
 pub fn tanh(x: f32) -> f32 {
     let s = x * x;
     let p = -5.704_988_7e-3;
-    let p = p * s + 2.063_908_9e-2;
+    let p = p * s + 2.063_909e-2;
     let p = p * s - 5.373_971_6e-2;
     let p = p * s + 1.333_144_2e-1;
     let p = p * s - 3.333_328e-1;

@@ -4,10 +4,14 @@
 //! | file | owns |
 //! |---|---|
 //! | `memory` | the engine's memory and how ops borrow from it |
+//! | `simd` | loops compiled for AVX2, too |
 //! | `math` | exp and what is made of it, in a form that compilers vectorize |
 
 pub mod math;
 mod memory;
+mod simd;
+#[cfg(test)]
+mod tests;
 
 use super::{
     buffer::Buffer,
@@ -18,6 +22,7 @@ use bytes::Bytes;
 use memory::Block;
 pub use memory::Memory;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+pub(super) use simd::simd;
 use std::{
     ops::Range,
     sync::{
