@@ -187,6 +187,31 @@ fn every_listing_speaks_json() {
 }
 
 #[test]
+fn gpus_are_measured_on_demand_and_the_result_is_kept() {
+    let mut cluster = Cluster::of(1);
+    let measured = cluster.run(0, &["devices", "--measure", "--json"]);
+    let said = both(&measured);
+    if said.contains("no Vulkan") {
+        return eprintln!("SKIPPED: {said}");
+    }
+    assert!(measured.status.success(), "{said}");
+    let devices = cluster.json(0, &["devices", "--json"]);
+    let rates = |devices: &serde_json::Value| devices[0]["gpu"]["rates"].clone();
+    assert!(rates(&devices)["copy_bytes_per_s"].as_u64() > Some(0), "{devices}");
+    assert!(rates(&devices)["gemm_f32_flops"].as_u64() > Some(0), "{devices}");
+    if devices[0]["gpu"]["kind"] == "software" {
+        assert_eq!(devices[0]["gpu"]["used"], false);
+        assert!(cluster.ok(0, &["devices"]).contains("not used: "));
+    }
+    cluster.kill9(0);
+    cluster.restart(0);
+    // The driver is asked beside the node's start.
+    let looked = || cluster.json(0, &["devices", "--json"]);
+    wait_until(SOON, "the GPUs are known again", || looked()[0].is_object());
+    assert_eq!(rates(&looked()), rates(&devices));
+}
+
+#[test]
 fn a_job_has_many_names() {
     let cluster = Cluster::of(1);
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");

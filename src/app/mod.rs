@@ -3,11 +3,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `machine` | what this machine is |
+//! | `gpus` | its GPUs, and what they were measured at |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
 //! | `bench` | what deciding costs |
 
 pub mod bench;
+mod gpus;
 pub mod machine;
 mod node;
 pub mod settings;
@@ -23,6 +25,6 @@ pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
 }
 
 /// The body of the hidden `nodectl gpu-probe`.
-pub fn gpu_probe() -> ExitCode {
-    crate::gpu::probe_main()
+pub fn gpu_probe(arguments: &[String]) -> ExitCode {
+    crate::gpu::probe_main(arguments)
 }

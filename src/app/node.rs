@@ -1,34 +1,25 @@
 //! A node inside this process: adapters made, joined to the core, served and stopped again.
 
-use super::{machine, settings::Settings};
+use super::{gpus::Gpus, machine, settings::Settings};
 use crate::{
-    gpu,
     http::{self, Api, NodeFacts},
     logic::Config,
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
     pool::Pools,
-    ports::{BlobFetcher, Event, Machine, Network, NodeHandle, PoolService, Runner, Streams, wall_ms},
+    ports::{BlobFetcher, Event, GpuMeter, Machine, Network, NodeHandle, PoolService, Runner, Streams, wall_ms},
     store::{self, Store},
-    types::{Gpu, GpuKind, NodeId, NodeInfo, Resources},
+    types::{GpuKind, NodeId, NodeInfo, Resources},
     worker::{self, Workers},
 };
 use anyhow::Context;
 use rand::{TryRng, rngs::SysRng};
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use zeroize::Zeroizing;
-
-/// A driver that takes longer to say what there is, is not used.
-const GPU_PROBE: Duration = Duration::from_secs(20);
 
 /// A node inside this process.
 pub struct StartedNode {
@@ -183,7 +174,8 @@ impl Foundation {
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
         let worker_config = worker::Config::new(data_dir.clone(), id);
         let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone(), Some(reach))?;
-        let machine = Arc::new(ThisMachine::new(id, settings, network.clone()));
+        let gpus = Gpus::new(&data_dir, handle.clone());
+        let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
         let pools: Arc<dyn PoolService> = pools;
         let ports = Ports {
@@ -194,7 +186,7 @@ impl Foundation {
             fetcher: fetcher.clone(),
             runner,
             pools: pools.clone(),
-            machine: machine.clone(),
+            machine,
         };
         let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0 };
         let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
@@ -203,10 +195,11 @@ impl Foundation {
             .context("reading the journals")?;
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
         let (stop_api, stopped) = oneshot::channel();
-        let api = Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), facts };
+        let meter: Arc<dyn GpuMeter> = gpus.clone();
+        let api = Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), gpus: meter, facts };
         let api = tokio::spawn(http::serve(listener, api, stopped));
         let node = tokio::spawn(node.run());
-        let gpus_known = machine.look_for_gpus(handle.clone());
+        let gpus_known = gpus.look();
         let socket = http::socket_path(&data_dir);
         Ok(StartedNode { socket, handle, workers, pools, gpus_known, node, api, stop_api })
     }
@@ -221,11 +214,11 @@ struct ThisMachine {
     labels: BTreeMap<String, String>,
     takes_work: bool,
     network: Arc<dyn Network>,
-    gpus: Mutex<Vec<Gpu>>,
+    gpus: Arc<Gpus>,
 }
 
 impl ThisMachine {
-    fn new(id: NodeId, settings: &Settings, network: Arc<dyn Network>) -> Self {
+    fn new(id: NodeId, settings: &Settings, network: Arc<dyn Network>, gpus: Arc<Gpus>) -> Self {
         let machine = machine::describe();
         let detected =
             Resources { cpu_milli: machine.cpu_milli, memory_bytes: machine.memory_bytes, ..Resources::default() };
@@ -237,33 +230,14 @@ impl ThisMachine {
             labels: settings.node.labels.clone(),
             takes_work: settings.node.takes_work,
             network,
-            gpus: Mutex::default(),
+            gpus,
         }
-    }
-
-    /// Asks the driver in a child process, tells the node, and then whoever waits.
-    fn look_for_gpus(self: Arc<Self>, handle: NodeHandle) -> watch::Receiver<bool> {
-        let (known, receiver) = watch::channel(false);
-        tokio::spawn(async move {
-            match gpu::probe_in_child(GPU_PROBE).await {
-                Ok(gpus) if gpus.is_empty() => {}
-                Ok(gpus) => {
-                    *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
-                    handle.tell(Event::InfoChanged).await;
-                }
-                Err(error) => tracing::info!("no GPU is used: {error}"),
-            }
-            let _ = known.send(true);
-        });
-        receiver
     }
 }
 
 impl Machine for ThisMachine {
     fn describe(&self) -> NodeInfo {
-        let mut gpus = self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Those that count come first: whoever hands them out takes that many.
-        gpus.sort_by_key(|gpu| gpu.kind == GpuKind::Software);
+        let gpus = self.gpus.list();
         let counted = gpus.iter().filter(|gpu| gpu.kind != GpuKind::Software).count() as u32;
         NodeInfo {
             id: self.id,

@@ -54,7 +54,7 @@ pub enum Command {
     /// The jobs, oldest first
     Jobs(ListArgs),
     /// The GPUs of the cluster
-    Devices(ListArgs),
+    Devices(DevicesArgs),
     /// All about one job; with `--tasks`, each of its tasks
     Job(JobArgs),
     /// What a task wrote to its stdout or stderr
@@ -176,6 +176,15 @@ pub struct ListArgs {
     /// Prints ids only
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct DevicesArgs {
+    /// First measures how fast this machine's GPUs copy and multiply; best while nothing else uses them
+    #[arg(long)]
+    pub measure: bool,
+    #[command(flatten)]
+    pub list: ListArgs,
 }
 
 #[derive(Clone, Copy, Debug, Args)]

@@ -1,7 +1,10 @@
 //! The listings and one-line commands: a question, an answer, printed.
 
 use super::{
-    args::{CancelArgs, DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
+    args::{
+        CancelArgs, DevicesArgs, DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs,
+        TaskStates,
+    },
     exit::{CliError, Exit, print, print_bytes},
     output::{self, Status},
     run,
@@ -32,8 +35,11 @@ pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-pub async fn devices(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
-    print(&output::choose(list).devices(&client.devices().await?))?;
+pub async fn devices(client: &Client, args: DevicesArgs) -> Result<Exit, CliError> {
+    if args.measure {
+        client.measure_devices().await?;
+    }
+    print(&output::choose(args.list).devices(&client.devices().await?))?;
     Ok(Exit::Done)
 }
 

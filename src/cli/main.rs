@@ -26,7 +26,9 @@ pub fn main() -> ExitCode {
     let given = argv::take();
     // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
     if given.args.get(1).is_some_and(|first| first == "gpu-probe") {
-        return app::gpu_probe();
+        let arguments: Vec<_> =
+            given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        return app::gpu_probe(&arguments);
     }
     let cli = match parse(&given) {
         Ok(cli) => cli,

@@ -1,12 +1,16 @@
-//! Looks for GPUs from a child process (`nodectl gpu-probe`, hidden), so that a driver that crashes or hangs harms
-//! nobody. Owns that process and the line of JSON that it answers with.
+//! Looks for GPUs, and measures them, from a child process (`nodectl gpu-probe [--measure UUID]`, hidden), so that a driver
+//! that crashes or hangs harms nobody. Owns that process and the line of JSON that it answers with.
 
-use super::probe::{ProbeError, probe};
-use crate::types::Gpu;
+use super::{
+    measure::measure,
+    probe::{ProbeError, probe},
+};
+use crate::types::{Gpu, GpuRates};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal},
 };
+use serde::de::DeserializeOwned;
 use std::{
     io::{self, Read, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
@@ -24,20 +28,25 @@ const DEATH_LIMIT: Duration = Duration::from_secs(1);
 /// The GPUs of this machine, software ones marked, or why they are not known. Returns soon after `deadline` at the
 /// latest. Needs a Tokio runtime; blocks one of its blocking threads, not the caller.
 pub async fn probe_in_child(deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
-    let asked = tokio::task::spawn_blocking(move || {
-        // Not `current_exe`: this works too when the file has been replaced by a newer version.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("nodectl").arg("gpu-probe");
-        ask(command, deadline)
-    });
-    asked.await.unwrap_or_else(|_| Err(ProbeError::Spawn("the node is stopping".into())))
+    ask_nodectl(Vec::new(), deadline).await
+}
+
+/// How fast the GPU with this UUID is. As `probe_in_child`; keeps the GPU busy for about a second.
+pub async fn measure_in_child(uuid: [u8; 16], deadline: Duration) -> Result<GpuRates, ProbeError> {
+    let hex = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    ask_nodectl(vec!["--measure".into(), hex], deadline).await
 }
 
 /// The body of `nodectl gpu-probe`: prints the result as one line of JSON. Always exits 0: the line says what failed.
-pub fn main() -> ExitCode {
+pub fn main(arguments: &[String]) -> ExitCode {
     // Without it, a hung driver would keep this process after its parent was killed.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let answer = serde_json::to_string(&probe()).expect("plain data always encodes");
+    let answer = match arguments {
+        [] => serde_json::to_string(&probe()),
+        [option, uuid] if option == "--measure" => serde_json::to_string(&measured(uuid)),
+        other => serde_json::to_string(&Err::<(), _>(ProbeError::Spawn(format!("unknown arguments {other:?}")))),
+    };
+    let answer = answer.expect("plain data always encodes");
     // A driver may have written half a line before.
     match writeln!(io::stdout(), "\n{answer}") {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,8 +54,26 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn measured(uuid: &str) -> Result<GpuRates, ProbeError> {
+    let uuid = u128::from_str_radix(uuid, 16).map_err(|error| ProbeError::Measure(format!("`{uuid}`: {error}")))?;
+    measure(uuid.to_be_bytes()).map_err(|error| ProbeError::Measure(error.to_string()))
+}
+
+async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
+    arguments: Vec<String>,
+    deadline: Duration,
+) -> Result<T, ProbeError> {
+    let asked = tokio::task::spawn_blocking(move || {
+        // Not `current_exe`: this works too when the file has been replaced by a newer version.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("nodectl").arg("gpu-probe").args(arguments);
+        ask(command, deadline)
+    });
+    asked.await.unwrap_or_else(|_| Err(ProbeError::Spawn("the node is stopping".into())))
+}
+
 /// Runs the command until it ends or `deadline` passes, and reads its answer.
-fn ask(mut command: Command, deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
+fn ask<T: DeserializeOwned>(mut command: Command, deadline: Duration) -> Result<T, ProbeError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawn_error = |error: io::Error| ProbeError::Spawn(error.to_string());
     let mut child = command.spawn().map_err(spawn_error)?;
@@ -149,7 +176,7 @@ fn end(child: &mut Child) {
     }
 }
 
-fn parse(output: &Output) -> Result<Vec<Gpu>, ProbeError> {
+fn parse<T: DeserializeOwned>(output: &Output) -> Result<T, ProbeError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let answer = stdout.lines().rev().find(|line| line.starts_with('{'));
     let answer = answer.and_then(|line| serde_json::from_str(line).ok());
@@ -186,7 +213,41 @@ mod tests {
     #[test]
     #[ignore = "not a test: the child of the tests below"]
     fn as_child() {
-        main();
+        main(&[]);
+    }
+
+    #[test]
+    #[ignore = "not a test: the child of the one below"]
+    fn as_measuring_child() {
+        let uuid = std::env::var("MEASURED_UUID").unwrap();
+        main(&["--measure".into(), uuid]);
+    }
+
+    /// This test binary as `nodectl gpu-probe --measure`.
+    fn ask_rates(uuid: &str) -> Result<GpuRates, ProbeError> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--exact", "gpu::child::tests::as_measuring_child", "--ignored", "--nocapture"]);
+        command.env("MEASURED_UUID", uuid);
+        ask(command, PLENTY)
+    }
+
+    #[test]
+    fn a_gpu_is_measured() {
+        let gpu = match ask_drivers(None) {
+            Ok(gpus) if !gpus.is_empty() => gpus[0].clone(),
+            other => return eprintln!("SKIPPED: no Vulkan here: {other:?}"),
+        };
+        let uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let rates = ask_rates(&uuid).unwrap();
+        assert!(rates.copy_bytes_per_s > 0 && rates.gemm_f32_flops > 0);
+    }
+
+    #[test]
+    fn measuring_what_is_not_there_says_so() {
+        let Err(ProbeError::Measure(why)) = ask_rates("0123456789abcdef0123456789abcdef") else { panic!() };
+        assert!(why.starts_with("no "), "{why}");
+        let Err(ProbeError::Measure(why)) = ask_rates("tea") else { panic!() };
+        assert!(why.contains("`tea`"), "{why}");
     }
 
     #[test]
@@ -244,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_an_error() {
-        let missing = ask(Command::new("/nonexistent/nodectl"), PLENTY);
+        let missing = ask::<()>(Command::new("/nonexistent/nodectl"), PLENTY);
         assert!(matches!(missing, Err(ProbeError::Spawn(_))), "{missing:?}");
     }
 }

@@ -4,14 +4,16 @@
 //! | file | owns |
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
-//! | `child` | the same from a child process, with a deadline |
+//! | `child` | the same, and measuring, from a child process, with a deadline |
+//! | `measure` | how fast a GPU copies and multiplies |
 //! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
 //! | `ops` | library operations on the CPU and, through `device`, on GPUs |
 
 mod child;
 pub mod device;
+mod measure;
 pub mod ops;
 mod probe;
 
-pub use child::{main as probe_main, probe_in_child};
+pub use child::{main as probe_main, measure_in_child, probe_in_child};
 pub use probe::ProbeError;

@@ -1,7 +1,8 @@
 //! Which Vulkan devices this machine has. Loads drivers into the calling process, so only the child of `gpu::child` calls
 //! it. Must not create a device or a queue.
 
-use crate::types::{Gpu, GpuKind};
+use super::device::info;
+use crate::types::{Gpu, GpuDetails, GpuKind};
 use serde::{Deserialize, Serialize};
 use vulkano::{
     LoadingError, Validated, VulkanError, VulkanLibrary,
@@ -22,6 +23,8 @@ pub enum ProbeError {
     NoDriver,
     #[error("the Vulkan driver fails to list its devices: {0}\nhint: `vulkaninfo --summary` shows what it says")]
     Driver(String),
+    #[error("measuring failed: {0}")]
+    Measure(String),
     #[error("could not start the process that looks for GPUs: {0}")]
     Spawn(String),
     #[error(
@@ -76,6 +79,11 @@ pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
         uuid: properties.device_uuid?,
         memory_bytes: own_memory(device),
         kind: kind(properties.device_type)?,
+        details: GpuDetails {
+            features: info::offered(device).names(),
+            memory_free: info::memory_free(device),
+            rates: None,
+        },
     })
 }
 

@@ -10,7 +10,7 @@ use crate::{
     types::{Answer, NodeLoad, Query, query::MemberLine},
     wire::api::{Device, DrainRequest, GpuView, Node, NodeSelf, Okay, Problem},
 };
-use axum::{Json, body::Body, extract::State};
+use axum::{Json, body::Body, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
@@ -76,6 +76,15 @@ pub(super) async fn devices(State(shared): State<Arc<Shared>>) -> Result<Json<Ve
         })
     });
     Ok(Json(devices.collect()))
+}
+
+/// Measures the GPUs of the node that answers, and keeps what was found. Takes seconds, and disturbs what runs on them.
+#[utoipa::path(post, path = "/v1/devices/measure", tag = "cluster", responses((status = 200, body = Okay),
+    (status = 500, description = "A GPU could not be measured.", body = Problem)))]
+pub(super) async fn measure(State(shared): State<Arc<Shared>>) -> Result<Json<Okay>, ApiError> {
+    let measured = shared.api.gpus.clone().measure().await;
+    measured.map_err(|why| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
+    Ok(Json(Okay { ok: true }))
 }
 
 /// Gives a node no new work, or work again. Running tasks end.

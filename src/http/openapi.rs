@@ -16,6 +16,7 @@ use utoipa::OpenApi;
         cluster::node,
         cluster::nodes,
         cluster::devices,
+        cluster::measure,
         cluster::drain,
         cluster::leave,
         jobs::list,

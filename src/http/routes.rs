@@ -14,6 +14,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/node", get(cluster::node))
         .route("/v1/nodes", get(cluster::nodes))
         .route("/v1/devices", get(cluster::devices))
+        .route("/v1/devices/measure", post(cluster::measure))
         .route("/v1/drain", post(cluster::drain))
         .route("/v1/leave", post(cluster::leave))
         .route("/v1/jobs", get(jobs::list).post(jobs::submit))

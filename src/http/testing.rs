@@ -3,7 +3,7 @@
 
 use super::{Api, Client, NodeFacts, bind, serve, socket_path};
 use crate::{
-    ports::{BlobFetcher, BlobWriter, Blobs, Duplex, Event, NetReport, Network, NodeHandle, PoolService},
+    ports::{BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService},
     types::*,
 };
 use futures::future::BoxFuture;
@@ -53,6 +53,7 @@ impl FakeNode {
             fetcher: Arc::new(FakeFetcher { blobs: blobs.clone(), remote: remote.clone() }),
             network: Arc::new(FakeNetwork(report)),
             pools: Arc::new(Echo),
+            gpus: Arc::new(BrokenMeter),
             facts: Arc::new(facts(directory.path(), solo)),
         };
         let socket = socket_path(directory.path());
@@ -77,6 +78,15 @@ fn facts(data_dir: &Path, solo: bool) -> NodeFacts {
         started_ms: 1_000,
         solo,
         settings: BTreeMap::from([("network.port".into(), "0".into())]),
+    }
+}
+
+/// Of a machine whose GPU hangs.
+struct BrokenMeter;
+
+impl GpuMeter for BrokenMeter {
+    fn measure(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Err("NVIDIA H200: it hangs".into()) })
     }
 }
 
@@ -224,6 +234,11 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
             uuid: [number; 16],
             memory_bytes: 139 << 30,
             kind: GpuKind::Discrete,
+            details: GpuDetails {
+                features: vec!["f16".into(), "subgroups".into()],
+                memory_free: Some(138 << 30),
+                rates: Some(GpuRates { copy_bytes_per_s: 4_100_000_000_000, gemm_f32_flops: 31_500_000_000_000 }),
+            },
         }],
         labels: BTreeMap::from([("rack".into(), "b".into())]),
         draining: false,

@@ -61,6 +61,8 @@ async fn nodes_have_their_load_where_they_answer() {
     assert_eq!(loads, [Some(3), None, None]);
     assert_eq!(node.asked.lock().unwrap().len(), 3, "a node that is away is not asked");
     assert_eq!(node.client.devices().await.unwrap().len(), 2);
+    let Err(ClientError::Refused { status: 500, problem }) = node.client.measure_devices().await else { panic!() };
+    assert_eq!(problem.error, "NVIDIA H200: it hangs");
     let this = node.client.node().await.unwrap();
     assert_eq!((this.name.as_str(), this.addrs[0].as_str()), ("alpha", "192.0.2.7:40001"));
 }

@@ -161,6 +161,13 @@ pub trait Machine: Send + Sync {
     fn load(&self) -> (u32, u64);
 }
 
+/// Measures this node's GPUs.
+pub trait GpuMeter: Send + Sync {
+    /// Measures each GPU that counts, or the software ones where none does; what the node says of itself then has the
+    /// result. One after the other; takes seconds. The error says which failed and why, line by line.
+    fn measure(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>>;
+}
+
 /// The swarm.
 pub trait Network: Send + Sync {
     /// Sends a message to a connected peer; it is dropped if there is no connection. A peer that does not keep up with

@@ -41,7 +41,7 @@ pub use head::{JobHead, Phase};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
-pub use node::{Gpu, GpuKind, NodeInfo, NodeLoad};
+pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
 pub use query::{Answer, Query, QueryError};
 pub use record::{Captured, Failure, Outcome, OutputFile, PythonError, TaskRecord};
 pub use resources::Resources;

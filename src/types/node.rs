@@ -24,6 +24,27 @@ pub struct Gpu {
     pub uuid: [u8; 16],
     pub memory_bytes: u64,
     pub kind: GpuKind,
+    pub details: GpuDetails,
+}
+
+/// What is good to know of a GPU and decides nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuDetails {
+    /// What it offers to shaders beyond Vulkan 1.2, by the names that shaders and papers use: `f16`, `subgroups`, …
+    pub features: Vec<String>,
+    /// Bytes of its own memory that nobody used when the node looked, where the driver tells.
+    pub memory_free: Option<u64>,
+    /// Once it was measured.
+    pub rates: Option<GpuRates>,
+}
+
+/// What a GPU was measured at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuRates {
+    /// Bytes read plus bytes written, copying its own memory.
+    pub copy_bytes_per_s: u64,
+    /// Operations a second (2 n³ a product) of a plain tiled product of f32 matrices.
+    pub gemm_f32_flops: u64,
 }
 
 /// The slowly changing description of a node, sent to each peer on connecting and again when it changes.

@@ -5,7 +5,8 @@ use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuView, Job, JobLine, Node, NodeShare, ProgressView, TaskResult, TaskRow, WorkView,
+        Device, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node, NodeShare, ProgressView, TaskResult, TaskRow,
+        WorkView,
     },
 };
 use comfy_table::{Table as Grid, presets};
@@ -97,19 +98,31 @@ impl Output for Table {
         if devices.is_empty() {
             return "no GPUs; `nodectl doctor` on a machine that has one says why\n".into();
         }
-        columns(
-            &["NODE", "GPU", "KIND", "MEMORY", "DRIVER", "UUID"],
+        let table = columns(
+            &[
+                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32", "DRIVER", "UUID",
+                "FEATURES",
+            ],
             devices.iter().map(|device| {
+                let gpu = &device.gpu;
+                let rate = |text: fn(&GpuRatesView) -> String| gpu.rates.as_ref().map_or("?".into(), text);
                 vec![
                     device.node_name.clone(),
-                    cut(&device.gpu.name),
-                    gpu_kind(device.gpu.kind).into(),
-                    format_bytes(device.gpu.memory_bytes),
-                    cut(&device.gpu.driver),
-                    device.gpu.uuid.clone(),
+                    cut(&gpu.name),
+                    gpu.vendor.clone(),
+                    gpu_kind(gpu.kind).into(),
+                    if gpu.used { "yes" } else { "no" }.into(),
+                    format_bytes(gpu.memory_bytes),
+                    gpu.memory_free.map_or("?".into(), format_bytes),
+                    rate(|rates| format!("{:.1} GB/s", rates.copy_bytes_per_s as f64 / 1e9)),
+                    rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f32_flops as f64 / 1e12)),
+                    cut(&gpu.driver),
+                    gpu.uuid.clone(),
+                    if gpu.features.is_empty() { "-".into() } else { gpu.features.join(",") },
                 ]
             }),
-        )
+        );
+        table + &device_notes(devices)
     }
 
     fn job(&self, job: &Job, now_ms: u64) -> String {
@@ -341,4 +354,22 @@ fn cut(text: &str) -> String {
         return text.to_string();
     }
     text.chars().take(CELL_CHARS - 1).chain(['…']).collect()
+}
+
+/// Why some GPUs are not used, and how to know what is not known.
+fn device_notes(devices: &[Device]) -> String {
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in devices.iter().map(|device| &device.gpu).filter(|gpu| !gpu.used) {
+        let note = format!("not used: {}: {}\n", one_line(&gpu.name), gpu.why);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    let unmeasured = devices.iter().filter(|device| device.gpu.used && device.gpu.rates.is_none());
+    let mut nodes: Vec<String> = unmeasured.map(|device| one_line(&device.node_name)).collect();
+    nodes.dedup();
+    if !nodes.is_empty() {
+        notes.push(format!("not measured: `nodectl devices --measure` on {} does it\n", nodes.join(", ")));
+    }
+    notes.concat()
 }

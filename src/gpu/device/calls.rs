@@ -17,12 +17,33 @@ const MAX_WAITING: usize = 1024;
 /// How long a caller waits for room among them. A device that takes nothing for so long hangs.
 const ROOM_LIMIT: Duration = Duration::from_secs(600);
 
+/// How often such a caller looks whether the device is still there.
+const LOOK_UP: Duration = Duration::from_millis(100);
+
 /// What the device's thread is asked to do.
 pub(super) enum Call {
-    Zero { buffer: Buffer },
-    Upload { to: Buffer, offset: u64, bytes: Bytes, reply: Reply<()> },
-    Run { recording: Recording, reply: Reply<()> },
-    Download { from: Buffer, range: Range<u64>, reply: Reply<Vec<u8>> },
+    Zero {
+        buffer: Buffer,
+    },
+    Upload {
+        to: Buffer,
+        offset: u64,
+        bytes: Bytes,
+        reply: Reply<()>,
+    },
+    Run {
+        recording: Recording,
+        reply: Reply<()>,
+    },
+    Download {
+        from: Buffer,
+        range: Range<u64>,
+        reply: Reply<Vec<u8>>,
+    },
+    /// Answers when all earlier calls have ended and what only they used is free.
+    Settle {
+        reply: Reply<()>,
+    },
 }
 
 /// The calls in the order in which they take effect.
@@ -45,12 +66,13 @@ impl Calls {
         let end = Instant::now() + ROOM_LIMIT;
         let mut state = self.state.lock().expect("no code panics while it holds this lock");
         while state.waiting.len() >= MAX_WAITING && !state.closed {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= end {
                 failure.set(DeviceError::timed_out(ROOM_LIMIT, "it takes no more work"));
+            }
+            if failure.get().is_some() {
                 return;
             }
-            state = self.room.wait_timeout(state, left).expect("no code panics while it holds this lock").0;
+            state = self.room.wait_timeout(state, LOOK_UP).expect("no code panics while it holds this lock").0;
         }
         if !state.closed {
             state.waiting.push_back(call);

@@ -77,12 +77,35 @@ pub struct CooperativeShape {
     pub result: String,
 }
 
+impl DeviceFeatures {
+    /// Those that are there, in a few words.
+    pub fn names(&self) -> Vec<String> {
+        let named = [
+            (self.f16, "f16"),
+            (self.f64, "f64"),
+            (self.int8, "int8"),
+            (self.int16, "int16"),
+            (self.int64, "int64"),
+            (self.subgroups, "subgroups"),
+            (self.float_atomics, "float_atomics"),
+            (self.int64_atomics, "int64_atomics"),
+            (!self.cooperative_matrix.is_empty(), "cooperative_matrix"),
+        ];
+        named.into_iter().filter(|(there, _)| *there).map(|(_, name)| name.into()).collect()
+    }
+}
+
 impl DeviceInfo {
     pub(super) fn read(physical: &PhysicalDevice, enabled: &Enabled) -> Option<Self> {
         let gpu = probe::describe(physical)?;
         let features = features(physical, enabled);
         Some(Self { gpu, limits: limits(physical), features, memory_free: memory_free(physical) })
     }
+}
+
+/// What would be switched on here.
+pub(in crate::gpu) fn offered(physical: &PhysicalDevice) -> DeviceFeatures {
+    features(physical, &super::open::wanted().intersection(physical.supported_features()))
 }
 
 fn limits(physical: &PhysicalDevice) -> DeviceLimits {

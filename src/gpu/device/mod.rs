@@ -56,6 +56,8 @@ use vulkano::{
 
 /// Staging memory that is in use at once, in each direction.
 const STAGING_BYTES: u64 = 128 << 20;
+/// How long an allocation waits for earlier work to free memory.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the last handle waits for the work that was submitted.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -151,12 +153,28 @@ impl Device {
     /// Device memory of that many bytes, all zero.
     ///
     /// # Errors
-    /// `OutOfMemory`, also for more than the device gives in one piece (`DeviceLimits::buffer_bytes`).
+    /// `OutOfMemory`, also for more than the device gives in one piece (`DeviceLimits::buffer_bytes`). Where memory is short,
+    /// earlier calls are waited for first, since they may hold some that was dropped.
     pub fn buffer(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         self.0.failure.verdict()?;
-        let buffer = Buffer::new(&self.0.memory, bytes)?;
+        let first = Buffer::new(&self.0.memory, bytes);
+        let buffer = match first {
+            // Dropped memory may be in use by calls that have not ended.
+            Err(DeviceError::OutOfMemory { .. }) if bytes <= self.info().limits.buffer_bytes => {
+                self.settle()?;
+                Buffer::new(&self.0.memory, bytes)?
+            }
+            other => other?,
+        };
         self.0.calls.push(Call::Zero { buffer: buffer.clone() }, &self.0.failure);
         Ok(buffer)
+    }
+
+    /// Waits until all earlier calls have ended.
+    fn settle(&self) -> Result<(), DeviceError> {
+        let (pending, reply) = Pending::new("the work before an allocation".into(), &self.0.failure);
+        self.0.calls.push(Call::Settle { reply }, &self.0.failure);
+        pending.wait(SETTLE_LIMIT)
     }
 
     /// Compiles a kernel, or finds it if the same was compiled before. May take seconds, on the caller's thread.

@@ -13,10 +13,10 @@ use vulkano::{
         QueueFamilyProperties, QueueFlags, physical::PhysicalDevice,
     },
     instance::{
-        Instance, InstanceCreateInfo, InstanceExtensions,
+        Instance, InstanceCreateInfo,
         debug::{
             DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger, DebugUtilsMessengerCallback,
-            DebugUtilsMessengerCreateInfo,
+            DebugUtilsMessengerCreateInfo, ValidationFeatureEnable,
         },
     },
 };
@@ -82,7 +82,13 @@ fn instance(
     let validated = options.validation && layers.any(|layer| layer.name() == VALIDATION_LAYER);
     if validated {
         create.enabled_layers.push(VALIDATION_LAYER.into());
-        create.enabled_extensions = InstanceExtensions { ext_debug_utils: true, ..Default::default() };
+        create.enabled_extensions.ext_debug_utils = true;
+        let offered = library.supported_extensions_with_layers([VALIDATION_LAYER]);
+        if offered.is_ok_and(|offered| offered.ext_validation_features) {
+            // Finds missing barriers, which software devices forgive.
+            create.enabled_extensions.ext_validation_features = true;
+            create.enabled_validation_features.push(ValidationFeatureEnable::SynchronizationValidation);
+        }
     }
     let starting = refused::<Validated<VulkanError>>("starting Vulkan");
     let instance = Instance::new(library, create).map_err(&starting)?;
@@ -117,7 +123,7 @@ fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Re
     };
     let allowed = |gpu: &Gpu| options.software || gpu.kind != GpuKind::Software;
     let candidates = known.iter().filter(|(gpu, _)| fits(gpu) && allowed(gpu));
-    let best = candidates.min_by_key(|(gpu, device)| (rank(gpu.kind), !is_able(device)));
+    let best = candidates.min_by_key(|(gpu, device)| (!is_able(device), rank(gpu.kind)));
     match best {
         Some((_, device)) if is_able(device) => Ok(device.clone()),
         Some((gpu, device)) => Err(DeviceError::Invalid(format!(
@@ -131,7 +137,7 @@ fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Re
 }
 
 /// The order in which devices are taken: the most able kind first.
-pub(in crate::gpu) fn rank(kind: GpuKind) -> u8 {
+fn rank(kind: GpuKind) -> u8 {
     match kind {
         GpuKind::Discrete => 0,
         GpuKind::Integrated => 1,

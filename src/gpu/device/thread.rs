@@ -167,6 +167,10 @@ impl Submitter {
                 let buffers = recording.0.buffers.clone();
                 self.plan(COMPUTE, Commands::Replayed(recording), buffers, Then::Answer(reply));
             }
+            Call::Settle { reply } => match self.begin(COMPUTE).and_then(recording::end) {
+                Ok(nothing) => self.plan(COMPUTE, Commands::Once(nothing), Vec::new(), Then::Answer(reply)),
+                Err(error) => drop(reply.try_send(Err(error))),
+            },
             Call::Upload { to, offset, bytes, reply } => {
                 let refused = reply.clone();
                 if let Err(error) = self.upload(&to, offset, &bytes, reply) {

@@ -123,6 +123,12 @@ impl Client {
         self.post("draining the node", "/v1/drain", Some(("application/json", body.into()))).await
     }
 
+    /// Measures the GPUs of the node that answers; returns when it has.
+    pub async fn measure_devices(&self) -> Result<Okay, ClientError> {
+        let doing = "measuring the GPUs";
+        decode(doing, self.send_slowly(doing, build(Method::POST, "/v1/devices/measure", None, empty())).await?).await
+    }
+
     /// Returns when the node has left.
     pub async fn leave(&self) -> Result<Okay, ClientError> {
         let doing = "leaving the cluster";

@@ -6,7 +6,15 @@ use proptest::prelude::*;
 
 fn gpu(name: &str, gib: u64, kind: GpuKind) -> Gpu {
     let memory_bytes = gib << 30;
-    Gpu { name: name.into(), vendor: "NVIDIA".into(), driver: "550.54.14".into(), uuid: [0; 16], memory_bytes, kind }
+    Gpu {
+        name: name.into(),
+        vendor: "NVIDIA".into(),
+        driver: "550.54.14".into(),
+        uuid: [0; 16],
+        memory_bytes,
+        kind,
+        details: Default::default(),
+    }
 }
 
 fn node() -> NodeInfo {

@@ -66,6 +66,26 @@ pub struct GpuView {
     pub uuid: String,
     pub memory_bytes: u64,
     pub kind: GpuKindName,
+    /// Whether tasks that ask for GPUs get it.
+    pub used: bool,
+    /// Why, or why not.
+    pub why: String,
+    /// Bytes of its memory that were free when the node looked, where the driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_free: Option<u64>,
+    /// What it offers to shaders: `f16`, `f64`, `int64`, `subgroups`, `float_atomics`, `cooperative_matrix`, …
+    pub features: Vec<String>,
+    /// Missing until `POST /v1/devices/measure` on its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<GpuRatesView>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuRatesView {
+    /// Bytes read plus bytes written, copying its own memory.
+    pub copy_bytes_per_s: u64,
+    /// Operations a second (2 n³ a product) of a plain tiled product of f32 matrices.
+    pub gemm_f32_flops: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -153,6 +173,17 @@ impl From<&Gpu> for GpuView {
             uuid: gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             memory_bytes: gpu.memory_bytes,
             kind,
+            used: gpu.kind != GpuKind::Software,
+            why: match gpu.kind {
+                GpuKind::Software => "a CPU driver: counts only where it is asked for".into(),
+                _ => "tasks that ask for GPUs get it".into(),
+            },
+            memory_free: gpu.details.memory_free,
+            features: gpu.details.features.clone(),
+            rates: gpu.details.rates.map(|rates| GpuRatesView {
+                copy_bytes_per_s: rates.copy_bytes_per_s,
+                gemm_f32_flops: rates.gemm_f32_flops,
+            }),
         }
     }
 }

@@ -18,7 +18,7 @@ pub mod pool;
 pub mod result;
 pub mod submit;
 
-pub use cluster::{Device, GpuKindName, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
+pub use cluster::{Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{
     Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, WorkView,

@@ -2,9 +2,9 @@
 
 use crate::{
     types::{
-        Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuKind, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo,
-        NodeLoad, Outcome, OutputFile, ParamSpace, Phase, PythonError, Query, QueryError, Resources, TaskRecord, Value,
-        WorkSpec, limits,
+        Answer, Attempt, BlobHash, Captured, Failure, Gpu, GpuDetails, GpuKind, GpuRates, JobHead, JobId, JobSpec,
+        Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Phase, PythonError, Query, QueryError,
+        Resources, TaskRecord, Value, WorkSpec, limits,
         message::{Assignment, Inventory, Summary},
         query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
         sweep::{Goal, MetricPoint, StopRule, Sweep},
@@ -230,6 +230,11 @@ fn node_info() -> NodeInfo {
         uuid: [uuid; 16],
         memory_bytes: 24 << 30,
         kind,
+        details: GpuDetails {
+            features: vec!["f16".into(), "cooperative_matrix".into()],
+            memory_free: Some(23 << 30),
+            rates: (uuid == 1).then_some(GpuRates { copy_bytes_per_s: 900 << 30, gemm_f32_flops: 20 << 40 }),
+        },
     };
     NodeInfo {
         id: NODE,

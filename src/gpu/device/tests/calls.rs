@@ -190,6 +190,22 @@ fn everything_may_be_dropped_while_in_flight() {
 }
 
 #[test]
+fn memory_that_was_dropped_in_flight_is_free_once_the_calls_have_ended() {
+    let Some(device) = Fixture::with_lanes() else { return };
+    let bytes = 3 << 20;
+    let buffer = device.buffer(bytes).unwrap();
+    let (number, memory) = (buffer.0.number, buffer.0.memory.clone());
+    for _ in 0..10 {
+        let _ = device.upload(&buffer, 0, words(vec![1; 3 << 18]));
+        let _ = device.download(&buffer, 0..bytes);
+    }
+    drop(buffer);
+    device.settle().unwrap();
+    let again = device.buffer(bytes).unwrap();
+    assert!(again.0.memory == memory && again.0.number != number);
+}
+
+#[test]
 fn many_threads_use_one_device() {
     let Some(device) = Fixture::new() else { return };
     std::thread::scope(|scope| {
@@ -211,7 +227,7 @@ fn many_threads_use_one_device() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() })]
 
     /// Any sequence of calls has the effect of the same sequence on plain memory.
     #[test]

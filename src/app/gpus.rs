@@ -1,0 +1,175 @@
+//! This machine's GPUs: looked for when the node starts, measured when somebody asks. What was measured is kept in the data
+//! directory, and holds while GPU and driver are the same.
+
+use crate::{
+    gpu,
+    ports::{Event, GpuMeter, NodeHandle},
+    store::atomic,
+    types::{Gpu, GpuKind, GpuRates},
+};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// A driver that takes longer to say what there is, is not used.
+const LOOK_LIMIT: Duration = Duration::from_secs(20);
+/// Measuring one GPU takes about a second, where others do not use it.
+const MEASURE_LIMIT: Duration = Duration::from_secs(60);
+/// In the data directory.
+const FILE: &str = "gpus.json";
+
+pub struct Gpus {
+    file: PathBuf,
+    handle: NodeHandle,
+    known: Mutex<Vec<Gpu>>,
+    measuring: tokio::sync::Mutex<()>,
+}
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Measured {
+    uuid: u128,
+    driver: String,
+    rates: GpuRates,
+}
+
+impl Gpus {
+    pub fn new(data_dir: &Path, handle: NodeHandle) -> Arc<Self> {
+        let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
+        Arc::new(Self { file: data_dir.join(FILE), handle, known, measuring })
+    }
+
+    /// Those that count first: whoever hands them out takes that many.
+    pub fn list(&self) -> Vec<Gpu> {
+        let mut gpus = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        gpus.sort_by_key(|gpu| gpu.kind == GpuKind::Software);
+        gpus
+    }
+
+    /// Asks the driver in a child process, tells the node, and then whoever waits.
+    pub fn look(self: Arc<Self>) -> watch::Receiver<bool> {
+        let (known, receiver) = watch::channel(false);
+        tokio::spawn(async move {
+            match gpu::probe_in_child(LOOK_LIMIT).await {
+                Ok(gpus) if gpus.is_empty() => {}
+                Ok(gpus) => self.know(gpus).await,
+                Err(error) => tracing::info!("no GPU is used: {error}"),
+            }
+            let _ = known.send(true);
+        });
+        receiver
+    }
+
+    async fn know(&self, mut gpus: Vec<Gpu>) {
+        let measured = read(&self.file);
+        for gpu in &mut gpus {
+            gpu.details.rates = measured.iter().find(|line| line.is_of(gpu)).map(|line| line.rates);
+        }
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
+        self.handle.tell(Event::InfoChanged).await;
+    }
+
+    /// Looks again, since memory and drivers change, and measures those that count; software ones where there is no other.
+    async fn measure_all(&self) -> Result<(), String> {
+        let _alone = self.measuring.lock().await;
+        let gpus = gpu::probe_in_child(LOOK_LIMIT).await.map_err(|error| error.to_string())?;
+        let counts = |gpu: &&Gpu| gpu.kind != GpuKind::Software;
+        let any_counts = gpus.iter().any(|gpu| counts(&gpu));
+        let mut measured = read(&self.file);
+        let mut failed = Vec::new();
+        for gpu in gpus.iter().filter(|gpu| counts(gpu) == any_counts) {
+            match gpu::measure_in_child(gpu.uuid, MEASURE_LIMIT).await {
+                Ok(rates) => {
+                    measured.retain(|line| !line.is_of(gpu));
+                    measured.push(Measured::new(gpu, rates));
+                }
+                Err(error) => failed.push(format!("{}: {error}", gpu.name)),
+            }
+        }
+        let kept = write(&self.file, &measured);
+        self.know(gpus).await;
+        kept.map_err(|error| format!("writing {}: {error}", self.file.display()))?;
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+    }
+}
+
+impl GpuMeter for Gpus {
+    fn measure(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async move { self.measure_all().await })
+    }
+}
+
+impl Measured {
+    fn new(gpu: &Gpu, rates: GpuRates) -> Self {
+        Self { uuid: u128::from_be_bytes(gpu.uuid), driver: gpu.driver.clone(), rates }
+    }
+
+    fn is_of(&self, gpu: &Gpu) -> bool {
+        self.uuid == u128::from_be_bytes(gpu.uuid) && self.driver == gpu.driver
+    }
+}
+
+/// What cannot be read was not measured.
+fn read(file: &Path) -> Vec<Measured> {
+    let text = match fs::read(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            tracing::warn!("what GPUs were measured at is not known: {}: {error}", file.display());
+            return Vec::new();
+        }
+    };
+    serde_json::from_slice(&text).unwrap_or_else(|error| {
+        tracing::warn!("what GPUs were measured at is not known: {}: {error}", file.display());
+        Vec::new()
+    })
+}
+
+fn write(file: &Path, measured: &[Measured]) -> io::Result<()> {
+    atomic::write(file, &serde_json::to_vec(measured).expect("plain data always encodes"), 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(uuid: u8, driver: &str) -> Gpu {
+        Gpu {
+            name: "Fast Card".into(),
+            vendor: "NVIDIA".into(),
+            driver: driver.into(),
+            uuid: [uuid; 16],
+            memory_bytes: 1 << 30,
+            kind: GpuKind::Discrete,
+            details: Default::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_measured_holds_for_the_same_gpu_and_driver() {
+        let directory = tempfile::tempdir().unwrap();
+        let (events, mut inbox) = tokio::sync::mpsc::channel(4);
+        let gpus = Gpus::new(directory.path(), NodeHandle::new(events));
+        let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6 };
+        write(&gpus.file, &[Measured::new(&gpu(1, "old"), rates), Measured::new(&gpu(0xff, "one"), rates)]).unwrap();
+        gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]).await;
+        let known: Vec<_> = gpus.list().into_iter().map(|gpu| gpu.details.rates).collect();
+        assert_eq!(known, [None, Some(rates), None]);
+        assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
+    }
+
+    #[test]
+    fn a_file_that_is_none_of_ours_counts_as_nothing_measured() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(FILE);
+        assert_eq!(read(&file), []);
+        fs::write(&file, "{").unwrap();
+        assert_eq!(read(&file), []);
+    }
+}
