@@ -8,10 +8,12 @@
 //! | `measure` | how fast a GPU copies and multiplies |
 //! | `shader/` | users' shaders, checked and described |
 //! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
+//! | `ops` | library operations on the CPU and, through `device`, on GPUs |
 
 mod child;
 pub mod device;
 mod measure;
+pub mod ops;
 mod probe;
 pub mod shader;
 

@@ -1,0 +1,224 @@
+//! Library operations. On one thread of the CPU: the matrix product beside numpy's OpenBLAS, sparse products and histograms
+//! beside a stream copy, each in turns in the same run. On a GPU, where there is one: rates, with a copy of its own memory.
+//! `-- --rounds N` (7).
+
+mod support;
+
+use nodectl::gpu::{
+    device::{Device, DeviceOptions},
+    ops::{Cpu, Csr, Elementwise, Engine, Expression, Gemm, Histogram, Kind, Op, Program, View, Vulkan},
+};
+use std::{
+    io::{BufRead, BufReader, Lines, Write},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+use support::{number, report};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BYTES: u64 = 256 << 20;
+
+fn main() {
+    let rounds = number("--rounds", 7);
+    report::title("library operations, one thread");
+    let cpu = Cpu::new(1).expect("there is a thread");
+    products(&cpu, rounds);
+    memory_bound(&cpu, rounds, 0.7);
+    let options = DeviceOptions { validation: false, software: false };
+    match Device::any(&options).map_err(Into::into).and_then(Vulkan::new) {
+        Err(error) => println!("  SKIPPED: no GPU: {error}"),
+        Ok(gpu) => {
+            report::title(&format!("library operations on {}", gpu.name()));
+            for size in [1024, 4096] {
+                let program = Product::new(&gpu, [size; 3]);
+                let best = (0..rounds).map(|_| program.run()).fold(f64::MAX, f64::min);
+                let rate = 2.0 * f64::from(size).powi(3) / best / 1e9;
+                report::value(&format!("f32 product of {size}³"), rate, "TFLOPS", "");
+            }
+            memory_bound(&gpu, rounds, 0.5);
+        }
+    }
+}
+
+/// Milliseconds: on a CPU those of its own time, so that what else runs there does not count; on a GPU those that passed.
+fn timed(engine: &dyn Engine, work: impl FnOnce()) -> f64 {
+    if !is_cpu(engine) {
+        let begun = Instant::now();
+        work();
+        return begun.elapsed().as_secs_f64() * 1e3;
+    }
+    let begun = cpu_time();
+    work();
+    (cpu_time() - begun).as_secs_f64() * 1e3
+}
+
+fn is_cpu(engine: &dyn Engine) -> bool {
+    engine.name().starts_with("CPU")
+}
+
+/// Of all threads of this process.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes the time into the struct, which outlives the call.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0, "every Linux has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A product, several times over where it is short.
+struct Product<'a> {
+    engine: &'a dyn Engine,
+    program: Program,
+    times: u32,
+}
+
+impl<'a> Product<'a> {
+    fn new(engine: &'a dyn Engine, shape: [u32; 3]) -> Self {
+        let [m, n, k] = shape;
+        let [a, b] = [m * k, k * n].map(|len| f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)));
+        let c = engine.buffer(u64::from(m * n) * 4).expect("there is memory").f32s();
+        let times = (1_000_000_000 / shape.iter().map(|size| u64::from(*size)).product::<u64>()).clamp(1, 4000) as u32;
+        let ops = vec![Gemm::new(a, b, c, shape).into(); times as usize];
+        Self { engine, program: engine.record(&ops).expect("it fits"), times }
+    }
+
+    /// Milliseconds of one.
+    fn run(&self) -> f64 {
+        timed(self.engine, || self.engine.run(&self.program).wait(LIMIT).expect("it runs")) / f64::from(self.times)
+    }
+}
+
+fn f32s(engine: &dyn Engine, values: impl Iterator<Item = f32>) -> View {
+    upload(engine, Kind::F32, values.map(f32::to_bits))
+}
+
+fn upload(engine: &dyn Engine, kind: Kind, values: impl Iterator<Item = u32>) -> View {
+    let bytes: Vec<u8> = values.flat_map(u32::to_le_bytes).collect();
+    let buffer = engine.buffer(bytes.len() as u64).expect("there is memory");
+    let len = buffer.bytes() / 4;
+    engine.upload(&buffer, 0, bytes.into()).wait(LIMIT).expect("it fits");
+    buffer.view(kind, 0, len)
+}
+
+/// numpy in a process of its own.
+struct OpenBlas {
+    child: Child,
+    ask: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl OpenBlas {
+    fn start() -> Result<Self, String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/openblas.py");
+        let mut command = Command::new("python3");
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("python3: {error}"))?;
+        let ask = child.stdin.take().expect("it is piped");
+        let mut answers = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        match answers.next() {
+            Some(Ok(version)) => {
+                println!("  {version}");
+                Ok(Self { child, ask, answers })
+            }
+            _ => Err("numpy cannot be installed".into()),
+        }
+    }
+
+    fn milliseconds(&mut self, [m, n, k]: [u32; 3]) -> f64 {
+        writeln!(self.ask, "{m} {n} {k}").expect("it listens");
+        let answer = self.answers.next().expect("it answers").expect("it answers");
+        answer.parse().expect("it answers with a number")
+    }
+
+    fn end(mut self) {
+        drop(self.ask);
+        let _ = self.child.wait();
+    }
+}
+
+/// In turns, so that both meet the same noise; the best of each.
+fn products(cpu: &Cpu, rounds: usize) {
+    let mut openblas = match OpenBlas::start() {
+        Ok(openblas) => openblas,
+        Err(why) => return println!("  SKIPPED: OpenBLAS: {why}"),
+    };
+    for shape in [[64; 3], [256; 3], [1024; 3], [2048; 3], [4096, 64, 512], [64, 4096, 512]] {
+        let product = Product::new(cpu, shape);
+        product.run();
+        let (mut ours, mut theirs) = (f64::MAX, f64::MAX);
+        for _ in 0..rounds {
+            theirs = theirs.min(openblas.milliseconds(shape));
+            ours = ours.min(product.run());
+        }
+        let [m, n, k] = shape;
+        let reference = format!("OpenBLAS {theirs:.3} ms");
+        report::bar(&format!("f32 product {m} × {k} × {n}"), ours, theirs / 0.9, "ms", &reference);
+    }
+    openblas.end();
+}
+
+/// Bytes that must be moved, at the rate of a copy in the same run.
+fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
+    let len = BYTES / 4;
+    let (from, to) =
+        (f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)), upload(engine, Kind::F32, 0..len as u32));
+    // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly together.
+    let (rows, width, each) = (1000, 4 << 20, 4 << 10);
+    let nonzeros = rows * each;
+    let starts = upload(engine, Kind::U32, (0..=rows).map(|row| row * each));
+    let columns = upload(engine, Kind::U32, (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width));
+    let values = f32s(engine, (0..nonzeros).map(|j| (j % 7) as f32));
+    let x = from.part(0, u64::from(width) * 8);
+    let csr = |vectors: u32| Csr {
+        starts: starts.clone(),
+        columns: columns.clone(),
+        values: values.clone(),
+        x: x.clone(),
+        y: upload(engine, Kind::F32, 0..rows * vectors),
+        rows,
+        width,
+        nonzeros,
+        vectors,
+    };
+    let counts = upload(engine, Kind::U32, 0..1000);
+    let histogram = |high| Histogram { values: from.clone(), counts: counts.clone(), bins: 1000, low: 0.0, high };
+    let copy = Elementwise { expression: Expression::Input(0), inputs: vec![from.clone()], output: to.clone() };
+    let matrix = u64::from(nonzeros) * 8;
+    let works: [(&str, bool, u64, Op); 5] = [
+        ("copy by an element-wise expression", false, BYTES * 2, copy.into()),
+        ("sparse product, one vector", true, matrix + u64::from(nonzeros) * 4, csr(1).into()),
+        ("sparse product, eight vectors", false, matrix * 2 + u64::from(nonzeros) * 32, csr(8).into()),
+        ("histogram of 1000 bins", true, BYTES, histogram(1.0).into()),
+        ("histogram, all in one bin", false, BYTES, histogram(1e6).into()),
+    ];
+    for (name, barred, bytes, op) in works {
+        let program = engine.record(&[op]).expect("it fits");
+        let run = || engine.run(&program).wait(LIMIT).expect("it runs");
+        run();
+        let (mut best, mut rate) = (f64::MAX, 0f64);
+        for _ in 0..rounds {
+            rate = rate.max(stream_copy(engine, &from, &to));
+            best = best.min(timed(engine, run));
+        }
+        let reference = format!("{:.1} GB/s; stream copy {:.1} GB/s", bytes as f64 / best / 1e6, rate / 1e6);
+        if barred {
+            report::bar(name, best, bytes as f64 / rate / share, "ms", &reference);
+        } else {
+            report::value(name, best, "ms", &reference);
+        }
+    }
+}
+
+/// Bytes a millisecond, read and written.
+fn stream_copy(engine: &dyn Engine, from: &View, to: &View) -> f64 {
+    if is_cpu(engine) {
+        let source = vec![1f32; from.len as usize];
+        let mut target = vec![0f32; from.len as usize];
+        target.copy_from_slice(&source);
+        return BYTES as f64 * 2.0 / timed(engine, || std::hint::black_box(&mut target).copy_from_slice(&source));
+    }
+    let op = Elementwise { expression: Expression::Input(0), inputs: vec![from.clone()], output: to.clone() };
+    let program = engine.record(&[op.into()]).expect("it fits");
+    BYTES as f64 * 2.0 / timed(engine, || engine.run(&program).wait(LIMIT).expect("it runs"))
+}

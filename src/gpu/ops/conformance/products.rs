@@ -1,0 +1,234 @@
+//! Matrix products, dense and sparse.
+
+use super::{
+    super::{Activation, Csr, Gemm, Kind, Matrix, Op},
+    EPSILON, Rig, assert_close, numbers, rng, size,
+};
+use rand::{RngExt, rngs::StdRng};
+
+/// A product with its matrices here: rows are `pad` longer than they need to be.
+struct Case {
+    gemm: Gemm,
+    a: Vec<f32>,
+    b: Vec<f32>,
+    c: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Case {
+    fn new(rig: &Rig, rng: &mut StdRng, [m, n, k, batch]: [u32; 4], transpose: [bool; 2], pad: u32) -> Self {
+        let matrix = |rng: &mut StdRng, rows: u32, columns: u32| {
+            let (row_stride, batch_stride) = (columns + pad, rows * (columns + pad));
+            let values = numbers(rng, (batch_stride * batch) as usize);
+            (Matrix { view: rig.f32(&values), row_stride, batch_stride }, values)
+        };
+        let swap = |yes: bool, rows: u32, columns: u32| if yes { (columns, rows) } else { (rows, columns) };
+        let (a_rows, a_columns) = swap(transpose[0], m, k);
+        let (b_rows, b_columns) = swap(transpose[1], k, n);
+        let (a_matrix, a) = matrix(rng, a_rows, a_columns);
+        let (b_matrix, b) = matrix(rng, b_rows, b_columns);
+        let (c_matrix, c) = matrix(rng, m, n);
+        let view = c_matrix.view.clone();
+        let gemm = Gemm {
+            a: a_matrix,
+            b: b_matrix,
+            c: c_matrix,
+            batch,
+            transpose_a: transpose[0],
+            transpose_b: transpose[1],
+            ..Gemm::new(view.clone(), view.clone(), view, [m, n, k])
+        };
+        Self { gemm, a, b, c, bias: Vec::new() }
+    }
+
+    /// Runs it; compares all of `c`, what is between its rows, too. Each of k products and sums rounds once, at most by
+    /// EPSILON of the sum of magnitudes; α, β, bias and activation by a few more, erf by 3e-7.
+    #[track_caller]
+    fn check(&self, rig: &Rig) {
+        let gemm = &self.gemm;
+        let stride = |matrix: &Matrix| (matrix.row_stride as usize, matrix.batch_stride as usize);
+        let ((a_row, a_batch), (b_row, b_batch), (c_row, c_batch)) =
+            (stride(&gemm.a), stride(&gemm.b), stride(&gemm.c));
+        let mut exact: Vec<f64> = self.c.iter().map(|c| f64::from(*c)).collect();
+        let mut tolerance = vec![0.0; exact.len()];
+        for batch in 0..gemm.batch as usize {
+            for i in 0..gemm.m as usize {
+                for j in 0..gemm.n as usize {
+                    let (mut sum, mut magnitude) = (0.0, 0.0);
+                    for l in 0..gemm.k as usize {
+                        let a = self.a[batch * a_batch + if gemm.transpose_a { l * a_row + i } else { i * a_row + l }];
+                        let b = self.b[batch * b_batch + if gemm.transpose_b { j * b_row + l } else { l * b_row + j }];
+                        let product = f64::from(a) * f64::from(b);
+                        sum += product;
+                        magnitude += product.abs();
+                    }
+                    let at = batch * c_batch + i * c_row + j;
+                    let beta = if gemm.beta == 0.0 { 0.0 } else { f64::from(gemm.beta) * exact[at] };
+                    let bias = self.bias.get(j).map_or(0.0, |bias| f64::from(*bias));
+                    let value = f64::from(gemm.alpha) * sum + beta + bias;
+                    exact[at] = activation(gemm.activation, value);
+                    let magnitude = f64::from(gemm.alpha).abs() * magnitude + beta.abs() + bias.abs();
+                    let rounding = (f64::from(gemm.k) + 8.0) * EPSILON * (magnitude + exact[at].abs());
+                    tolerance[at] = 2.0 * rounding + if gemm.activation == Activation::None { 0.0 } else { 1e-6 };
+                }
+            }
+        }
+        rig.run([Op::Gemm(gemm.clone())]);
+        let what = format!("{:?}", (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.transpose_a, gemm.transpose_b));
+        assert_close(&what, &rig.read_f32(&gemm.c.view), &exact, |at| tolerance[at]);
+    }
+}
+
+fn activation(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
+        Activation::Tanh => x.tanh(),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + super::pointwise::erf(x / std::f64::consts::SQRT_2)),
+    }
+}
+
+pub fn gemm_of_random_shapes(rig: &Rig) {
+    for seed in 0..24 {
+        let rng = &mut rng(seed);
+        let shape = [size(rng, 150), size(rng, 150), size(rng, 150), 1];
+        Case::new(rig, rng, shape, [seed & 1 > 0, seed & 2 > 0], 0).check(rig);
+    }
+    // Beyond one large tile, both ways.
+    Case::new(rig, &mut rng(99), [131, 257, 19, 1], [false, true], 0).check(rig);
+}
+
+pub fn gemm_in_part_of_larger_matrices(rig: &Rig) {
+    for seed in 0..4 {
+        let rng = &mut rng(100 + seed);
+        let mut case = Case::new(rig, rng, [67, 70, 33, 1], [seed & 1 > 0, seed & 2 > 0], 5);
+        (case.gemm.alpha, case.gemm.beta) = (-0.5, 2.0);
+        case.check(rig);
+    }
+}
+
+pub fn gemm_of_f16(rig: &Rig) {
+    for seed in 0..8 {
+        let rng = &mut rng(200 + seed);
+        let m = size(rng, 100) + 1;
+        let mut case = Case::new(rig, rng, [m, 75, 41, 1], [seed & 1 > 0, seed & 2 > 0], 1);
+        let round = |values: &mut Vec<f32>| values.iter_mut().for_each(|x| *x = half::f16::from_f32(*x).to_f32());
+        // What f16 holds is exact; products and sums are f32.
+        round(&mut case.a);
+        case.gemm.a.view = rig.f16(&case.a);
+        if seed & 4 > 0 {
+            round(&mut case.b);
+            case.gemm.b.view = rig.f16(&case.b);
+        }
+        case.check(rig);
+    }
+}
+
+pub fn gemm_epilogues(rig: &Rig) {
+    let activations = [Activation::None, Activation::Relu, Activation::Tanh, Activation::Sigmoid, Activation::Gelu];
+    for (seed, activation) in activations.into_iter().enumerate() {
+        let rng = &mut rng(300 + seed as u64);
+        let mut case = Case::new(rig, rng, [9, 35, 12, 1], [false, false], 0);
+        (case.gemm.activation, case.gemm.alpha, case.bias) = (activation, 3.0, numbers(rng, 35));
+        case.gemm.bias = Some(rig.f32(&case.bias));
+        case.check(rig);
+    }
+}
+
+pub fn gemm_specials(rig: &Rig) {
+    let rng = &mut rng(400);
+    // What was in C does not count where beta is 0, not even NaN. Sums of nothing are 0.
+    for k in [0, 7] {
+        let mut case = Case::new(rig, rng, [5, 6, k, 1], [false, false], 0);
+        case.c = vec![f32::NAN; 30];
+        case.gemm.c.view = rig.f32(&case.c);
+        case.check(rig);
+    }
+    let mut case = Case::new(rig, rng, [5, 6, 0, 1], [false, false], 0);
+    case.gemm.beta = -3.0;
+    case.check(rig);
+    let mut case = Case::new(rig, rng, [70, 70, 9, 1], [false, false], 0);
+    (case.a[3], case.a[9 * 2], case.b[5]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    (case.gemm.a.view, case.gemm.b.view) = (rig.f32(&case.a), rig.f32(&case.b));
+    for activation in [Activation::None, Activation::Relu, Activation::Tanh, Activation::Sigmoid] {
+        case.gemm.activation = activation;
+        case.check(rig);
+    }
+}
+
+pub fn gemm_batches(rig: &Rig) {
+    let rng = &mut rng(500);
+    Case::new(rig, rng, [17, 33, 5, 4], [false, true], 3).check(rig);
+    Case::new(rig, rng, [0, 33, 5, 4], [false, true], 0).check(rig);
+    Case::new(rig, rng, [17, 33, 5, 0], [false, true], 0).check(rig);
+    // One B for all.
+    let mut case = Case::new(rig, rng, [7, 3, 5, 6], [false, false], 0);
+    case.gemm.b.batch_stride = 0;
+    case.check(rig);
+}
+
+/// Starts, columns and values with rows of very different lengths, some empty.
+fn sparse(rng: &mut StdRng, rows: u32, width: u32) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
+    let (mut starts, mut columns) = (vec![0], Vec::new());
+    for _ in 0..rows {
+        let most = if width == 0 { 0 } else { [0, 3, 40, 700][rng.random_range(0..4)] };
+        let len = rng.random_range(0..=most);
+        columns.extend((0..len).map(|_| rng.random_range(0..width)));
+        starts.push(columns.len() as u32);
+    }
+    let values = numbers(rng, columns.len());
+    (starts, columns, values)
+}
+
+pub fn csr_of_random_shapes(rig: &Rig) {
+    for seed in 0..20 {
+        let rng = &mut rng(600 + seed);
+        let (rows, width, vectors) = (size(rng, 200), size(rng, 200), size(rng, 9));
+        let (starts, columns, values) = sparse(rng, rows, width);
+        Csr::check(&starts, &columns, width).expect("it is a matrix");
+        let mut x = numbers(rng, (width * vectors) as usize);
+        if let Some(some) = x.get_mut(7) {
+            *some = [f32::NAN, f32::INFINITY, 1e30][seed as usize % 3];
+        }
+        let y = rig.output(Kind::F32, (rows * vectors) as usize);
+        let (mut exact, mut tolerance) = (Vec::new(), Vec::new());
+        for v in 0..vectors as usize {
+            for row in 0..rows as usize {
+                let range = starts[row] as usize..starts[row + 1] as usize;
+                let product = |j: usize| f64::from(values[j]) * f64::from(x[v * width as usize + columns[j] as usize]);
+                exact.push(range.clone().map(product).sum());
+                // As for dense products.
+                tolerance
+                    .push(2.0 * (range.len() as f64 + 2.0) * EPSILON * range.map(|j| product(j).abs()).sum::<f64>());
+            }
+        }
+        let nonzeros = columns.len() as u32;
+        let (starts, columns, values) = (rig.u32(&starts), rig.u32(&columns), rig.f32(&values));
+        let x = rig.f32(&x);
+        rig.run([Op::Csr(Csr { starts, columns, values, x, y: y.clone(), rows, width, nonzeros, vectors })]);
+        assert_close(&format!("seed {seed}"), &rig.read_f32(&y), &exact, |at| tolerance[at]);
+    }
+}
+
+/// A broken matrix is told before; if nobody asked, it harms nothing else.
+pub fn csr_broken(rig: &Rig) {
+    assert!(Csr::check(&[0, 2, 1], &[0], 1).unwrap_err().contains("row 1"));
+    assert!(Csr::check(&[0, 2], &[0, 5], 5).unwrap_err().contains("column 5 of 5"));
+    assert!(
+        Csr::check(&[0, 2], &[0], 5).is_err() && Csr::check(&[], &[], 5).is_err() && Csr::check(&[1], &[], 5).is_err()
+    );
+    for vectors in [1, 4] {
+        let (starts, columns) = (rig.u32(&[0, 4_000_000_000, 3, 1, 4]), rig.u32(&[9, 4_000_000_000, 0, 1]));
+        let (values, x) = (rig.f32(&[1.0; 4]), rig.f32(&vec![1.0; 2 * vectors as usize]));
+        let y = rig.output(Kind::F32, 4 * vectors as usize);
+        rig.run([Op::Csr(Csr { starts, columns, values, x, y: y.clone(), rows: 4, width: 2, nonzeros: 4, vectors })]);
+        rig.read(&y);
+    }
+}

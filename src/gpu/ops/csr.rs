@@ -1,0 +1,174 @@
+//! Products of a sparse matrix in compressed rows with dense vectors.
+
+use super::{
+    access::{Access, elements},
+    buffer::{Kind, View},
+    cpu::Memory,
+    dispatch::{Lowering, grid},
+    engine::EngineError,
+    op::Operation,
+    shaders,
+};
+use rayon::prelude::*;
+
+/// y[v, r] = Σ over j from starts[r] to starts[r + 1] of values[j] · x[v, columns[j]]. Sums are f32, in a fixed order on each
+/// engine. What is in the index arrays is not known when an op is recorded: see `check`. A broken matrix gives wrong
+/// numbers, and reads nothing outside of the views.
+#[derive(Clone, Debug)]
+pub struct Csr {
+    /// rows + 1, u32, rising from 0 to `nonzeros`.
+    pub starts: View,
+    /// `nonzeros`, u32, each below `width`.
+    pub columns: View,
+    /// `nonzeros`, f32.
+    pub values: View,
+    /// vectors × width, f32.
+    pub x: View,
+    /// vectors × rows, f32.
+    pub y: View,
+    pub rows: u32,
+    pub width: u32,
+    pub nonzeros: u32,
+    pub vectors: u32,
+}
+
+impl Csr {
+    /// That the index arrays are those of a matrix with columns below `width`: to be called before they are uploaded.
+    pub fn check(starts: &[u32], columns: &[u32], width: u32) -> Result<(), String> {
+        if starts.first() != Some(&0) {
+            return Err("row starts do not begin with 0".into());
+        }
+        if let Some(row) = starts.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(format!("row {row} ends at {} before its start {}", starts[row + 1], starts[row]));
+        }
+        if starts[starts.len() - 1] as usize != columns.len() {
+            return Err(format!("rows end at {}, there are {} columns", starts[starts.len() - 1], columns.len()));
+        }
+        match columns.iter().position(|column| *column >= width) {
+            Some(place) => Err(format!("element {place} is in column {} of {width}", columns[place])),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Vectors that share one pass over the matrix.
+const AT_ONCE: usize = 4;
+
+impl Operation for Csr {
+    fn name(&self) -> &'static str {
+        "csr"
+    }
+
+    fn access(&self) -> Result<Access, String> {
+        if self.width == 0 && self.nonzeros > 0 {
+            return Err("elements in a matrix without columns".into());
+        }
+        let starts = u64::from(self.rows) + 1;
+        let access = Access::default().read("starts", &self.starts, Kind::U32, starts)?;
+        let access = access.read("columns", &self.columns, Kind::U32, self.nonzeros.into())?;
+        let access = access.read("values", &self.values, Kind::F32, self.nonzeros.into())?;
+        let access = access.read("x", &self.x, Kind::F32, elements(&[self.vectors, self.width])?)?;
+        access.write("y", &self.y, Kind::F32, elements(&[self.vectors, self.rows])?)
+    }
+
+    fn cpu(&self, memory: &Memory) {
+        let (rows, width, nonzeros) = (self.rows as usize, self.width as usize, self.nonzeros as usize);
+        if rows == 0 || self.vectors == 0 {
+            return;
+        }
+        let starts = &memory.read::<u32>(&self.starts)[..=rows];
+        let columns = &memory.read::<u32>(&self.columns)[..nonzeros];
+        let values = &memory.read::<f32>(&self.values)[..nonzeros];
+        let x = memory.read::<f32>(&self.x);
+        let y = &mut memory.write::<f32>(&self.y)[..self.vectors as usize * rows];
+        let cuts = even_cuts(starts, rayon::current_num_threads() * 4);
+        for (batch, y) in y.chunks_mut(rows * AT_ONCE).enumerate() {
+            let vectors = y.len() / rows;
+            let x: Vec<&[f32]> = x[batch * AT_ONCE * width..][..vectors * width].chunks(width.max(1)).collect();
+            let x = if width == 0 { vec![&[][..]; vectors] } else { x };
+            // Of each vector's result, the rows between two cuts.
+            let mut parts: Vec<(usize, Vec<&mut [f32]>)> = cuts.iter().map(|first| (*first, Vec::new())).collect();
+            for mut rest in y.chunks_mut(rows) {
+                for (index, part) in parts.iter_mut().enumerate() {
+                    let end = cuts.get(index + 1).copied().unwrap_or(rows);
+                    let (ours, others) = rest.split_at_mut(end - part.0);
+                    part.1.push(ours);
+                    rest = others;
+                }
+            }
+            parts.into_par_iter().for_each(|(first, mut y)| {
+                for row in 0..y[0].len() {
+                    let range = |at: u32| (at as usize).min(nonzeros);
+                    let (start, end) = (range(starts[first + row]), range(starts[first + row + 1]));
+                    let (columns, values) = (&columns[start..end.max(start)], &values[start..end.max(start)]);
+                    match &x[..] {
+                        [x] => y[0][row] = dot(columns, values, x),
+                        [a, b, c, d] => {
+                            let sums = dots(columns, values, [a, b, c, d]);
+                            y.iter_mut().zip(sums).for_each(|(y, sum)| y[row] = sum);
+                        }
+                        some => y.iter_mut().zip(some).for_each(|(y, x)| y[row] = dot(columns, values, x)),
+                    }
+                }
+            });
+        }
+    }
+
+    fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
+        if self.rows == 0 || self.vectors == 0 {
+            return Ok(());
+        }
+        let lanes = (self.nonzeros / self.rows / 2).next_power_of_two().clamp(1, 256);
+        let groups = grid(self.rows.into(), u64::from(256 / lanes));
+        for first in (0..self.vectors).step_by(AT_ONCE) {
+            let vectors = (self.vectors - first).min(AT_ONCE as u32);
+            let parameters = [self.rows, self.width, self.nonzeros, first, vectors, lanes];
+            let bindings = [&self.starts, &self.columns, &self.values, &self.x, &self.y];
+            lowering.dispatch(shaders::csr(), &bindings, &parameters, groups);
+        }
+        Ok(())
+    }
+}
+
+/// First rows of about `parts` parts with as many elements each.
+fn even_cuts(starts: &[u32], parts: usize) -> Vec<usize> {
+    let rows = starts.len() - 1;
+    let total = u64::from(starts[rows]);
+    let cut =
+        |part: usize| starts[..rows].partition_point(|start| u64::from(*start) * (parts as u64) < part as u64 * total);
+    let mut cuts: Vec<usize> = (1..parts).map(cut).collect();
+    cuts.push(0);
+    // A broken matrix may have cuts in any order.
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.retain(|cut| *cut < rows);
+    cuts
+}
+
+/// In four sums, so that additions do not wait for each other.
+fn dot(columns: &[u32], values: &[f32], x: &[f32]) -> f32 {
+    let at = |column: u32| x.get(column as usize).copied().unwrap_or(f32::NAN);
+    let (whole, rest) = columns.as_chunks::<4>();
+    let (whole_values, rest_values) = values.as_chunks::<4>();
+    let mut sums = [0f32; 4];
+    for (columns, values) in whole.iter().zip(whole_values) {
+        for lane in 0..4 {
+            sums[lane] += values[lane] * at(columns[lane]);
+        }
+    }
+    let rest: f32 = rest.iter().zip(rest_values).map(|(column, value)| value * at(*column)).sum();
+    (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
+}
+
+/// Each vector has a sum of its own: they do not wait for each other.
+fn dots(columns: &[u32], values: &[f32], x: [&[f32]; AT_ONCE]) -> [f32; AT_ONCE] {
+    let len = x[0].len();
+    let mut sums = [0f32; AT_ONCE];
+    for (column, value) in columns.iter().zip(values) {
+        let column = (*column as usize).min(len.wrapping_sub(1));
+        for lane in 0..AT_ONCE {
+            sums[lane] += value * x[lane].get(column).copied().unwrap_or(f32::NAN);
+        }
+    }
+    sums
+}

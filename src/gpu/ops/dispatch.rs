@@ -1,0 +1,118 @@
+//! What ops become for a GPU: dispatches of shaders on views, as data. Knows the conventions of the shipped shaders; knows
+//! no Vulkan.
+//!
+//! Every shader has its storage buffers in set 0, bindings 0, 1, …, and one block of push constants: for each binding the
+//! element at which the view begins (bindings must begin at aligned bytes, views need not), then the op's own parameters.
+
+use super::{
+    buffer::{Buffer, Kind, View},
+    compile::compile,
+    engine::EngineError,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Invocations of a workgroup in all shaders that do not say otherwise.
+pub const GROUP: u64 = 256;
+/// Every device has at least so many workgroups in each dimension.
+const MAX_GROUPS: u64 = 65_535;
+
+/// A compiled shader, entry point `main`.
+#[derive(Clone, Debug)]
+pub struct Shader {
+    pub name: &'static str,
+    pub spirv: Arc<[u32]>,
+}
+
+/// One step of a program.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Dispatch {
+        shader: Shader,
+        /// Empty views are bound to memory that nobody uses.
+        bindings: Vec<View>,
+        /// The op's parameters, which follow the bindings' first elements.
+        parameters: Vec<u32>,
+        groups: [u32; 3],
+    },
+    /// Every 32 bits of the view become `value`.
+    Fill { view: View, value: u32 },
+}
+
+/// Collects the steps of a program and gives ops memory for what they keep between steps.
+pub struct Lowering<'a> {
+    allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
+    generated: &'a Generated,
+    pub(super) steps: Vec<Step>,
+    /// Bytes of workgroup memory that a shader may use.
+    pub shared_bytes: u64,
+}
+
+impl<'a> Lowering<'a> {
+    pub fn new(
+        allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
+        generated: &'a Generated,
+        shared_bytes: u64,
+    ) -> Self {
+        Self { allocate, generated, steps: Vec::new(), shared_bytes }
+    }
+
+    /// The shader of WGSL that an op wrote itself.
+    pub fn generated(&self, name: &'static str, source: &str) -> Shader {
+        self.generated.shader(name, source)
+    }
+
+    /// Memory of `len` elements that lives as long as the program. What is in it when the program starts is undefined.
+    pub fn scratch(&mut self, kind: Kind, len: u64) -> Result<View, EngineError> {
+        let buffer = (self.allocate)((len * kind.bytes()).max(4))?;
+        Ok(buffer.view(kind, 0, len))
+    }
+
+    pub fn dispatch(&mut self, shader: Shader, bindings: &[&View], parameters: &[u32], groups: [u32; 3]) {
+        let bindings = bindings.iter().map(|view| (*view).clone()).collect();
+        self.steps.push(Step::Dispatch { shader, bindings, parameters: parameters.to_vec(), groups });
+    }
+
+    pub fn fill(&mut self, view: &View, value: u32) {
+        if view.len > 0 {
+            self.steps.push(Step::Fill { view: view.clone(), value });
+        }
+    }
+}
+
+/// Shaders that were compiled while the program runs, by their source.
+#[derive(Default)]
+pub struct Generated(Mutex<BTreeMap<String, Shader>>);
+
+impl Generated {
+    /// More are forgotten, all at once: they are compiled again in milliseconds.
+    const MOST: usize = 1024;
+
+    fn shader(&self, name: &'static str, source: &str) -> Shader {
+        // A panic while it was held left the map whole.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shader) = known.get(source) {
+            return shader.clone();
+        }
+        let spirv =
+            compile(name, source).unwrap_or_else(|error| panic!("an op wrote a broken shader: {error}\n{source}"));
+        let shader = Shader { name, spirv: spirv.into() };
+        if known.len() == Self::MOST {
+            known.clear();
+        }
+        known.insert(source.to_owned(), shader.clone());
+        shader
+    }
+}
+
+/// Workgroups for `items` of which each group takes `per_group` at a time; shaders loop where there are more.
+pub fn grid(items: u64, per_group: u64) -> [u32; 3] {
+    [items.div_ceil(per_group).clamp(1, MAX_GROUPS) as u32, 1, 1]
+}
+
+/// An empty view in place of a binding that is not used.
+pub fn unused(like: &View, kind: Kind) -> View {
+    View { kind, offset: 0, len: 0, ..like.clone() }
+}

@@ -1,0 +1,69 @@
+//! The list of ops, and what each family provides: its rules, how the CPU does it, how it becomes dispatches. An op is here
+//! only when every engine has it and the conformance suite tests it.
+
+use super::{access::Access, cpu::Memory, dispatch::Lowering, engine::EngineError};
+
+macro_rules! ops {
+    ($($name:ident),* $(,)?) => {
+        /// An operation on views of buffers, as data.
+        #[derive(Clone, Debug)]
+        pub enum Op {
+            $($name(super::$name),)*
+        }
+
+        impl Op {
+            pub(super) fn operation(&self) -> &dyn Operation {
+                match self {
+                    $(Self::$name(op) => op,)*
+                }
+            }
+        }
+
+        $(impl From<super::$name> for Op {
+            fn from(op: super::$name) -> Self {
+                Self::$name(op)
+            }
+        })*
+    };
+}
+
+ops! {
+    Gemm,
+    Elementwise,
+    Reduce,
+    Softmax,
+    SoftmaxBackward,
+    SoftmaxCrossEntropy,
+    Csr,
+    Histogram,
+    Scan,
+    Random,
+    Sort,
+    Optimize,
+    Norm,
+    NormBackward,
+}
+
+/// One family of ops, whole.
+pub trait Operation {
+    fn name(&self) -> &'static str;
+
+    /// What it reads and writes; what is wrong with its sizes and views.
+    fn access(&self) -> Result<Access, String>;
+
+    /// Only after `access` found nothing wrong.
+    fn cpu(&self, memory: &Memory);
+
+    /// Only after `access` found nothing wrong.
+    fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError>;
+}
+
+/// What each op reads and writes, or the first that does not fit its views.
+pub fn checked(ops: &[Op]) -> Result<Vec<Access>, EngineError> {
+    let check = |(index, op): (usize, &Op)| {
+        let operation = op.operation();
+        let access = operation.access().and_then(|access| access.check().map(|()| access));
+        access.map_err(|what| EngineError::Op { index, op: operation.name(), what })
+    };
+    ops.iter().enumerate().map(check).collect()
+}
