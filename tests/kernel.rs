@@ -80,7 +80,7 @@ fn frames_of_a_zoom_are_what_the_cpu_draws() {
             image.bytes.iter().zip(expected).filter(|(found, shade)| (f32::from(**found) - shade * 255.0).abs() < 2.0);
         let near = near.count();
         assert!(near > 64 * 96 * 98 / 100, "zoom {zoom}: {near} of {}", 64 * 96);
-        assert!(image.bytes.iter().any(|grey| *grey == 0) || zoom > 1.0, "a part of the first frame is the set");
+        assert!(image.bytes.contains(&0) || zoom > 1.0, "a part of the first frame is the set");
         assert!(image.bytes.iter().any(|grey| *grey > 20), "zoom {zoom}: nothing is drawn");
     }
 }
