@@ -16,6 +16,8 @@ pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
+    /// Ends with the last process that has the terminal open.
+    reader: std::thread::JoinHandle<()>,
 }
 
 impl Terminal {
@@ -45,14 +47,14 @@ impl Terminal {
         let keyboard = File::from(ours);
         let screen = Arc::new(Mutex::new(String::new()));
         let (mut output, shown) = (keyboard.try_clone().expect("a descriptor"), screen.clone());
-        // Ends when the last process on the terminal does: reading fails then.
-        std::thread::spawn(move || {
+        // Reading fails when the last process on the terminal ends.
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut buffer) {
                 shown.lock().expect("no holder panics").push_str(&String::from_utf8_lossy(&buffer[..count]));
             }
         });
-        Self { child, keyboard, screen }
+        Self { child, keyboard, screen, reader }
     }
 
     /// Everything that was shown since the start.
@@ -77,8 +79,7 @@ impl Terminal {
     pub fn wait_exit(&mut self) -> ExitStatus {
         let status = wait_for(SOON, "the command ends", || self.child.try_wait().expect("our child"));
         // Its last words may still be on their way.
-        let mut last = None;
-        wait_until(SOON, "the screen is quiet", || last.replace(self.screen()) == Some(self.screen()));
+        wait_until(SOON, "everything on the terminal ends", || self.reader.is_finished());
         status
     }
 }
