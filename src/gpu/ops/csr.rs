@@ -11,8 +11,8 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// y[v, r] = Σ over j from starts[r] to starts[r + 1] of values[j] · x[v, columns[j]]. Sums are f32, in a fixed order on each
-/// engine. What is in the index arrays is not known when an op is recorded: see `check`. A broken matrix gives wrong
+/// `y[v, r]` = Σ of `values[j] · x[v, columns[j]]` over j from `starts[r]` to `starts[r + 1]`. Sums are f32, in a fixed order
+/// on each engine. What is in the index arrays is not known when an op is recorded: see `check`. A broken matrix gives wrong
 /// numbers, and reads nothing outside of the views.
 #[derive(Clone, Debug)]
 pub struct Csr {

@@ -15,7 +15,7 @@ pub const MAX_INPUTS: usize = 8;
 /// They travel in push constants, of which 128 bytes are sure.
 pub const MAX_CONSTANTS: usize = 12;
 
-/// output[i] = expression(inputs at i). All f32.
+/// `output[i]` = expression(inputs at i). All f32.
 #[derive(Clone, Debug)]
 pub struct Elementwise {
     pub expression: Expression,

@@ -11,7 +11,7 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// counts[b] = how many of `values` are in bin b = ⌊(value - low) · (bins / (high - low))⌋, computed in f32, so that every
+/// `counts[b]` = how many of `values` are in bin b = ⌊(value - low) · (bins / (high - low))⌋, computed in f32, so that every
 /// engine counts alike. `high` itself is in the last bin, as in numpy. NaN and what is outside are not counted.
 #[derive(Clone, Debug)]
 pub struct Histogram {

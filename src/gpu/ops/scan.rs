@@ -12,7 +12,7 @@ use super::{
 use bytemuck::Pod;
 use rayon::prelude::*;
 
-/// output[i] = Σ input[..=i], or Σ input[..i] if `exclusive`. f32, or u32 modulo 2³².
+/// `output[i]` = Σ `input[..=i]`, or Σ `input[..i]` if `exclusive`. f32, or u32 modulo 2³².
 #[derive(Clone, Debug)]
 pub struct Scan {
     pub input: View,
