@@ -31,7 +31,7 @@ pub fn all() -> Vec<Process> {
 /// Field numbers of `/proc/<pid>/stat` are in proc_pid_stat(5). The second, the name, may hold anything, `)` included.
 fn parse_stat(stat: &str) -> Option<Process> {
     let pid = Pid::from_raw(stat.split(' ').next()?.parse().ok()?)?;
-    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let fields: Vec<&str> = behind_name(stat)?.collect();
     let field = |number: usize| fields.get(number - 3).copied();
     Some(Process {
         pid,
@@ -40,6 +40,11 @@ fn parse_stat(stat: &str) -> Option<Process> {
         zombie: matches!(field(3)?, "Z" | "X"),
         rss_pages: field(24)?.parse().unwrap_or(0),
     })
+}
+
+/// The fields from the third on.
+fn behind_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat[stat.rfind(')')? + 1..].split_ascii_whitespace())
 }
 
 /// The direct children of this single-threaded process. Without `CONFIG_PROC_CHILDREN`, from a look at all processes.
@@ -84,9 +89,8 @@ pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
 /// Whether a process is becoming another program: its environment cannot be read then. Of another user's it is never known.
 pub fn is_executing(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    let fields = stat.rfind(')').map(|end| stat[end + 1..].split_ascii_whitespace());
-    // `env_start`, field 50 of proc_pid_stat(5), where the first behind the name is field 3.
-    fields.and_then(|mut fields| fields.nth(50 - 3)) == Some("0")
+    // `env_start`.
+    behind_name(&stat).and_then(|mut fields| fields.nth(50 - 3)) == Some("0")
 }
 
 /// The most memory that a process has had resident so far (`VmHWM`), if it is there.
