@@ -42,6 +42,11 @@ ops! {
     Optimize,
     Norm,
     NormBackward,
+    Conv2d,
+    Conv2dInputGradient,
+    Conv2dWeightGradient,
+    Pool2d,
+    Pool2dBackward,
 }
 
 /// One family of ops, whole.
