@@ -317,3 +317,39 @@ fn results_say_what_the_gpu_did() {
     assert!(value["gpu_seconds"].as_f64().expect("a number") > 0.0, "{value}");
     assert!(output.contains(" items/s on a GPU, busy "), "{output}");
 }
+
+/// `cargo test --features glsl --test kernel glsl`
+#[cfg(feature = "glsl")]
+#[test]
+fn kernels_in_glsl_run_and_their_mistakes_have_their_place() {
+    if !can_run() {
+        return;
+    }
+    let cluster = Cluster::of(2);
+    let shader = "#version 450
+layout(local_size_x = 64) in;
+layout(set = 0, binding = 0) uniform Tile { uvec3 origin; uvec3 size; uvec3 space; uint step; } tile;
+layout(set = 0, binding = 1) buffer Squares { uint squares[]; };
+layout(set = 0, binding = 2) uniform Factors { uint factor; } factors;
+void main() {
+    uint x = gl_GlobalInvocationID.x;
+    if (x < tile.size.x) {
+        squares[x] = factors.factor * (tile.origin.x + x) * (tile.origin.x + x);
+    }
+}
+";
+    fs::write(cluster.dir.path().join("squares.comp"), shader).expect("writable");
+    let text = "kind = \"kernel\"\nshader = \"squares.comp\"\nspace = [1000]\ntile = 300\n[uniforms]\nfactor = 3\n\
+                [outputs]\nSquares = \"squares.npy\"\n";
+    let file = write_job(cluster.dir.path(), "squares", text);
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &file, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let array = read(&into.join("squares/0/squares.npy"), None);
+    assert!(whole_numbers(&array).into_iter().eq((0..1000).map(|cell| 3 * cell * cell)), "every cell is squared");
+
+    fs::write(cluster.dir.path().join("squares.comp"), shader.replace("uint x =", "uint y =")).expect("writable");
+    let (code, output) = run_to_end(&cluster, 0, &file, &into);
+    assert_eq!(code, Some(2), "{output}");
+    assert!(output.contains("squares.comp:8:9") && output.contains("'x' : undeclared identifier"), "{output}");
+}

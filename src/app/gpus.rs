@@ -156,7 +156,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), NodeHandle::new(events));
-        let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6 };
+        let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6, gemm_f16_flops: 7 };
         write(&gpus.file, &[Measured::new(&gpu(1, "old"), rates), Measured::new(&gpu(0xff, "one"), rates)]).unwrap();
         gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]).await;
         let known: Vec<_> = gpus.list().into_iter().map(|gpu| gpu.details.rates).collect();

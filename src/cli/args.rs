@@ -295,7 +295,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default), `worker`, `kernel` or `quickstart`
+    /// What to write: `map` (default), `worker`, `kernel`, `quickstart`, or a kernel that does something: `heat`, `nbody`, `option`, `knn`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]

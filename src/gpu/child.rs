@@ -239,7 +239,7 @@ mod tests {
         };
         let uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let rates = ask_rates(&uuid).unwrap();
-        assert!(rates.copy_bytes_per_s > 0 && rates.gemm_f32_flops > 0);
+        assert!(rates.copy_bytes_per_s > 0 && rates.gemm_f32_flops > 0 && rates.gemm_f16_flops > 0);
     }
 
     #[test]

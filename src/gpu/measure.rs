@@ -1,7 +1,10 @@
-//! How fast a GPU copies its memory and multiplies matrices, by two plain shaders: enough to compare GPUs and to cut work in
-//! proportion. Runs in a child of the node.
+//! How fast a GPU copies its memory and multiplies matrices: enough to compare GPUs and to cut work in proportion. Copies and
+//! products of f32 are two plain shaders, those of f16 what the library has for them. Runs in a child of the node.
 
-use super::device::{Binding, Buffer, Device, DeviceError, DeviceOptions, KernelSource, Step};
+use super::{
+    device::{Binding, Buffer, Device, DeviceError, DeviceOptions, KernelSource, Step},
+    ops::{Engine, EngineError, Gemm as Product, Kind, Vulkan},
+};
 use crate::types::{GpuKind, GpuRates};
 use std::time::{Duration, Instant};
 
@@ -48,7 +51,31 @@ fn rates(device: &Device, sizes: Sizes) -> Result<GpuRates, DeviceError> {
         // Read and written.
         copy_bytes_per_s: (2.0 * bytes as f64 / copy_s) as u64,
         gemm_f32_flops: (operations / gemm_s) as u64,
+        gemm_f16_flops: (operations / halves(device, sizes.n)?) as u64,
     })
+}
+
+/// How long a product of f16 matrices takes.
+fn halves(device: &Device, n: u32) -> Result<f64, DeviceError> {
+    let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
+    let len = u64::from(n) * u64::from(n);
+    let matrix = |kind: Kind| engine.buffer(len * kind.bytes()).map(|buffer| buffer.view(kind, 0, len));
+    let views = || Ok([matrix(Kind::F16)?, matrix(Kind::F16)?, matrix(Kind::F32)?]);
+    let [a, b, c] = views().map_err(of_engine)?;
+    let product = Product::new(a, b, c, [n; 3]);
+    let run = |repeats: u32| {
+        let program = engine.record(&vec![product.clone().into(); repeats as usize])?;
+        let began = Instant::now();
+        engine.run(&program).wait(LIMIT).map(|()| began.elapsed())
+    };
+    timed(|repeats| run(repeats).map_err(of_engine))
+}
+
+fn of_engine(error: EngineError) -> DeviceError {
+    match error {
+        EngineError::Device(error) => error,
+        other => DeviceError::Invalid(other.to_string()),
+    }
 }
 
 fn copy(device: &Device, bytes: u64) -> Result<Step, DeviceError> {
@@ -77,14 +104,20 @@ fn gemm(device: &Device, n: u32) -> Result<Gemm, DeviceError> {
 
 /// How long one repetition takes, of as many as are needed to tell.
 fn seconds(device: &Device, step: &Step) -> Result<f64, DeviceError> {
-    let mut repeats = 1;
-    // The first run compiles, allocates and wakes the device up.
-    device.run(&device.record(vec![step.clone()])?).wait(LIMIT)?;
-    loop {
+    timed(|repeats| {
         let recording = device.record(vec![step.clone(); repeats as usize])?;
         let began = Instant::now();
-        device.run(&recording).wait(LIMIT)?;
-        let took = began.elapsed();
+        device.run(&recording).wait(LIMIT).map(|()| began.elapsed())
+    })
+}
+
+/// The same of what takes so long so many times over.
+fn timed(run: impl Fn(u32) -> Result<Duration, DeviceError>) -> Result<f64, DeviceError> {
+    let mut repeats = 1;
+    // The first run compiles, allocates and wakes the device up.
+    run(repeats)?;
+    loop {
+        let took = run(repeats)?;
         if took >= LONG_ENOUGH || repeats >= MAX_REPEATS {
             return Ok(took.as_secs_f64() / f64::from(repeats));
         }
@@ -141,6 +174,8 @@ mod tests {
         let rates = rates(&device, Sizes { copied_bytes: 1 << 20, n: 64 }).unwrap();
         // From a slow CPU to a thousand times the fastest GPU of today.
         assert!((1_000_000..1 << 53).contains(&rates.copy_bytes_per_s), "{rates:?}");
-        assert!((1_000_000..1 << 60).contains(&rates.gemm_f32_flops), "{rates:?}");
+        for flops in [rates.gemm_f32_flops, rates.gemm_f16_flops] {
+            assert!((1_000_000..1 << 60).contains(&flops), "{rates:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Which Vulkan devices this machine has. Loads drivers into the calling process, so only the child of `gpu::child` calls
 //! it. Must not create a device or a queue.
 
-use super::device::info;
+use super::device::{NO_DRIVER, info, no_loader};
 use crate::types::{Gpu, GpuDetails, GpuKind};
 use serde::{Deserialize, Serialize};
 use vulkano::{
@@ -14,12 +14,9 @@ use vulkano::{
 /// Why it is not known which GPUs there are. The first two are ordinary: the machine just has none that Vulkan can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ProbeError {
-    #[error("no Vulkan loader: {0}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")]
+    #[error("{}", no_loader(.0))]
     NoLoader(String),
-    #[error(
-        "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its Vulkan part, AMD and Intel: \
-         `mesa-vulkan-drivers`)"
-    )]
+    #[error("{NO_DRIVER}")]
     NoDriver,
     #[error("the Vulkan driver fails to list its devices: {0}\nhint: `vulkaninfo --summary` shows what it says")]
     Driver(String),

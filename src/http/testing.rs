@@ -237,7 +237,11 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
             details: GpuDetails {
                 features: vec!["f16".into(), "subgroups".into()],
                 memory_free: Some(138 << 30),
-                rates: Some(GpuRates { copy_bytes_per_s: 4_100_000_000_000, gemm_f32_flops: 31_500_000_000_000 }),
+                rates: Some(GpuRates {
+                    copy_bytes_per_s: 4_100_000_000_000,
+                    gemm_f32_flops: 31_500_000_000_000,
+                    gemm_f16_flops: 420_000_000_000_000,
+                }),
             },
         }],
         labels: BTreeMap::from([("rack".into(), "b".into())]),

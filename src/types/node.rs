@@ -45,6 +45,8 @@ pub struct GpuRates {
     pub copy_bytes_per_s: u64,
     /// Operations a second (2 n³ a product) of a plain tiled product of f32 matrices.
     pub gemm_f32_flops: u64,
+    /// The same of f16 matrices with sums of f32, by cooperative matrices where the GPU has them.
+    pub gemm_f16_flops: u64,
 }
 
 /// The slowly changing description of a node, sent to each peer on connecting and again when it changes.

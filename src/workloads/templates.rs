@@ -21,7 +21,7 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 4] = [
+static TEMPLATES: [Template; 8] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
@@ -41,6 +41,40 @@ static TEMPLATES: [Template; 4] = [
         files: &[
             ("kernel.toml", include_bytes!("../../config/jobs/kernel.toml")),
             ("kernel/mandelbrot.wgsl", include_bytes!("../../config/jobs/kernel/mandelbrot.wgsl")),
+        ],
+    },
+    Template {
+        kind: "heat",
+        summary: "a kernel that simulates: heat on a plate, in tiles that exchange their edges",
+        files: &[
+            ("heat.toml", include_bytes!("../../config/jobs/heat.toml")),
+            ("kernel/heat.wgsl", include_bytes!("../../config/jobs/kernel/heat.wgsl")),
+        ],
+    },
+    Template {
+        kind: "nbody",
+        summary: "a kernel over all pairs: gravity between stars, with its energy",
+        files: &[
+            ("nbody.toml", include_bytes!("../../config/jobs/nbody.toml")),
+            ("kernel/nbody.wgsl", include_bytes!("../../config/jobs/kernel/nbody.wgsl")),
+        ],
+    },
+    Template {
+        kind: "option",
+        summary: "a kernel whose parts are summed: an option's price by Monte Carlo",
+        files: &[
+            ("option.toml", include_bytes!("../../config/jobs/option.toml")),
+            ("kernel/option.wgsl", include_bytes!("../../config/jobs/kernel/option.wgsl")),
+        ],
+    },
+    Template {
+        kind: "knn",
+        summary: "a kernel on arrays from a file: nearest neighbours of handwritten digits",
+        files: &[
+            ("knn.toml", include_bytes!("../../config/jobs/knn.toml")),
+            ("kernel/knn.wgsl", include_bytes!("../../config/jobs/kernel/knn.wgsl")),
+            ("kernel/digits.npz", include_bytes!("../../config/jobs/kernel/digits.npz")),
+            ("kernel/SOURCE.md", include_bytes!("../../config/jobs/kernel/SOURCE.md")),
         ],
     },
     Template {

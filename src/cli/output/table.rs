@@ -100,8 +100,8 @@ impl Output for Table {
         }
         let table = columns(
             &[
-                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32", "DRIVER", "UUID",
-                "FEATURES",
+                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32", "GEMM F16", "DRIVER",
+                "UUID", "FEATURES",
             ],
             devices.iter().map(|device| {
                 let gpu = &device.gpu;
@@ -116,6 +116,7 @@ impl Output for Table {
                     gpu.memory_free.map_or("?".into(), format_bytes),
                     rate(|rates| format!("{:.1} GB/s", rates.copy_bytes_per_s as f64 / 1e9)),
                     rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f32_flops as f64 / 1e12)),
+                    rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f16_flops as f64 / 1e12)),
                     cut(&gpu.driver),
                     gpu.uuid.clone(),
                     if gpu.features.is_empty() { "-".into() } else { gpu.features.join(",") },

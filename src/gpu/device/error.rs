@@ -7,12 +7,9 @@ use vulkano::{Validated, VulkanError};
 /// owns the device must end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    #[error("no Vulkan loader: {0}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")]
+    #[error("{}", no_loader(.0))]
     NoLoader(String),
-    #[error(
-        "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its Vulkan part, AMD and Intel: \
-         `mesa-vulkan-drivers`)"
-    )]
+    #[error("{NO_DRIVER}")]
     NoDriver,
     #[error("no {wanted}; there are: {there}\nhint: `nodectl devices` lists the GPUs of every node")]
     NoSuchDevice { wanted: String, there: String },
@@ -30,6 +27,13 @@ pub enum DeviceError {
     TimedOut { limit_ms: u64, what: String },
     #[error("{0}")]
     Invalid(String),
+}
+
+pub(in crate::gpu) const NO_DRIVER: &str = "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its \
+                                            Vulkan part, AMD and Intel: `mesa-vulkan-drivers`)";
+
+pub(in crate::gpu) fn no_loader(why: &str) -> String {
+    format!("no Vulkan loader: {why}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")
 }
 
 impl DeviceError {

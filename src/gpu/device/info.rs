@@ -38,6 +38,8 @@ pub struct DeviceLimits {
     pub push_bytes: u32,
     /// Invocations of a subgroup.
     pub subgroup: u32,
+    /// The fewest and the most that one may have here: a driver may choose for each shader.
+    pub subgroup_sizes: [u32; 2],
     /// The largest buffer.
     pub buffer_bytes: u64,
 }
@@ -101,6 +103,20 @@ impl DeviceInfo {
         let features = features(physical, enabled);
         Some(Self { gpu, limits: limits(physical), features, memory_free: memory_free(physical) })
     }
+
+    /// Whether its subgroups, of 32 invocations always, multiply 16 × 16 matrices of f16 with sums of f32.
+    pub(in crate::gpu) fn multiplies_halves(&self) -> bool {
+        let is_it = |shape: &CooperativeShape| {
+            let sizes = [shape.m, shape.n, shape.k];
+            let types = [&shape.a, &shape.b, &shape.c, &shape.result].map(String::as_str);
+            sizes == [16; 3] && types == ["f16", "f16", "f32", "f32"]
+        };
+        self.features.f16
+            && self.features.memory_model
+            && self.limits.subgroup_sizes == [32; 2]
+            && self.limits.workgroup_invocations >= 256
+            && self.features.cooperative_matrix.iter().any(is_it)
+    }
 }
 
 /// What would be switched on here.
@@ -122,6 +138,7 @@ fn limits(physical: &PhysicalDevice) -> DeviceLimits {
         shared_bytes: properties.max_compute_shared_memory_size,
         push_bytes: properties.max_push_constants_size,
         subgroup: properties.subgroup_size.unwrap_or(1),
+        subgroup_sizes: [properties.min_subgroup_size.unwrap_or(1), properties.max_subgroup_size.unwrap_or(u32::MAX)],
         buffer_bytes: allocation.min(properties.max_buffer_size.unwrap_or(u64::MAX)).min(probe::own_memory(physical)),
     }
 }

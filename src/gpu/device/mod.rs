@@ -32,6 +32,7 @@ mod thread;
 
 pub use calls::Pending;
 pub use error::DeviceError;
+pub(super) use error::{NO_DRIVER, no_loader};
 pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
 pub use kernel::{Constant, Kernel, KernelSource};
 pub use memory::Buffer;

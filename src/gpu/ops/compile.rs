@@ -11,7 +11,10 @@ use naga::{
 /// The module's SPIR-V 1.3, all entry points, or naga's message with line and column. The same source gives the same words.
 pub fn compile(name: &str, source: &str) -> Result<Vec<u32>, String> {
     let module = wgsl::parse_str(source).map_err(|error| error.emit_to_string_with_path(source, name))?;
-    let capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let capabilities = Capabilities::IMMEDIATES
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::SHADER_FLOAT16
+        | Capabilities::COOPERATIVE_MATRIX;
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .map_err(|error| error.emit_to_string_with_path(source, name))?;
@@ -27,6 +30,8 @@ pub fn compile(name: &str, source: &str) -> Result<Vec<u32>, String> {
         zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
         emit_int_div_checks: false,
+        // Of compute shaders nothing goes in or out but buffers, and not every device has it.
+        use_storage_input_output_16: false,
         ..spv::Options::default()
     };
     spv::write_vec(&module, &info, &options, None).map_err(|error| format!("{name}: {error}"))

@@ -48,6 +48,8 @@ pub struct Lowering<'a> {
     pub(super) steps: Vec<Step>,
     /// Bytes of workgroup memory that a shader may use.
     pub shared_bytes: u64,
+    /// `gemm_cooperative`, on devices that can run it.
+    pub cooperative: Option<Shader>,
 }
 
 impl<'a> Lowering<'a> {
@@ -55,8 +57,9 @@ impl<'a> Lowering<'a> {
         allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
         generated: &'a Generated,
         shared_bytes: u64,
+        cooperative: Option<Shader>,
     ) -> Self {
-        Self { allocate, generated, steps: Vec::new(), shared_bytes }
+        Self { allocate, generated, steps: Vec::new(), shared_bytes, cooperative }
     }
 
     /// The shader of WGSL that an op wrote itself.

@@ -137,12 +137,17 @@ impl Operation for Gemm {
         if self.m == 0 || self.n == 0 {
             return Ok(());
         }
-        // The large tile needs 16.5 KiB, more than Vulkan promises.
+        // The large tiles need 16.5 and 26.5 KiB, more than Vulkan promises.
         let large = self.m > 64 && self.n > 64 && lowering.shared_bytes >= 32 << 10;
-        let (shader, tile) = if large { (shaders::gemm_large(), 128) } else { (shaders::gemm_small(), 32) };
+        let half = |matrix: &Matrix| matrix.view.kind == Kind::F16;
+        let cooperative = lowering.cooperative.clone().filter(|_| large && half(&self.a) && half(&self.b));
+        let (shader, tile) = match cooperative {
+            Some(shader) => (shader, 128),
+            None if large => (shaders::gemm_large(), 128),
+            None => (shaders::gemm_small(), 32),
+        };
         let none = unused(&self.c.view, Kind::F32);
         let bias = self.bias.as_ref().unwrap_or(&none);
-        let half = |matrix: &Matrix| matrix.view.kind == Kind::F16;
         let flags = [self.transpose_a, self.transpose_b, half(&self.a), half(&self.b), self.bias.is_some()];
         let flags = flags.iter().enumerate().fold(0, |flags, (bit, set)| flags | u32::from(*set) << bit);
         for first in (0..self.batch).step_by(65_535) {

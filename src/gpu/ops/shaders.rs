@@ -13,6 +13,7 @@ macro_rules! shaders {
 shaders! {
     convolution: "convolution",
     csr: "csr",
+    gemm_cooperative: "gemm_cooperative",
     gemm_large: "gemm_large",
     gemm_small: "gemm_small",
     histogram: "histogram",

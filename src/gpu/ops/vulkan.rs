@@ -3,9 +3,10 @@
 use super::{
     super::device::{self, Device, DeviceError, KernelSource, Recording},
     buffer::{Buffer, View},
-    dispatch::{Generated, Lowering, Step},
+    dispatch::{Generated, Lowering, Shader, Step},
     engine::{Engine, EngineError, Pending, Program, check_inside},
     op::{Op, checked},
+    shaders,
 };
 use bytes::Bytes;
 use std::{ops::Range, sync::Arc};
@@ -19,6 +20,8 @@ struct State {
     generated: Generated,
     /// Bound where a shader has a binding that an op does not use.
     nothing: device::Buffer,
+    /// Products of f16 by cooperative matrices, where the device has them.
+    cooperative: Option<Shader>,
 }
 
 /// What a `Buffer` of this engine is.
@@ -29,8 +32,13 @@ struct Memory {
 
 impl Vulkan {
     pub fn new(device: Device) -> Result<Self, EngineError> {
+        let cooperative = device.info().multiplies_halves().then(shaders::gemm_cooperative);
+        Self::with(device, cooperative)
+    }
+
+    pub(super) fn with(device: Device, cooperative: Option<Shader>) -> Result<Self, EngineError> {
         let nothing = device.buffer(256)?;
-        Ok(Self(Arc::new(State { device, generated: Generated::default(), nothing })))
+        Ok(Self(Arc::new(State { device, generated: Generated::default(), nothing, cooperative })))
     }
 
     pub fn device(&self) -> &Device {
@@ -113,7 +121,7 @@ impl Engine for Vulkan {
         }
         let mut allocate = |bytes| self.buffer(bytes);
         let shared_bytes = self.0.device.info().limits.shared_bytes.into();
-        let mut lowering = Lowering::new(&mut allocate, &self.0.generated, shared_bytes);
+        let mut lowering = Lowering::new(&mut allocate, &self.0.generated, shared_bytes, self.0.cooperative.clone());
         for op in ops {
             op.operation().lower(&mut lowering)?;
         }

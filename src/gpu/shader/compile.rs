@@ -69,6 +69,8 @@ fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
         zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
         force_loop_bounding: true,
         emit_int_div_checks: true,
+        // Of compute shaders nothing goes in or out but buffers, and not every device has it.
+        use_storage_input_output_16: false,
         // Not fakes: without a map, bindings stay as the shader has them.
         fake_missing_bindings: true,
         ..Default::default()

@@ -6,11 +6,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `parse` | text or words to a validated module, with errors that point into the text |
+//! | `glsl` | GLSL to SPIR-V |
 //! | `reflect` | what an entry point binds and needs |
 //! | `layout` | where the numbers of uniforms and array elements lie |
 //! | `compile` | values for constants; SPIR-V |
 
 mod compile;
+pub mod glsl;
 mod layout;
 mod parse;
 mod reflect;

@@ -1,5 +1,6 @@
 //! Text or words to a validated module. Errors point into the user's own text where there is one.
 
+use super::glsl;
 use naga::{
     Module, WithSpan,
     valid::{Capabilities, ModuleInfo, ValidationError, ValidationFlags, Validator},
@@ -38,22 +39,17 @@ pub struct ShaderError {
 }
 
 impl Language {
-    /// By the ending of a file's name. GLSL and HLSL are named with the way to SPIR-V.
+    /// By the ending of a file's name. What GLSL becomes is SPIR-V, see `glsl`.
     pub fn of_file(name: &str) -> Result<Self, ShaderError> {
         let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
         match ending.as_str() {
             "wgsl" => Ok(Self::Wgsl),
             "spv" => Ok(Self::SpirV),
-            "glsl" | "comp" => {
-                let stem = &name[..name.len() - ending.len() - 1];
-                let hint = format!(
-                    "compile it first: glslangValidator -V --target-env vulkan1.2 -S comp {name} -o {stem}.spv, \
-                     then shader = \"{stem}.spv\""
-                );
-                Err(ShaderError::new("GLSL is not compiled here").hint(hint))
-            }
+            _ if glsl::is_glsl(name) => Ok(Self::SpirV),
             "hlsl" => Err(ShaderError::new("HLSL is not compiled here").hint("compile it first: dxc -spirv -T cs_6_0")),
-            _ => Err(ShaderError::new(format!("`{name}` is no shader")).hint("shaders are .wgsl and .spv files")),
+            _ => {
+                Err(ShaderError::new(format!("`{name}` is no shader")).hint("shaders are .wgsl, .spv and .comp files"))
+            }
         }
     }
 }

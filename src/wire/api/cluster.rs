@@ -86,6 +86,8 @@ pub struct GpuRatesView {
     pub copy_bytes_per_s: u64,
     /// Operations a second (2 n³ a product) of a plain tiled product of f32 matrices.
     pub gemm_f32_flops: u64,
+    /// The same of f16 matrices with sums of f32, by cooperative matrices where the GPU has them.
+    pub gemm_f16_flops: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -183,6 +185,7 @@ impl From<&Gpu> for GpuView {
             rates: gpu.details.rates.map(|rates| GpuRatesView {
                 copy_bytes_per_s: rates.copy_bytes_per_s,
                 gemm_f32_flops: rates.gemm_f32_flops,
+                gemm_f16_flops: rates.gemm_f16_flops,
             }),
         }
     }

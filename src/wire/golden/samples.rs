@@ -234,7 +234,11 @@ fn node_info() -> NodeInfo {
         details: GpuDetails {
             features: vec!["f16".into(), "cooperative_matrix".into()],
             memory_free: Some(23 << 30),
-            rates: (uuid == 1).then_some(GpuRates { copy_bytes_per_s: 900 << 30, gemm_f32_flops: 20 << 40 }),
+            rates: (uuid == 1).then_some(GpuRates {
+                copy_bytes_per_s: 900 << 30,
+                gemm_f32_flops: 20 << 40,
+                gemm_f16_flops: 300 << 40,
+            }),
         },
     };
     NodeInfo {

@@ -44,7 +44,7 @@ pub const PLAN_VERSION: u32 = 1;
 pub const MAX_PLAN_BYTES: usize = 32 << 20;
 
 /// The largest uniform: what most devices bind (`maxUniformBufferRange`).
-const MAX_UNIFORM_BYTES: u32 = 64 << 10;
+pub(super) const MAX_UNIFORM_BYTES: u32 = 64 << 10;
 
 /// The part of a binding in a task's directory.
 pub fn part_file(binding: &str) -> String {

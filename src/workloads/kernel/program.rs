@@ -1,8 +1,8 @@
 //! The shader that a job file names: read, checked, its entry point chosen. Faults about it stand in its own text.
 
-use super::plan::ShaderPlan;
+use super::plan::{MAX_UNIFORM_BYTES, ShaderPlan};
 use crate::{
-    gpu::shader::{Binding, BindingKind, EntryPoint, Language, Shader, ShaderError},
+    gpu::shader::{Binding, BindingKind, EntryPoint, Language, Shader, ShaderError, glsl},
     types::Scalar,
     workloads::{
         Source,
@@ -39,18 +39,26 @@ impl Program {
         };
         let at_name = |error: ShaderError| fault_of(&error, named.span.clone());
         let language = Language::of_file(&named.value).map_err(at_name)?;
+        let is_glsl = glsl::is_glsl(&named.value);
+        if is_glsl && !cfg!(feature = "glsl") {
+            glsl::compile(&named.value, &[]).map_err(at_name)?;
+        }
         let upload = uploads::file(fields.context, &named)?;
         let Source::File(path) = upload.source else { unreachable!("`uploads::file` names files") };
         let mut source = Vec::new();
         let read =
             std::fs::File::open(&path).and_then(|file| file.take(MOST_SHADER_BYTES + 1).read_to_end(&mut source));
         read.map_err(|error| Fault::new(named.span.clone(), format!("cannot read `{}`: {error}", named.value)))?;
-        let text =
-            if language == Language::Wgsl { String::from_utf8_lossy(&source).into_owned() } else { String::new() };
-        let shader = Shader::parse(language, &source).map_err(|error| match &error.span {
+        let is_text = language == Language::Wgsl || is_glsl;
+        let text = if is_text { String::from_utf8_lossy(&source).into_owned() } else { String::new() };
+        let in_text = |error: ShaderError| match &error.span {
             Some(span) => fault_of(&error, span.clone()).elsewhere(&path, &text),
             None => at_name(error),
-        })?;
+        };
+        if is_glsl {
+            source = glsl::compile(&named.value, &source).map_err(in_text)?;
+        }
+        let shader = Shader::parse(language, &source).map_err(in_text)?;
         let entry = choose_entry(fields, &shader, &named)?;
         let plan = ShaderPlan { file: named.value.clone(), language, source, entry: entry.name.clone() };
         let program = Self { plan, shader, entry, path, text, named };
@@ -102,6 +110,13 @@ impl Program {
             if let BindingKind::Other(why) = &binding.kind {
                 let message = format!("nothing can be bound to `{}`: {why}", binding.name);
                 let hint = "arrays of numbers, vectors or structs of one type of number can";
+                return Err(self.fault_at(binding, message).hint(hint));
+            }
+            if let BindingKind::Uniform { bytes, .. } = binding.kind
+                && bytes > MAX_UNIFORM_BYTES
+            {
+                let message = format!("the uniform `{}` has {bytes} bytes", binding.name);
+                let hint = format!("most devices take {MAX_UNIFORM_BYTES}: make it an array, var<storage, read>");
                 return Err(self.fault_at(binding, message).hint(hint));
             }
             if let BindingKind::Storage { element, .. } = binding.kind

@@ -138,3 +138,11 @@ fn what_belongs_to_another_device_is_refused() {
     assert!(matches!(device.run(&recording).wait(LIMIT), Err(DeviceError::Invalid(_))));
     assert_eq!(read(&device, &ours), [0]);
 }
+
+/// No device here has cooperative matrices; that their shader can be read for one that has them is all that can be seen.
+#[test]
+fn cooperative_matrices_are_understood() {
+    let bytes = include_bytes!("../../../../shaders/gemm_cooperative.spv");
+    let words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    vulkano::shader::spirv::Spirv::new(&words).expect("vulkano reads it");
+}

@@ -1,7 +1,11 @@
 //! Matrix products, dense and sparse.
 
 use super::{
-    super::{Activation, Csr, Gemm, Kind, Matrix, Op},
+    super::{
+        super::device::{Device, DeviceOptions},
+        Activation, Csr, Gemm, Kind, Matrix, Op, Vulkan, compile,
+        dispatch::Shader,
+    },
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use rand::{RngExt, rngs::StdRng};
@@ -130,6 +134,67 @@ pub fn gemm_of_f16(rig: &Rig) {
         case.check(rig);
     }
 }
+
+/// `gemm_cooperative` computes what it should where plain arrays stand for the matrices that 32 invocations hold together: its
+/// tiles, edges and results are those of a product. What a device makes of the matrices themselves no software device shows.
+#[test]
+fn cooperative_products_are_products() {
+    let Some(rig) = Rig::vulkan() else { return };
+    let device = Device::any(&DeviceOptions { validation: true, software: true }).expect("the rig has one");
+    if !device.info().features.f16 {
+        return eprintln!("SKIPPED: {} has no f16", device.info().gpu.name);
+    }
+    let source = include_str!("../../../../shaders/gemm_cooperative.wgsl");
+    let mut source = source.replace("enable wgpu_cooperative_matrix;", EMULATION);
+    for (what, by) in [
+        ("coop_mat16x16<f32, C>()", "Sums()"),
+        ("coopLoadT<coop_mat16x16<f16, A>>(&a_tile[", "vec2<u32>("),
+        ("coopLoadT<coop_mat16x16<f16, B>>(&b_tile[", "vec2<u32>("),
+        ("], A_PITCH)", ", A_PITCH)"),
+        ("], B_PITCH)", ", B_PITCH)"),
+        ("coopMultiplyAdd(", "multiply_add(thread, "),
+        ("coopStoreT(", "store_sums("),
+        (", &sums[patch_at], 16u);", ", patch_at, thread);"),
+    ] {
+        assert!(source.contains(what), "{what}");
+        source = source.replace(what, by);
+    }
+    let spirv = compile("emulated", &source).unwrap_or_else(|error| panic!("{error}"));
+    let emulated = Shader { name: "emulated", spirv: spirv.into() };
+    drop(rig);
+    let rig = Rig { engine: Box::new(Vulkan::with(device, Some(emulated)).expect("there is memory")) };
+    for (seed, shape) in [[131, 70, 37, 1], [65, 133, 3, 2], [66, 129, 64, 1], [70, 70, 0, 1]].into_iter().enumerate() {
+        let rng = &mut rng(800 + seed as u64);
+        let transpose = [seed & 1 > 0, seed & 2 > 0];
+        let mut case = Case::new(&rig, rng, shape, transpose, seed as u32);
+        for values in [&mut case.a, &mut case.b] {
+            values.iter_mut().for_each(|x| *x = half::f16::from_f32(*x).to_f32());
+        }
+        (case.gemm.a.view, case.gemm.b.view) = (rig.f16(&case.a), rig.f16(&case.b));
+        (case.gemm.alpha, case.gemm.beta, case.bias) = (-0.5, seed as f32, numbers(rng, shape[1] as usize));
+        (case.gemm.bias, case.gemm.activation) = (Some(rig.f32(&case.bias)), Activation::Relu);
+        case.check(&rig);
+    }
+}
+
+/// In place of cooperative matrices: A and B are places in the tiles, and of C each of 32 invocations has eight elements.
+const EMULATION: &str = "
+struct Sums { v: array<f32, 8> }
+fn multiply_add(thread: u32, x: vec2<u32>, y: vec2<u32>, z: Sums) -> Sums {
+    var m = z;
+    for (var i = 0u; i < 8u; i++) {
+        let element = thread % 32u * 8u + i;
+        for (var k = 0u; k < 16u; k++) {
+            m.v[i] += f32(a_tile[x.x + element / 16u * x.y + k]) * f32(b_tile[y.x + k * y.y + element % 16u]);
+        }
+    }
+    return m;
+}
+fn store_sums(m: Sums, to: u32, thread: u32) {
+    var l = m;
+    for (var i = 0u; i < 8u; i++) { sums[to + thread % 32u * 8u + i] = l.v[i]; }
+}
+";
 
 pub fn gemm_epilogues(rig: &Rig) {
     let activations = [Activation::None, Activation::Relu, Activation::Tanh, Activation::Sigmoid, Activation::Gelu];

@@ -137,7 +137,7 @@ impl ShaderFold {
             let bindings = vec![Binding::whole(0, &accumulator), Binding::whole(1, &buffer)];
             let step = Step::Dispatch { kernel: prepared.kernel.clone(), bindings, push: Vec::new(), groups };
             let recording = self.device.record(vec![step]).map_err(failed)?;
-            let run = self.clock.watch(self.device.run(&recording));
+            let run = self.clock.watch(self.device.run(&recording), 0);
             self.clock.wait(run).map_err(failed)?;
         }
         let bytes = self.device.download(&accumulator, 0..accumulator.bytes()).wait(PATIENCE).map_err(failed)?;

@@ -61,6 +61,11 @@ impl<'a> Piece<'a> {
         Ok(Self { device, plan, prepared, wide, space, groups, buffers, places, stride, recordings })
     }
 
+    /// Of one step.
+    pub fn cells(&self) -> u64 {
+        self.wide.count()
+    }
+
     /// How many steps to submit at once, of those left: where buffers are exchanged an even number, so that the same recording
     /// serves again.
     pub fn batch(&self, paced: u64, left: u32) -> u32 {

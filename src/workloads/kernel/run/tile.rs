@@ -292,7 +292,8 @@ impl Tiles {
         loop {
             let paced = if is_cut(&self.plan) { 1 } else { self.pace.units() };
             let batch = piece.batch(paced, count - done);
-            let run = self.clock.watch(piece.submit(first, done, batch, batches % SLOTS, &mut self.uploads)?);
+            let submitted = piece.submit(first, done, batch, batches % SLOTS, &mut self.uploads)?;
+            let run = self.clock.watch(submitted, piece.cells() * u64::from(batch));
             done += batch;
             batches += 1;
             let most = if done >= count { 0 } else { SLOTS - 1 };

@@ -1,0 +1,229 @@
+// C = act(alpha op(A) op(B) + beta C + bias) for f16 inputs, by matrices that 32 invocations hold together: 16 x 16 products of
+// f16 with sums of f32. A workgroup computes 128 x 128, 32 steps of k at a time in workgroup memory; each of its 8 subgroups
+// 32 x 64 of it. Only for devices whose subgroups are of 32 in the order of invocations.
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+struct Push {
+    a_at: u32, b_at: u32, bias_at: u32, c_at: u32,
+    m: u32, n: u32, k: u32,
+    a_stride: u32, b_stride: u32, c_stride: u32,
+    a_batch: u32, b_batch: u32, c_batch: u32,
+    alpha: f32, beta: f32,
+    // Bits: A transposed, B transposed, (2 and 3: f16, always), there is a bias.
+    flags: u32,
+    activation: u32,
+    first_batch: u32,
+}
+
+@group(0) @binding(0) var<storage, read> a: array<u32>;
+@group(0) @binding(1) var<storage, read> b: array<u32>;
+@group(0) @binding(2) var<storage, read> bias: array<f32>;
+@group(0) @binding(3) var<storage, read_write> c: array<f32>;
+var<immediate> p: Push;
+
+const TILE = 128u;
+const STEP = 32u;
+// From one row to the next; eight more than there are, so that rows are not in the same banks.
+const A_PITCH = 40u;
+const B_PITCH = 136u;
+
+// [row][k] and [k][column].
+var<workgroup> a_tile: array<f16, 5120>;
+var<workgroup> b_tile: array<f16, 4352>;
+// 16 x 16 for each subgroup, on their way out.
+var<workgroup> sums: array<f32, 2048>;
+
+// Two elements of a matrix, side by side in memory, from `index` on.
+fn pair_of_a(index: u32, both: bool) -> vec2<f32> {
+    let first = unpack2x16float(a[index >> 1u]);
+    if (index & 1u) == 0u {
+        return first;
+    }
+    return vec2<f32>(first.y, select(0.0, unpack2x16float(a[(index + u32(both)) >> 1u]).x, both));
+}
+
+fn pair_of_b(index: u32, both: bool) -> vec2<f32> {
+    let first = unpack2x16float(b[index >> 1u]);
+    if (index & 1u) == 0u {
+        return first;
+    }
+    return vec2<f32>(first.y, select(0.0, unpack2x16float(b[(index + u32(both)) >> 1u]).x, both));
+}
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+// Abramowitz and Stegun, 7.1.26.
+fn erf(x: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.3275911 * abs(x));
+    let poly = ((((1.0614054 * t - 1.453152) * t + 1.4214137) * t - 0.28449674) * t + 0.2548296) * t;
+    let value = 1.0 - poly * exp(-x * x);
+    return select(value, -value, x < 0.0);
+}
+
+fn activate(x: f32) -> f32 {
+    if is_nan(x) {
+        return x;
+    }
+    switch p.activation {
+        case 1u: { return max(x, 0.0); }
+        case 2u: { return tanh(x); }
+        case 3u: { return 1.0 / (1.0 + exp(-x)); }
+        case 4u: { return 0.5 * x * (1.0 + erf(x * 0.70710677)); }
+        default: { return x; }
+    }
+}
+
+// A subgroup's 16 x 16 sums, eight of each invocation.
+fn store(row: u32, column: u32, thread: u32, base: u32) {
+    let lane = thread % 32u;
+    for (var i = 0u; i < 8u; i++) {
+        let element = lane + i * 32u;
+        let at_row = row + element / 16u;
+        let at_column = column + element % 16u;
+        if at_row < p.m && at_column < p.n {
+            let index = base + at_row * p.c_stride + at_column;
+            var value = p.alpha * sums[thread / 32u * 256u + element];
+            if p.beta != 0.0 {
+                value += p.beta * c[index];
+            }
+            if (p.flags & 16u) != 0u {
+                value += bias[p.bias_at + at_column];
+            }
+            c[index] = activate(value);
+        }
+    }
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let batch = p.first_batch + group.z;
+    let a_base = p.a_at + batch * p.a_batch;
+    let b_base = p.b_at + batch * p.b_batch;
+    let c_base = p.c_at + batch * p.c_batch;
+    let column = group.x * TILE;
+    // Of the subgroup, in the tile.
+    let own_row = thread / 64u * 32u;
+    let own_column = thread / 32u % 2u * 64u;
+    let patch_at = thread / 32u * 256u;
+    for (var row = group.y * TILE; row < p.m; row += groups.y * TILE) {
+        var c00 = coop_mat16x16<f32, C>();
+        var c01 = coop_mat16x16<f32, C>();
+        var c02 = coop_mat16x16<f32, C>();
+        var c03 = coop_mat16x16<f32, C>();
+        var c10 = coop_mat16x16<f32, C>();
+        var c11 = coop_mat16x16<f32, C>();
+        var c12 = coop_mat16x16<f32, C>();
+        var c13 = coop_mat16x16<f32, C>();
+        for (var step = 0u; step < p.k; step += STEP) {
+            // Pairs along the rows in memory: of A along k, or along m if it is transposed.
+            for (var i = thread; i < 2048u; i += 256u) {
+                if (p.flags & 1u) == 0u {
+                    let at = vec2<u32>(i / 16u, i % 16u * 2u);
+                    var pair = vec2<f32>();
+                    if row + at.x < p.m && step + at.y < p.k {
+                        let both = step + at.y + 1u < p.k;
+                        pair = pair_of_a(a_base + (row + at.x) * p.a_stride + step + at.y, both);
+                        pair.y = select(0.0, pair.y, both);
+                    }
+                    a_tile[at.x * A_PITCH + at.y] = f16(pair.x);
+                    a_tile[at.x * A_PITCH + at.y + 1u] = f16(pair.y);
+                } else {
+                    let at = vec2<u32>(i % 64u * 2u, i / 64u);
+                    var pair = vec2<f32>();
+                    if row + at.x < p.m && step + at.y < p.k {
+                        let both = row + at.x + 1u < p.m;
+                        pair = pair_of_a(a_base + (step + at.y) * p.a_stride + row + at.x, both);
+                        pair.y = select(0.0, pair.y, both);
+                    }
+                    a_tile[at.x * A_PITCH + at.y] = f16(pair.x);
+                    a_tile[(at.x + 1u) * A_PITCH + at.y] = f16(pair.y);
+                }
+            }
+            for (var i = thread; i < 2048u; i += 256u) {
+                if (p.flags & 2u) == 0u {
+                    let at = vec2<u32>(i / 64u, i % 64u * 2u);
+                    var pair = vec2<f32>();
+                    if step + at.x < p.k && column + at.y < p.n {
+                        let both = column + at.y + 1u < p.n;
+                        pair = pair_of_b(b_base + (step + at.x) * p.b_stride + column + at.y, both);
+                        pair.y = select(0.0, pair.y, both);
+                    }
+                    b_tile[at.x * B_PITCH + at.y] = f16(pair.x);
+                    b_tile[at.x * B_PITCH + at.y + 1u] = f16(pair.y);
+                } else {
+                    let at = vec2<u32>(i % 16u * 2u, i / 16u);
+                    var pair = vec2<f32>();
+                    if step + at.x < p.k && column + at.y < p.n {
+                        let both = step + at.x + 1u < p.k;
+                        pair = pair_of_b(b_base + (column + at.y) * p.b_stride + step + at.x, both);
+                        pair.y = select(0.0, pair.y, both);
+                    }
+                    b_tile[at.x * B_PITCH + at.y] = f16(pair.x);
+                    b_tile[(at.x + 1u) * B_PITCH + at.y] = f16(pair.y);
+                }
+            }
+            workgroupBarrier();
+            for (var k = 0u; k < STEP; k += 16u) {
+                let a_from = own_row * A_PITCH + k;
+                let b_from = k * B_PITCH + own_column;
+                let a0 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from], A_PITCH);
+                let a1 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 16u * A_PITCH], A_PITCH);
+                let b0 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from], B_PITCH);
+                let b1 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 16u], B_PITCH);
+                let b2 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 32u], B_PITCH);
+                let b3 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 48u], B_PITCH);
+                c00 = coopMultiplyAdd(a0, b0, c00);
+                c01 = coopMultiplyAdd(a0, b1, c01);
+                c02 = coopMultiplyAdd(a0, b2, c02);
+                c03 = coopMultiplyAdd(a0, b3, c03);
+                c10 = coopMultiplyAdd(a1, b0, c10);
+                c11 = coopMultiplyAdd(a1, b1, c11);
+                c12 = coopMultiplyAdd(a1, b2, c12);
+                c13 = coopMultiplyAdd(a1, b3, c13);
+            }
+            workgroupBarrier();
+        }
+        let r = row + own_row;
+        let s = column + own_column;
+        coopStoreT(c00, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 0u, s + 0u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c01, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 0u, s + 16u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c02, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 0u, s + 32u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c03, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 0u, s + 48u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c10, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 16u, s + 0u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c11, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 16u, s + 16u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c12, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 16u, s + 32u, thread, c_base);
+        workgroupBarrier();
+        coopStoreT(c13, &sums[patch_at], 16u);
+        workgroupBarrier();
+        store(r + 16u, s + 48u, thread, c_base);
+        workgroupBarrier();
+    }
+}
