@@ -120,6 +120,12 @@ pub struct JoinArgs {
     /// Memory for tasks, e.g. `48 GiB` [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// GPUs for tasks: numbers or UUIDs with commas between them, or `none` [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub gpus: Option<String>,
+    /// Leaves in time before this is over, and starts nothing that would not end before; e.g. `2h`, or as SLURM says it, `2:00:00`
+    #[arg(long, value_name = "TIME", value_parser = walltime)]
+    pub walltime: Option<Duration>,
     /// Leaves when its standard input ends: with the program that started it, however that ends
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub while_stdin: bool,
@@ -333,6 +339,11 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
+}
+
+/// A duration, or SLURM's way to write one.
+fn walltime(text: &str) -> Result<Duration, String> {
+    crate::launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
