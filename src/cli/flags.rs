@@ -21,6 +21,14 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
         }
     }
+    let secret_file = match &cli.command {
+        Command::Up(up) => up.secret_file.as_deref(),
+        Command::Down(down) => down.secret_file.as_deref(),
+        _ => None,
+    };
+    if secret_file.is_some() {
+        flags = flags.set("cluster.secret_file", secret_file.map(absolute).transpose()?);
+    }
     Ok(Settings::load(&flags)?)
 }
 

@@ -92,6 +92,21 @@ fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
     }
 }
 
+/// Script of a remote shell that runs a worker's command in the launcher's directory, if that is there too. When the connection's
+/// standard input ends, the command and all it started are stopped: `ssh` alone would leave them behind.
+pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>) -> String {
+    let mut lines =
+        vec![format!("cd {} 2>/dev/null || :", quote(&directory.display().to_string())), "exec 3<&0".to_string()];
+    if let Some(root) = virtualenv {
+        let root = quote(root.trim_end_matches('/'));
+        lines.push(format!("VIRTUAL_ENV={root}; PATH=\"$VIRTUAL_ENV/bin:$PATH\"; export VIRTUAL_ENV PATH"));
+    }
+    lines.push(format!("setsid sh -c {} </dev/null 3<&- & w=$!", quote(command)));
+    lines.push("{ cat <&3; kill -TERM -- -$w; sleep 5; kill -KILL -- -$w; } >/dev/null 2>&1 & k=$!".to_string());
+    lines.push("wait $w; s=$?; kill $k 2>/dev/null; exit $s".to_string());
+    lines.join("\n")
+}
+
 /// A worker's command with what `psd_run` adds, in its order; `client` counts workers from 0.
 pub fn worker_command(command: &str, master_address: &str, client: usize, options: &Options) -> String {
     let mut line =

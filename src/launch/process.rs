@@ -10,7 +10,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, sync_channel},
@@ -24,6 +24,8 @@ use zeroize::Zeroizing;
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
 /// After the program's end, its streams end at once, unless it left something behind that holds them open.
 const STREAMS_END: Duration = Duration::from_secs(1);
+/// How long a program may take to end once its standard input has.
+const LAST_GRACE: Duration = Duration::from_secs(8);
 /// Pauses before a scheduler that is away is asked again.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
@@ -145,6 +147,19 @@ impl Call {
         Ok(Finished { code: status.code(), stdout: text(stdout), stderr: text(stderr) })
     }
 
+    /// Starts it with its output in a file. It ends by itself, or when what is returned is dropped: its standard input ends then.
+    pub fn spawn_into(&self, log: File) -> Result<Running, CallError> {
+        let failed = |source| CallError::Spawn { program: self.program.clone(), source };
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value))).process_group(0);
+        command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        let mut child = command.spawn().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => CallError::Missing(self.program.clone()),
+            _ => failed(source),
+        })?;
+        Ok(Running { stdin: child.stdin.take(), child: Some(child) })
+    }
+
     fn spawn(&self) -> Result<Child, CallError> {
         let failed = |source| CallError::Spawn { program: self.program.clone(), source };
         let mut command = Command::new(&self.program);
@@ -168,6 +183,37 @@ impl Call {
             let bytes = bytes.clone();
             // A program that reads nothing says why on stderr.
             thread::spawn(move || drop(pipe.write_all(&bytes)));
+        }
+    }
+}
+
+/// A program that runs as long as it likes.
+#[derive(Debug)]
+pub struct Running {
+    stdin: Option<ChildStdin>,
+    child: Option<Child>,
+}
+
+impl Running {
+    /// Its exit code, once it has ended; None if a signal ended it.
+    pub fn ended(&mut self) -> Option<Option<i32>> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        Some(status.code())
+    }
+
+    /// Tells it to end.
+    pub fn tell_to_end(&mut self) {
+        self.stdin = None;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stdin = None;
+        if let Some(mut child) = self.child.take()
+            && wait(&mut child, Instant::now() + LAST_GRACE).is_none()
+        {
+            kill(&mut child);
         }
     }
 }

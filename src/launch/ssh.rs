@@ -81,8 +81,16 @@ impl Target {
         Self { host: host.name.clone(), user: host.user.clone(), port: host.ssh_port, key: host.key.clone() }
     }
 
+    /// This machine needs no `ssh`.
+    fn is_here(&self) -> bool {
+        ["localhost", "127.0.0.1", "::1"].contains(&self.host.as_str()) && self.port.is_none()
+    }
+
     /// A command of the remote shell. Whoever does not let us in is told within `connect`.
     pub fn call(&self, script: &str, connect: Duration, limit: Duration) -> Call {
+        if self.is_here() {
+            return Call::new("sh", ["-c", script], limit);
+        }
         let mut args: Vec<String> = vec!["-o".into(), "BatchMode=yes".into()];
         args.extend(["-o".into(), format!("ConnectTimeout={}", connect.as_secs().max(1))]);
         if let Some(user) = &self.user {
@@ -108,7 +116,8 @@ impl Target {
     }
 }
 
-/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's standard input.
+/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's standard input. Returns what
+/// `join` printed.
 pub async fn start(
     host: &Host,
     node: &NodeFacts,
@@ -117,7 +126,7 @@ pub async fn start(
     secret: &Zeroizing<String>,
     connect: Duration,
     tell: impl Fn(Step),
-) -> Result<(), LaunchError> {
+) -> Result<String, LaunchError> {
     let target = Target::of(host);
     let failed = |source| LaunchError::Call { doing: format!("{}: starting a node", host.name), source };
     let script = start_script(host, node, facts, program);
@@ -134,7 +143,7 @@ pub async fn start(
         return Err(target.refused("the node did not start", &finished));
     }
     tell(Step::Started);
-    Ok(())
+    Ok(finished.stdout)
 }
 
 async fn copy(target: &Target, program: &Program, connect: Duration) -> Result<(), LaunchError> {
@@ -142,6 +151,15 @@ async fn copy(target: &Target, program: &Program, connect: Duration) -> Result<(
     let call = target.call(&copy_script(&program.hash), connect, COPY_LIMIT).input_file(program.path.clone());
     let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
     if finished.is_ok() { Ok(()) } else { Err(target.refused("copying the program", &finished)) }
+}
+
+/// The node's log so far.
+pub async fn log(target: &Target, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
+    let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");
+    let doing = || format!("{}: reading the node's log", target.host);
+    let finished = target.call(&script, connect, STOP_LIMIT).run().await;
+    let finished = finished.map_err(|source| LaunchError::Call { doing: doing(), source })?;
+    if finished.is_ok() { Ok(finished.stdout) } else { Err(target.refused("reading the node's log", &finished)) }
 }
 
 /// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is no error.
