@@ -149,14 +149,13 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
 fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     let Some(bed) = hosts() else { return };
     let cluster = Cluster::empty(Discovery::Peers);
-    let dir = cluster.dir.path();
-    fs::write(dir.join("train.sh"), "echo \"$*\"; test -z \"$FAIL\" || exit 3\n").expect("writable");
+    fs::write(bed.path().join("train.sh"), "echo \"$*\"; test -z \"$FAIL\" || exit 3\n").expect("writable");
     let config = write(
         &cluster,
         "cluster.json",
         r#"{"worker_nodes": ["h1", "h2", "h3"], "server_nodes": ["h1", "h2"], "master_node": "h3"}"#,
     );
-    let out = dir.join("out");
+    let out = cluster.dir.path().join("out");
     let psd_run = |command: &str| {
         let mut run = cluster.command(0);
         run.args(["psd-run", "-c", &config, "-o"]).arg(&out).args([
@@ -168,7 +167,7 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
         ]);
         run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts")
     };
-    let done = psd_run(&format!("sh {}/train.sh --lr 0.1", dir.display()));
+    let done = psd_run(&format!("sh {}/train.sh --lr 0.1", bed.path().display()));
     assert_eq!(done.status.code(), Some(0), "{}", both(&done));
     for k in 0..3 {
         let log = fs::read_to_string(out.join(format!("worker{k}.log"))).expect("a log");
@@ -179,7 +178,7 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     for log in ["master.log", "server0.log", "server1.log"] {
         assert!(fs::read_to_string(out.join(log)).is_ok_and(|text| !text.is_empty()), "{log}");
     }
-    let failed = psd_run(&format!("FAIL=1 sh {}/train.sh", dir.display()));
+    let failed = psd_run(&format!("FAIL=1 sh {}/train.sh", bed.path().display()));
     assert_eq!(failed.status.code(), Some(1), "{}", both(&failed));
     let missing = write(&cluster, "cluster.json", "{\"worker_nodes\": [\"h1\"]}");
     let refused = cluster.run(0, &["psd-run", "-c", &missing, "-o", "out", "true"]);
@@ -194,14 +193,38 @@ fn an_interrupted_psd_run_leaves_nothing_behind() {
     let nap = format!("1000.{}", common::unique());
     let mut run = cluster.command(0);
     run.args(["psd-run", "-c", &config, "-o", "out", "--master-port", "0", &format!("sh -c 'sleep {nap}' #")]);
-    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nodectl starts");
+    let told = cluster.dir.path().join("told");
+    let log = fs::File::create(&told).expect("writable");
+    let mut run = run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts");
     wait_until(LATER, "the worker runs", || !processes_with(&nap).is_empty());
     kill_process(Pid::from_child(&run), Signal::INT).expect("our child");
     let status = wait_for(LATER, "psd-run ends", || run.try_wait().expect("our child"));
-    assert_eq!(status.code(), Some(130));
+    let told = fs::read_to_string(told).unwrap_or_default();
+    assert_eq!(status.code(), Some(130), "{told}");
     wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
     let home = cluster.dir.path().join(".local/share/nodectl-launched");
-    assert_eq!(fs::read_dir(home).expect("there").count(), 1, "the copy of the program only");
+    assert_eq!(fs::read_dir(home).expect("there").count(), 1, "the copy of the program only: {told}");
+}
+
+/// Nodes are handed everything: this machine has none before, and none after.
+#[test]
+fn a_mode_of_several_machines_needs_no_node_here() {
+    let Some(bed) = hosts() else { return };
+    let cluster = Cluster::empty(Discovery::Peers);
+    let ports = [free_port(), free_port(), free_port()];
+    write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\nworker,h2,{},\n", ports[0], ports[1], ports[2]));
+    write(&cluster, "mode.toml", "system = 'standard'\nmode = 'multi_machine'\ncluster_file = 'cluster.csv'\n");
+    let file =
+        write_job(cluster.dir.path(), "names", "command = ['uname', '-n']\nrepeat = 4\ncomputing = 'mode.toml'\n");
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out", "--json"]);
+    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
+    let results = common::job::read_results(&cluster.dir.path().join("out"));
+    let names: Vec<String> = results.values().map(common::job::stdout).collect();
+    assert!(names.len() == 4 && names.iter().all(|name| name.trim() == "h2"), "workers' hosts only: {names:?}");
+    let after = nodectl(&cluster, &bed, &["nodes"]).output().expect("nodectl starts");
+    assert_eq!(after.status.code(), Some(3), "its own node has left: {}", both(&after));
 }
 
 // --- SLURM
@@ -300,7 +323,7 @@ fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
     let mode = "system = 'slurm'\nmode = 'multi_machine'\nn_workers = 2\nworkers_per_allocation = 2\ncores_per_worker = 1\n\
                 parameter_servers = 1\n[slurm]\ntime = '10m'\n";
     write(&cluster, "mode.toml", mode);
-    let script = "echo $OMP_NUM_THREADS $NODECTL_WORKERS $NODECTL_PARAMETER_SERVERS >> told; cat told";
+    let script = "echo $OMP_NUM_THREADS $COMPUTING_WORKERS $COMPUTING_PARAMETER_SERVERS >> told; cat told";
     let text = format!("command = ['sh', '-c', '''{script}''']\noutputs = ['told']\ncomputing = 'mode.toml'\n");
     let file = write_job(cluster.dir.path(), "told", &text);
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");

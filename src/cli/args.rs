@@ -59,7 +59,7 @@ pub enum Command {
     Up(Box<UpArgs>),
     /// Stops what `up` started
     Down(DownArgs),
-    /// Runs a command on the workers of a Poseidon cluster, beside a master and parameter servers
+    /// Runs a command on the workers of a Poseidon cluster, with its servers
     PsdRun(PsdRunArgs),
     /// Gives a node no new work; what runs there goes on to its end
     Drain(DrainArgs),
@@ -262,7 +262,7 @@ pub struct PsdRunArgs {
     /// The cluster: JSON with `worker_nodes` and `server_nodes`; optional are `master_node`, `pem_file`, `virtualenv`, `username`
     #[arg(short, long, value_name = "FILE")]
     pub cluster_config: PathBuf,
-    /// Where logs go: master.log, server<k>.log, worker<k>.log
+    /// Where logs go: `master.log`, `server<k>.log`, `worker<k>.log`
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
     /// The master's port; 0 takes a free one where the master is this machine

@@ -52,14 +52,14 @@ mod tests {
     #[test]
     fn flags_of_join_become_settings_with_their_origin() {
         let line = "nodectl --data-dir /d join --name n --peer h:1 --peer i:2 --port 4000 --label rack=b \
-                    --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-ab --walltime 1:00:00";
+                    --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-abcd --walltime 1:00:00";
         let (settings, origins) = settings(&Cli::parse_from(line.split_whitespace())).unwrap();
         assert_eq!((settings.node.name.as_str(), settings.node.data_dir.to_str()), ("n", Some("/d")));
         assert_eq!(settings.cluster.peers, ["h:1", "i:2"]);
         assert_eq!(settings.network.port, 4000);
         assert_eq!(settings.node.labels["rack"], "b");
         assert_eq!((settings.node.cores, settings.node.memory.unwrap().0), (Some(1.5), 2 << 30));
-        assert_eq!(settings.node.gpus, ["0", "GPU-ab"]);
+        assert_eq!(settings.node.gpus, ["0", "GPU-abcd"]);
         assert_eq!(settings.node.walltime.map(|walltime| walltime.0.as_secs()), Some(3600));
         assert_eq!(settings.cluster.secret_file.as_deref(), Some(std::path::Path::new("/s")));
         assert!(origins.iter().any(|origin| origin.key == "node.name" && origin.source == "flag"));

@@ -13,7 +13,7 @@ use crate::{
         cluster_file::Host,
         node::{ClusterFacts, NodeFacts},
         poseidon::{self, Cluster, Options},
-        process::Running,
+        process::{self, Running},
         ssh::{self, Program, Target},
     },
 };
@@ -157,6 +157,7 @@ impl Run {
 
     /// Keeps the nodes' logs and has them leave, the master last.
     async fn stop(&self, parts: &[Part]) {
+        process::settled().await;
         for group in [&parts[1..], &parts[..1]] {
             stream::iter(group)
                 .for_each_concurrent(AT_ONCE, async |part| {

@@ -58,6 +58,10 @@ impl NodeFacts {
     }
 }
 
+/// Shell that forgets what the launching machine's environment says of itself as a node: schedulers hand the environment on.
+pub const FORGET_NODE_SETTINGS: &str =
+    "for v in $(env | sed -n 's/^\\(NODECTL_NODE__[A-Z_]*\\)=.*/\\1/p'); do unset \"$v\"; done";
+
 /// Lines of shell that turn GPU indices in the variable `gpus` into UUIDs where NVIDIA's tool is there: drivers count GPUs in
 /// different orders.
 pub const GPUS_BY_UUID: &str = "case \"$gpus\" in *[!0-9,]*|'') ;; *) uuids=$(nvidia-smi -i \"$gpus\" --query-gpu=uuid \

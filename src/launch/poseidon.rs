@@ -102,7 +102,7 @@ pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>) 
         lines.push(format!("VIRTUAL_ENV={root}; PATH=\"$VIRTUAL_ENV/bin:$PATH\"; export VIRTUAL_ENV PATH"));
     }
     lines.push(format!("setsid sh -c {} </dev/null 3<&- & w=$!", quote(command)));
-    lines.push("{ cat <&3; kill -TERM -- -$w; sleep 5; kill -KILL -- -$w; } >/dev/null 2>&1 & k=$!".to_string());
+    lines.push("{ cat <&3; kill -TERM \"-$w\"; sleep 5; kill -KILL \"-$w\"; } >/dev/null 2>&1 & k=$!".to_string());
     lines.push("wait $w; s=$?; kill $k 2>/dev/null; exit $s".to_string());
     lines.join("\n")
 }

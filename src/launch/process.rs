@@ -13,6 +13,7 @@ use std::{
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, sync_channel},
     },
     thread,
@@ -29,6 +30,33 @@ const LAST_GRACE: Duration = Duration::from_secs(8);
 /// Pauses before a scheduler that is away is asked again.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+
+/// Calls that have begun and not ended: what is called goes on when nobody waits for it any more.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Returns when no call is under way. Whoever gave up waiting for some waits here before it undoes what they may have done.
+pub async fn settled() {
+    while UNDER_WAY.load(Ordering::Acquire) > 0 {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// One call under way.
+struct UnderWay;
+
+impl UnderWay {
+    fn new() -> Self {
+        UNDER_WAY.fetch_add(1, Ordering::AcqRel);
+        Self
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// A program to run. It is found in `PATH`.
 #[derive(Clone, Debug)]
@@ -111,7 +139,12 @@ impl Call {
     /// Runs it beside everything else. Needs a Tokio runtime, of which it takes a blocking thread.
     pub async fn run(self) -> Result<Finished, CallError> {
         let program = self.program.clone();
-        let ended = tokio::task::spawn_blocking(move || self.run_blocking()).await;
+        let under_way = UnderWay::new();
+        let call = move || {
+            let _until_the_end = under_way;
+            self.run_blocking()
+        };
+        let ended = tokio::task::spawn_blocking(call).await;
         ended.unwrap_or_else(|error| Err(CallError::Spawn { program, source: io::Error::other(error) }))
     }
 
@@ -307,6 +340,26 @@ mod tests {
         let finished = shell("sleep 20 & echo left", Duration::from_secs(60)).run_blocking().unwrap();
         assert_eq!(finished.stdout, "left\n");
         assert!(begun.elapsed() < Duration::from_secs(15));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_is_waited_for_in_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = directory.path().join("mark");
+        let begun = directory.path().join("begun");
+        let script = format!("touch {}; sleep 0.3; touch {}", begun.display(), mark.display());
+        let call = shell(&script, Duration::from_secs(20)).run();
+        let seen = async {
+            while !begun.exists() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            _ = call => panic!("it takes longer"),
+            () = seen => {}
+        }
+        settled().await;
+        assert!(mark.exists());
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 use super::{
     LaunchError,
     cluster_file::Host,
-    node::{ClusterFacts, GPUS_BY_UUID, NodeFacts},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
     process::{Call, Finished},
     shell::{join, quote},
 };
@@ -191,6 +191,7 @@ fn start_script(host: &Host, node: &NodeFacts, facts: &ClusterFacts, program: &P
         "{{ test -x \"$b\" && h=$(sha256sum < \"$b\") && test \"${{h%% *}}\" = {}; }} || exit {NO_PROGRAM}",
         program.hash
     ));
+    lines.push(FORGET_NODE_SETTINGS.to_string());
     let mut variables = vec![("NODECTL_CLUSTER__NAME".to_string(), facts.cluster.clone())];
     variables.extend(host.environment.clone());
     for (key, value) in &variables {
@@ -224,9 +225,9 @@ fn copy_script(hash: &str) -> String {
 }
 
 fn stop_script(launch: &str, member: &str, hash: &str) -> String {
-    // 3: no node answers; it is gone already.
-    let leave = "if test -e \"$n\"; then \"$b\" --data-dir \"$n\" leave; s=$?; \
-                 if test $s = 0 || test $s = 3; then rm -rf \"$n\"; else exit $s; fi; fi";
+    // 3: no node answers; it is gone already. One that has just left may still write a last file.
+    let leave = "test -e \"$n\" || exit 0; \"$b\" --data-dir \"$n\" leave; s=$?; test $s = 0 || test $s = 3 || exit $s; \
+                 for i in 1 2 3 4 5 6; do rm -rf \"$n\" && exit 0; sleep 0.5; done; exit 1";
     [HOME, &program_path(hash), &data_dir(launch, member), leave].join("\n")
 }
 

@@ -172,8 +172,8 @@ fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64
         }
         for (name, value) in [
             ("OMP_NUM_THREADS", cores.to_string()),
-            ("NODECTL_WORKERS", workers.to_string()),
-            ("NODECTL_PARAMETER_SERVERS", computing.parameter_servers.to_string()),
+            ("COMPUTING_WORKERS", workers.to_string()),
+            ("COMPUTING_PARAMETER_SERVERS", computing.parameter_servers.to_string()),
         ] {
             if !job.work.env.iter().any(|(known, _)| known == name) {
                 job.work.env.push((name.to_string(), value));
@@ -200,7 +200,7 @@ mod tests {
         adapt(&mut jobs, &computing, 4, 1, Some("labels.launch == 'ab' and not labels.workers == '0'"));
         assert_eq!((jobs[0].work.resources.cpu_milli, jobs[1].work.resources.cpu_milli), (3_000, 2_000));
         let threads = ("OMP_NUM_THREADS".to_string(), "3".to_string());
-        let servers = ("NODECTL_PARAMETER_SERVERS".to_string(), "2".to_string());
+        let servers = ("COMPUTING_PARAMETER_SERVERS".to_string(), "2".to_string());
         assert!(jobs.iter().all(|job| job.work.env.contains(&threads) && job.work.env.contains(&servers)));
         assert!(jobs[1].place.starts_with("(cores > 1) and labels.launch"), "{}", jobs[1].place);
         assert!(jobs.iter().all(|job| Predicate::parse(&job.place).is_ok()));

@@ -206,6 +206,10 @@ mod tests {
         board.set("h1", State::Started, "");
         assert_eq!((board.failed(), board.is_settled()), (1, false));
         board.set("h2", State::Started, "");
-        insta::assert_snapshot!(table(&board.rows()), @"");
+        insta::assert_snapshot!(table(&board.rows()), @r"
+        HOST  STATE    GPUS  JOINED AFTER  NOTE
+        h1    failed                       ssh: no route; to host
+        h2    joining
+        ");
     }
 }

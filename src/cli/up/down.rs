@@ -13,6 +13,7 @@ use crate::{
     launch::{
         LaunchError,
         condor::Condor,
+        process::{self, CallError},
         slurm::Slurm,
         ssh,
         state::{HostNode, Launch, Launches, Process, What},
@@ -69,6 +70,7 @@ pub async fn down(
 
 /// Undoes the launch of this process.
 pub async fn take_back(ground: &Ground, connect: Duration) -> Result<(), CliError> {
+    process::settled().await;
     let own = ground.launches.list()?.into_iter().find(|launch| launch.id == ground.launch);
     if let Some(launch) = own {
         let launch = Launch { launcher: None, ..launch };
@@ -156,9 +158,7 @@ async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Du
 async fn sweep(secret: &str, cluster: &str) -> Result<usize, CliError> {
     let name = ground::job_name(secret, cluster).await?;
     let (slurm, condor) = (Slurm::new(&name), Condor::new(&name));
-    let is_missing = |error: &LaunchError| {
-        matches!(error, LaunchError::Call { source: crate::launch::process::CallError::Missing(_), .. })
-    };
+    let is_missing = |error: &LaunchError| matches!(error, LaunchError::Call { source: CallError::Missing(_), .. });
     let mut problems = 0;
     let mut count = |ended: Result<usize, LaunchError>, who: &str| match ended {
         Ok(0) => {}

@@ -2,7 +2,7 @@
 
 use crate::launch::{
     LaunchError,
-    node::{ClusterFacts, GPUS_BY_UUID, NodeFacts},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
     shell::{join, quote},
 };
 use std::{fs, path::PathBuf, time::Duration};
@@ -99,6 +99,7 @@ impl Submission {
         format!(
             r#"#!/bin/sh
 umask 077
+{FORGET_NODE_SETTINGS}
 cd "${{_CONDOR_SCRATCH_DIR:-.}}" || exit 1
 {executable}
 gpus=${{CUDA_VISIBLE_DEVICES:-${{ROCR_VISIBLE_DEVICES:-none}}}}

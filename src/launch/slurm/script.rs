@@ -1,7 +1,7 @@
 //! Options of `sbatch`, and the script that becomes a node. Pure.
 
 use crate::launch::{
-    node::{ClusterFacts, GPUS_BY_UUID, NodeFacts},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
     shell::{join, quote},
 };
 use std::{path::PathBuf, time::Duration};
@@ -69,6 +69,7 @@ impl Script {
         let cluster = quote(&self.facts.cluster);
         let node = format!(
             r#"umask 077
+{FORGET_NODE_SETTINGS}
 dir=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/nodectl.XXXXXX") || exit 1
 node=
 trap '[ -z "$node" ] || kill -TERM "$node" 2>/dev/null' TERM INT
