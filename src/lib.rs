@@ -4,6 +4,7 @@ pub mod app;
 pub mod cli;
 pub mod gpu;
 pub mod http;
+pub mod launch;
 pub mod logic;
 pub mod net;
 pub mod node;

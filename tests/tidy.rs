@@ -22,10 +22,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["types", "wire", "ports"]),
     ("worker", &["types", "wire", "ports"]),
     ("gpu", &["types", "wire", "ports"]),
+    ("launch", &["types", "wire", "ports"]),
     ("workloads", &["types", "wire", "ports", "gpu"]),
     ("http", &["types", "wire", "ports"]),
     ("app", &["types", "logic", "wire", "ports", "node", "pool", "net", "store", "worker", "gpu", "workloads", "http"]),
-    ("cli", &["types", "wire", "ports", "app", "workloads", "http"]),
+    ("cli", &["types", "wire", "ports", "app", "launch", "workloads", "http"]),
 ];
 
 /// What a pure decision must not touch: IO, clocks, threads, unseeded randomness, undefined iteration order.

@@ -166,6 +166,6 @@ fn node(number: usize) -> State {
         labels: BTreeMap::new(),
         draining: false,
     };
-    let config = Config { seed: number as u64, generation: 1, keep_jobs: Duration::from_secs(3600) };
+    let config = Config { seed: number as u64, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
     State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)
 }

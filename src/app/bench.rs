@@ -94,7 +94,7 @@ impl Drive {
             labels: BTreeMap::new(),
             draining: false,
         };
-        let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600) };
+        let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
         let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
         // The first timers; nothing else comes of a start without peers.
         state.start();

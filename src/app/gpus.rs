@@ -24,7 +24,56 @@ const MEASURE_LIMIT: Duration = Duration::from_secs(60);
 /// In the data directory.
 const FILE: &str = "gpus.json";
 
+/// One of `node.gpus`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    None,
+    /// Among those that count, in the driver's order.
+    Index(usize),
+    /// Hex digits without dashes: a UUID or its beginning.
+    Uuid(String),
+}
+
+impl Choice {
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "none" || text == "NoDevFiles" {
+            return Some(Self::None);
+        }
+        if let Ok(index) = text.parse::<u16>() {
+            return Some(Self::Index(index.into()));
+        }
+        let digits = text.strip_prefix("GPU-").unwrap_or(text).replace('-', "").to_ascii_lowercase();
+        let is_uuid = (4..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_uuid.then_some(Self::Uuid(digits))
+    }
+
+    fn takes(&self, index: usize, gpu: &Gpu) -> bool {
+        match self {
+            Self::None => false,
+            Self::Index(wanted) => *wanted == index,
+            Self::Uuid(digits) => {
+                let uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+                uuid.starts_with(digits)
+            }
+        }
+    }
+}
+
+/// Those that are offered: all if nothing is chosen. Software ones, which do not count, are listed in any case.
+fn offered(gpus: Vec<Gpu>, choices: &[Choice]) -> Vec<Gpu> {
+    let mut index = 0;
+    let mut is_offered = |gpu: &Gpu| {
+        if gpu.kind == GpuKind::Software || choices.is_empty() {
+            return true;
+        }
+        index += 1;
+        choices.iter().any(|choice| choice.takes(index - 1, gpu))
+    };
+    gpus.into_iter().filter(|gpu| is_offered(gpu)).collect()
+}
+
 pub struct Gpus {
+    choices: Vec<Choice>,
     file: PathBuf,
     handle: NodeHandle,
     known: Mutex<Vec<Gpu>>,
@@ -40,9 +89,11 @@ struct Measured {
 }
 
 impl Gpus {
-    pub fn new(data_dir: &Path, handle: NodeHandle) -> Arc<Self> {
+    /// `choices`: which of them are offered, as `node.gpus` says; all if empty.
+    pub fn new(data_dir: &Path, choices: &[String], handle: NodeHandle) -> Arc<Self> {
         let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
-        Arc::new(Self { file: data_dir.join(FILE), handle, known, measuring })
+        let choices = choices.iter().filter_map(|choice| Choice::parse(choice)).collect();
+        Arc::new(Self { choices, file: data_dir.join(FILE), handle, known, measuring })
     }
 
     /// Those that count first: whoever hands them out takes that many.
@@ -66,7 +117,8 @@ impl Gpus {
         receiver
     }
 
-    async fn know(&self, mut gpus: Vec<Gpu>) {
+    async fn know(&self, gpus: Vec<Gpu>) {
+        let mut gpus = offered(gpus, &self.choices);
         let measured = read(&self.file);
         for gpu in &mut gpus {
             gpu.details.rates = measured.iter().find(|line| line.is_of(gpu)).map(|line| line.rates);
@@ -155,13 +207,30 @@ mod tests {
     async fn what_was_measured_holds_for_the_same_gpu_and_driver() {
         let directory = tempfile::tempdir().unwrap();
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
-        let gpus = Gpus::new(directory.path(), NodeHandle::new(events));
+        let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
         let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6, gemm_f16_flops: 7 };
         write(&gpus.file, &[Measured::new(&gpu(1, "old"), rates), Measured::new(&gpu(0xff, "one"), rates)]).unwrap();
         gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]).await;
         let known: Vec<_> = gpus.list().into_iter().map(|gpu| gpu.details.rates).collect();
         assert_eq!(known, [None, Some(rates), None]);
         assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
+    }
+
+    #[test]
+    fn gpus_are_chosen_by_number_or_uuid() {
+        let all = || vec![gpu(0x1a, "a"), Gpu { kind: GpuKind::Software, ..gpu(9, "s") }, gpu(0x2b, "a")];
+        let chosen = |words: &[&str]| -> Vec<u8> {
+            let choices: Vec<_> = words.iter().filter_map(|word| Choice::parse(word)).collect();
+            offered(all(), &choices).iter().map(|gpu| gpu.uuid[0]).collect()
+        };
+        assert_eq!(chosen(&[]), [0x1a, 9, 0x2b]);
+        assert_eq!(chosen(&["1"]), [9, 0x2b]);
+        assert_eq!(chosen(&["0", "GPU-2B2b2b2b-2b2b"]), [0x1a, 9, 0x2b]);
+        assert_eq!(chosen(&["none"]), [9]);
+        assert_eq!(chosen(&["7"]), [9], "a machine may have fewer");
+        for text in ["", "gpu", "-1", "GPU-", "0x1", "1a2"] {
+            assert_eq!(Choice::parse(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub mod machine;
 mod node;
 pub mod settings;
 
-pub use node::{StartedNode, generate_secret, run_node, secret_weakness, start_solo};
+pub use node::{StartedNode, cluster_tag, generate_secret, run_node, secret_weakness, start_solo};
 
 use crate::types::Gpu;
 use std::{process::ExitCode, time::Duration};

@@ -14,12 +14,17 @@ use crate::{
 };
 use anyhow::Context;
 use rand::{TryRng, rngs::SysRng};
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use zeroize::Zeroizing;
+
+/// Signals that come within this time of each other count once.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
+/// How long before its walltime a node leaves: running tasks get their grace, and what they were goes elsewhere.
+const LEAVING: Duration = Duration::from_secs(20);
 
 /// A node inside this process.
 pub struct StartedNode {
@@ -96,10 +101,14 @@ pub async fn run_node(
         _ = &mut started.node => {}
         () = unneeded_or_asked_to_stop(unneeded) => {
             tracing::info!("stopping: work is given back first");
-            // Whoever is impatient signals again.
+            // Whoever is impatient signals again. Schedulers signal a process and its parent, which may hand it on: that is one.
+            let impatience = async {
+                tokio::time::sleep(ONE_SIGNAL).await;
+                asked_to_stop().await;
+            };
             tokio::select! {
                 () = async { pools.close().await; handle.leave().await } => {}
-                () = asked_to_stop() => {}
+                () = impatience => {}
             }
         }
     }
@@ -115,6 +124,18 @@ pub fn generate_secret() -> Zeroizing<String> {
 /// Why a secret is easy to guess, if it is.
 pub fn secret_weakness(secret: &str) -> Option<String> {
     Secret::weakness(secret)
+}
+
+/// Names a cluster in places that others can read, such as batch schedulers' queues: nobody without the secret can compute it,
+/// nor the secret from it. Takes as long as joining: it is as hard to try out secrets by it.
+pub async fn cluster_tag(secret: &str, cluster: &str) -> anyhow::Result<String> {
+    let keys = Secret::new(secret)?.derive(cluster.to_string()).await?;
+    Ok(keys.tag().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// How long a node works that must be gone after `walltime`.
+fn lifetime(walltime: Duration) -> Duration {
+    walltime - LEAVING.min(walltime / 2)
 }
 
 async fn unneeded_or_asked_to_stop(unneeded: impl Future<Output = ()>) {
@@ -174,7 +195,7 @@ impl Foundation {
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
         let worker_config = worker::Config::new(data_dir.clone(), id);
         let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone(), Some(reach))?;
-        let gpus = Gpus::new(&data_dir, handle.clone());
+        let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
         let pools: Arc<dyn PoolService> = pools;
@@ -188,7 +209,8 @@ impl Foundation {
             pools: pools.clone(),
             machine,
         };
-        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0 };
+        let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
+        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime };
         let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
             .await
             .context("reading the journals")?

@@ -43,6 +43,10 @@ pub struct NodeSettings {
     pub resources: BTreeMap<String, f64>,
     /// False for a node that only submits: it starts drained.
     pub takes_work: bool,
+    /// GPUs offered to tasks, by index or UUID; empty for all, `none` for none.
+    pub gpus: Vec<String>,
+    /// The node must be gone after this long: it takes no task that would not end before, and leaves in time.
+    pub walltime: Option<Period>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,6 +156,8 @@ impl Settings {
                 memory: None,
                 resources: BTreeMap::new(),
                 takes_work: true,
+                gpus: Vec::new(),
+                walltime: None,
             },
             cluster: ClusterSettings { name: "default".into(), secret_file: None, peers: Vec::new() },
             network: NetworkSettings {

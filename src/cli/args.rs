@@ -20,6 +20,18 @@ const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.";
 
+const UP_NOTES: &str = "\
+A cluster file has a line for each server or worker, `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the lines of a host become one \
+node. A file whose name ends in .toml is an inventory:
+
+  user = \"ada\"                      # on top: for all hosts; also ssh_port, key, python, environment, labels
+  [[host]]
+  name = \"gpu1\"                     # as ssh knows it
+  gpus = [0, 1]                     # default: all; also cores, port (the node's), and all of the above
+
+ssh is the system's, so your configuration, agent and jumps apply; it is never asked for a password. Where no node runs here, one is \
+started in the background, and `down` stops it. Ctrl-C takes everything back.";
+
 /// Turns the machines of a lab into a GPU cluster.
 #[derive(Debug, Parser)]
 #[command(name = "nodectl", version, after_help = FIRST_STEPS, propagate_version = true)]
@@ -42,6 +54,13 @@ pub enum Command {
     /// A node for one program and this machine alone: prints its socket, ends when its standard input does
     #[command(hide = true)]
     Solo,
+    /// Starts nodes elsewhere: on the hosts of a cluster file, in SLURM or in HTCondor
+    #[command(after_help = UP_NOTES)]
+    Up(Box<UpArgs>),
+    /// Stops what `up` started
+    Down(DownArgs),
+    /// Runs a command on the workers of a Poseidon cluster, with its servers
+    PsdRun(PsdRunArgs),
     /// Gives a node no new work; what runs there goes on to its end
     Drain(DrainArgs),
     /// Runs the jobs of a job file, shows progress, fetches results
@@ -120,9 +139,152 @@ pub struct JoinArgs {
     /// Memory for tasks, e.g. `48 GiB` [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// GPUs for tasks: numbers or UUIDs with commas between them, or `none` [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub gpus: Option<String>,
+    /// Leaves in time before this is over, and starts nothing that would not end before; e.g. `2h`, or as SLURM says it, `2:00:00`
+    #[arg(long, value_name = "TIME", value_parser = walltime)]
+    pub walltime: Option<Duration>,
     /// Leaves when its standard input ends: with the program that started it, however that ends
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub while_stdin: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// The cluster file or inventory
+    #[arg(required_unless_present_any = ["slurm", "condor"], conflicts_with_all = ["slurm", "condor"])]
+    pub file: Option<PathBuf>,
+    /// Nodes in allocations of SLURM
+    #[arg(long, conflicts_with = "condor")]
+    pub slurm: bool,
+    /// Nodes in jobs of HTCondor
+    #[arg(long)]
+    pub condor: bool,
+    #[command(flatten)]
+    pub request: RequestArgs,
+    /// How long ssh may take to connect
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    pub connect_timeout: Duration,
+    /// How long nodes may take to join [default: 2m on hosts; with a scheduler, as long as it takes]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Takes everything back if one host fails
+    #[arg(long)]
+    pub strict: bool,
+    /// Elastic, or not waiting for the scheduler: goes on in the background; its log is below the data directory
+    #[arg(long, conflicts_with = "file")]
+    pub detach: bool,
+    /// The cluster's secret; wiped from the visible argument list at once
+    #[arg(long, conflicts_with = "secret_file")]
+    pub secret: Option<String>,
+    /// A file with the secret [also: NODECTL_SECRET in the environment]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// The launch that this process goes on with, in the background
+    #[arg(long, hide = true)]
+    pub resume: Option<String>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+/// What a scheduler is asked for.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "With --slurm or --condor")]
+pub struct RequestArgs {
+    /// How many nodes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: u32,
+    /// Cores of each node
+    #[arg(long, value_name = "N")]
+    pub cpus_per_node: Option<u32>,
+    /// GPUs of each node
+    #[arg(long, value_name = "N")]
+    pub gpus_per_node: Option<u32>,
+    /// Memory of each node, e.g. `48 GiB`
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
+    /// How long a node may run, e.g. `1h`; it leaves in time, and starts nothing that would not end before
+    #[arg(long, value_name = "TIME", value_parser = walltime)]
+    pub time: Option<Duration>,
+    /// SLURM's partition; `local` is this machine, without SLURM
+    #[arg(long)]
+    pub partition: Option<String>,
+    /// SLURM's account
+    #[arg(long)]
+    pub account: Option<String>,
+    /// SLURM: one job of all nodes, which start together or not at all, in place of a job for each
+    #[arg(long)]
+    pub together: bool,
+    /// HTCondor's requirements on machines
+    #[arg(long, value_name = "EXPRESSION")]
+    pub requirements: Option<String>,
+    /// HTCondor: a script that prepares the environment and then executes its arguments
+    #[arg(long, value_name = "FILE")]
+    pub create_environment: Option<PathBuf>,
+    /// A further option of sbatch, e.g. `--option=--constraint=a100`, or line of the submit description; repeatable
+    #[arg(long = "option", value_name = "TEXT")]
+    pub options: Vec<String>,
+    /// Elastic: never fewer nodes than this
+    #[arg(long, value_name = "N", requires = "max")]
+    pub min: Option<u32>,
+    /// Elastic: as many nodes as the tasks that wait deserve, up to this many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["nodes", "together"])]
+    pub max: Option<u32>,
+    /// Elastic: a node that has nothing to do is given back after this long
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
+    pub idle: Duration,
+    /// Elastic: tasks that a node runs at once [default: its GPUs, or its cores]
+    #[arg(long, value_name = "N")]
+    pub tasks_per_node: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch [default: all that was started from here]
+    pub what: Option<String>,
+    /// Also what launchers left that are gone: every job of this cluster in SLURM and HTCondor
+    #[arg(long, conflicts_with = "what")]
+    pub all: bool,
+    /// How long ssh may take to connect
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    pub connect_timeout: Duration,
+    /// The cluster's secret, for --all
+    #[arg(long, conflicts_with = "secret_file")]
+    pub secret: Option<String>,
+    /// A file with the secret, for --all [also: NODECTL_SECRET in the environment]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct PsdRunArgs {
+    /// The cluster: JSON with `worker_nodes` and `server_nodes`; optional are `master_node`, `pem_file`, `virtualenv`, `username`
+    #[arg(short, long, value_name = "FILE")]
+    pub cluster_config: PathBuf,
+    /// Where logs go: `master.log`, `server<k>.log`, `worker<k>.log`
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// The master's port; 0 takes a free one where the master is this machine
+    #[arg(long, value_name = "PORT", default_value_t = 5555)]
+    pub master_port: u16,
+    /// Tells the workers' command, as --num_push_threads
+    #[arg(long, value_name = "N")]
+    pub num_push_threads: Option<u32>,
+    /// Tells the workers' command, as --num_pull_threads
+    #[arg(long, value_name = "N")]
+    pub num_pull_threads: Option<u32>,
+    /// Tells the workers' command, in bytes, as --block_size; e.g. `4 MiB`
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub block_size: Option<u64>,
+    /// Tells the workers' command --use_sfb=True
+    #[arg(long)]
+    pub use_sfb: bool,
+    /// How long ssh may take to connect
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    pub connect_timeout: Duration,
+    /// The workers' command, one shell line; flags that say who takes part are added to its end
+    pub command: String,
 }
 
 #[derive(Debug, Args)]
@@ -141,6 +303,9 @@ pub struct RunArgs {
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB")]
     pub extend: Option<String>,
+    /// A computing mode: how many workers, on whose machines (config/computing) [default: what the job file's `computing` says]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["extend", "detach", "detach_on_interrupt"])]
+    pub computing: Option<PathBuf>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
@@ -333,6 +498,11 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
+}
+
+/// A duration, or SLURM's way to write one.
+fn walltime(text: &str) -> Result<Duration, String> {
+    crate::launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,6 @@
 //! Exit codes, and errors as people see them.
 
-use crate::{app::settings::SettingsError, http::ClientError, workloads::job_file::JobFileError};
+use crate::{app::settings::SettingsError, http::ClientError, launch::LaunchError, workloads::job_file::JobFileError};
 use std::{
     io::{self, IsTerminal},
     path::Path,
@@ -29,6 +29,8 @@ pub enum CliError {
     JobFile(#[from] JobFileError),
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     #[error("{0}")]
     Usage(String),
     #[error("{doing}: {source}")]
@@ -47,8 +49,9 @@ impl CliError {
         match self {
             Self::Client(error) if error.is_unreachable() => Exit::Unreachable,
             Self::Client(ClientError::Refused { status: 400..=499, .. }) => Exit::Usage,
+            Self::Launch(error) if error.is_usage() => Exit::Usage,
             Self::JobFile(_) | Self::Settings(_) | Self::Usage(_) => Exit::Usage,
-            Self::Client(_) | Self::File { .. } | Self::Node(_) => Exit::Failed,
+            Self::Client(_) | Self::Launch(_) | Self::File { .. } | Self::Node(_) => Exit::Failed,
         }
     }
 

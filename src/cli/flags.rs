@@ -12,6 +12,8 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             .set("node.name", join.name.clone())
             .set("node.cores", join.cores)
             .set("node.memory", join.memory.map(|bytes| format!("{bytes} B")))
+            .set("node.gpus", join.gpus.as_deref().map(list))
+            .set("node.walltime", join.walltime.map(|walltime| format!("{}ms", walltime.as_millis())))
             .set("network.port", join.port)
             .set("cluster.peers", (!join.peers.is_empty()).then(|| Value::from(join.peers.clone())))
             .set("cluster.secret_file", join.secret_file.as_deref().map(absolute).transpose()?);
@@ -19,7 +21,20 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
         }
     }
+    let secret_file = match &cli.command {
+        Command::Up(up) => up.secret_file.as_deref(),
+        Command::Down(down) => down.secret_file.as_deref(),
+        _ => None,
+    };
+    if secret_file.is_some() {
+        flags = flags.set("cluster.secret_file", secret_file.map(absolute).transpose()?);
+    }
     Ok(Settings::load(&flags)?)
+}
+
+/// Words with commas between them.
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_string).collect()
 }
 
 /// A node in the background has another working directory in mind than the one it was started from.
@@ -37,13 +52,15 @@ mod tests {
     #[test]
     fn flags_of_join_become_settings_with_their_origin() {
         let line = "nodectl --data-dir /d join --name n --peer h:1 --peer i:2 --port 4000 --label rack=b \
-                    --cores 1.5 --memory 2GiB --secret-file /s";
+                    --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-abcd --walltime 1:00:00";
         let (settings, origins) = settings(&Cli::parse_from(line.split_whitespace())).unwrap();
         assert_eq!((settings.node.name.as_str(), settings.node.data_dir.to_str()), ("n", Some("/d")));
         assert_eq!(settings.cluster.peers, ["h:1", "i:2"]);
         assert_eq!(settings.network.port, 4000);
         assert_eq!(settings.node.labels["rack"], "b");
         assert_eq!((settings.node.cores, settings.node.memory.unwrap().0), (Some(1.5), 2 << 30));
+        assert_eq!(settings.node.gpus, ["0", "GPU-abcd"]);
+        assert_eq!(settings.node.walltime.map(|walltime| walltime.0.as_secs()), Some(3600));
         assert_eq!(settings.cluster.secret_file.as_deref(), Some(std::path::Path::new("/s")));
         assert!(origins.iter().any(|origin| origin.key == "node.name" && origin.source == "flag"));
     }

@@ -189,7 +189,7 @@ async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Re
 }
 
 /// The log, and where this node's part of it begins.
-fn open_log(path: &Path) -> Result<(File, u64), CliError> {
+pub(super) fn open_log(path: &Path) -> Result<(File, u64), CliError> {
     let failed = |source| CliError::file("opening the log", path, source);
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode_0700().create(directory).map_err(failed)?;
@@ -210,11 +210,16 @@ impl Private for fs::DirBuilder {
     }
 }
 
-/// The same command in its own session, without `--detach`; the secret goes through a pipe that nobody else can read.
+/// The same command in its own session, without `--detach`.
 fn spawn(log: File, secret: &str) -> Result<Child, CliError> {
+    in_background(background_args(std::env::args_os()), log, secret)
+}
+
+/// This program in its own session; the secret goes through a pipe that nobody else can read.
+pub(super) fn in_background(args: Vec<std::ffi::OsString>, log: File, secret: &str) -> Result<Child, CliError> {
     let failed = |source| CliError::File { doing: "starting the node in the background".into(), source };
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("nodectl").args(background_args(std::env::args_os()));
+    command.arg0("nodectl").args(args);
     command.args(["--secret-file", "/dev/stdin"]).env_remove(app::settings::SECRET_VARIABLE);
     command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
     // SAFETY: between fork and exec only setsid(2) is called, which is async-signal-safe.
@@ -229,7 +234,7 @@ fn spawn(log: File, secret: &str) -> Result<Child, CliError> {
 }
 
 /// The arguments without the program, `--detach` and every form of the secret.
-fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+pub(super) fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
     let mut kept = Vec::new();
     let mut skip_value = false;
     for arg in args.skip(1) {
@@ -244,7 +249,7 @@ fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::f
     kept
 }
 
-fn tail(path: &Path, begin: u64) -> String {
+pub(super) fn tail(path: &Path, begin: u64) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();

@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, plot, run, solo,
+    files, flags, join, plot, psd_run, run, solo, up,
 };
 use crate::{
     app::{
@@ -82,8 +82,11 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Join(args) => join::join(args, settings, secret).await,
         Command::Solo => solo::solo(&settings).await,
         Command::Leave => join::leave(&client).await,
+        Command::Up(args) => up::up(*args, settings, secret).await,
+        Command::Down(args) => up::down(args, settings, secret).await,
+        Command::PsdRun(args) => psd_run::psd_run(args).await,
         Command::Drain(args) => ask::drain(&client, args).await,
-        Command::Run(args) => run::run(args, &settings).await,
+        Command::Run(args) => run::run(args, &settings, secret).await,
         Command::Attach(args) => run::attach(&client, args).await,
         Command::Results(args) if args.plot.is_some() => plot::plot(&client, &args).await,
         Command::Results(args) if args.into.is_some() => run::collect(&client, args).await,

@@ -14,6 +14,8 @@
 //! | `join` | `join`, `leave`, `drain` |
 //! | `solo` | a node that lives as long as the program that started it |
 //! | `run` | `run`, `attach`, `results`: submit, follow, collect |
+//! | `up` | `up` and `down`: nodes elsewhere |
+//! | `psd_run` | Poseidon's `psd_run` |
 //! | `ask` | the listings and one-line commands |
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
@@ -33,8 +35,10 @@ mod join;
 mod main;
 mod output;
 mod plot;
+mod psd_run;
 mod run;
 mod secret;
 mod solo;
+mod up;
 
 pub use main::main;

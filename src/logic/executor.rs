@@ -2,8 +2,9 @@
 //! that no coordinator has acknowledged yet.
 //!
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
-//! the coordinator in one report. `executor/sharing` has pools make room for others.
+//! the coordinator in one report. `executor/sharing` has pools make room for others; `executor/lifetime` knows when the node ends.
 
+mod lifetime;
 mod sharing;
 
 use super::{core::Core, io::Effect, timers::Timer};
@@ -12,6 +13,7 @@ use crate::types::{
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
+use lifetime::{Durations, Lifetime};
 use sharing::Sharing;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -52,6 +54,8 @@ struct Ordered {
     unacknowledged: BTreeMap<Try, Arc<TaskRecord>>,
     /// Since when the first of the queue waits for resources that are taken.
     blocked_since: Option<Time>,
+    /// Of its tasks that were done here.
+    durations: Durations,
     /// For pools.
     sharing: Sharing,
     news: News,
@@ -86,6 +90,7 @@ pub struct Executor {
     rereport_set: bool,
     sharing_set: bool,
     leaving: bool,
+    lifetime: Option<Lifetime>,
 }
 
 impl Executor {
@@ -235,6 +240,9 @@ impl Executor {
             return self.after_stop(core, job, key, released.give_back);
         }
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
+        if record.is_done() {
+            ordered.durations.note(core.mono() - released.since);
+        }
         if ordered.takes_back(record.is_done(), core.mono()) {
             return self.after_stop(core, job, key, true);
         }
@@ -351,14 +359,16 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         let News { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
-        let free = self.free.slots(&ordered.work.needs(&self.capacity)).saturating_sub(waiting);
+        let over = ordered.is_over(self.lifetime.as_ref(), core.mono());
+        let fitting = if over { 0 } else { self.free.slots(&ordered.work.needs(&self.capacity)) };
+        let free = fitting.saturating_sub(waiting);
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let mut batches = batches(finished).into_iter();
         let finished = batches.next().unwrap_or_default();
-        core.send(to, Message::Report { job, epoch, started, finished, returned, free });
+        core.send(to, Message::Report { job, epoch, started, finished, returned, free, over });
         for finished in batches {
             let (started, returned) = (Vec::new(), Vec::new());
-            core.send(to, Message::Report { job, epoch, started, finished, returned, free });
+            core.send(to, Message::Report { job, epoch, started, finished, returned, free, over });
         }
     }
 
@@ -372,6 +382,7 @@ impl Executor {
         if self.leaving {
             return;
         }
+        self.give_back_what_cannot_end(core);
         let mut order: Vec<_> = self.jobs.iter().filter(|(_, job)| !job.queue.is_empty()).collect();
         let now = core.mono();
         // Of those that run as much, the one that has waited longest.
@@ -471,6 +482,7 @@ impl Ordered {
             running: BTreeMap::new(),
             unacknowledged: BTreeMap::new(),
             blocked_since: None,
+            durations: Durations::default(),
             sharing: Sharing::default(),
             news: News::default(),
         }

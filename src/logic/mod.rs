@@ -73,6 +73,8 @@ pub struct Config {
     pub generation: u64,
     /// Ended jobs are forgotten after this long.
     pub keep_jobs: Duration,
+    /// The node leaves after this long; no task is started that is not expected to end before.
+    pub lifetime: Option<Duration>,
 }
 
 /// One node's mind.
@@ -96,6 +98,9 @@ impl State {
     pub fn new(now: Now, info: NodeInfo, config: Config) -> Self {
         let mut executor = Executor::default();
         executor.set_capacity(info.resources.clone(), &gpu_uuids(&info));
+        if let Some(lifetime) = config.lifetime {
+            executor.set_lifetime(now.mono, lifetime);
+        }
         let me = info.id;
         let members = Members::new(info, config.generation, config.seed ^ 1);
         Self {
@@ -117,6 +122,9 @@ impl State {
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
         self.core.after(RECONNECT, Timer::Reconnect);
+        if let Some(lifetime) = self.config.lifetime {
+            self.core.after(lifetime, Timer::Lifetime);
+        }
         self.forget_old_jobs();
         self.look_for_orphans();
         std::mem::take(&mut self.core.effects)
@@ -188,6 +196,7 @@ impl State {
             Timer::Rereport => self.executor.rereport(&mut self.core),
             Timer::Retention => self.forget_old_jobs(),
             Timer::LeaveNow => self.left(),
+            Timer::Lifetime => self.leave(),
         }
     }
 
@@ -222,8 +231,9 @@ impl State {
             Message::NeedWork { job, epoch } => self.with_claim(job, epoch, |coordinator, core, _| {
                 coordinator.resend_work(core, from);
             }),
-            Message::Report { job, epoch, started, finished, returned, free } => {
+            Message::Report { job, epoch, started, finished, returned, free, over } => {
                 self.with_claim(job, epoch, |coordinator, core, copy| {
+                    coordinator.node_is_over(core, from, over);
                     coordinator.started(core, &started);
                     coordinator.report(core, &copy.lattice, from, finished, free);
                     coordinator.returned(&returned);

@@ -25,7 +25,12 @@ fn info(version: u64) -> NodeInfo {
 }
 
 fn node() -> State {
-    let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600) };
+    node_for(None)
+}
+
+/// A node that has so long to live.
+fn node_for(lifetime: Option<Duration>) -> State {
+    let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime };
     let mut state = State::new(Now::default(), info(1), config);
     state.start();
     state
@@ -76,9 +81,12 @@ struct Solo {
 
 impl Solo {
     fn with(tasks: u32, retries: u32) -> Self {
-        let spec = JobSpec { repeat: tasks, retries, ..(*spec()).clone() };
+        Self::on(node(), JobSpec { repeat: tasks, retries, ..(*spec()).clone() })
+    }
+
+    fn on(state: State, spec: JobSpec) -> Self {
         let mono = crate::types::Time(1);
-        let mut solo = Self { state: node(), job: JobId(0), mono, running: Vec::new(), started: 0 };
+        let mut solo = Self { state, job: JobId(0), mono, running: Vec::new(), started: 0 };
         solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { spec: Arc::new(spec) } }]);
         solo
     }
@@ -134,6 +142,50 @@ impl Solo {
 
 fn init_failed(message: &str) -> Outcome {
     Outcome::Failed(Failure::Init(ErrorReport::without_exception(message)))
+}
+
+#[test]
+fn a_node_that_knows_its_end_starts_nothing_that_would_not_end_before() {
+    let spec = JobSpec { repeat: 100, ..(*spec()).clone() };
+    let mut solo = Solo::on(node_for(Some(Duration::from_secs(60))), spec);
+    assert_eq!(solo.running.len(), 2);
+    for _ in 0..4 {
+        solo.mono = solo.mono + Duration::from_secs(12);
+        solo.end(Outcome::Done);
+    }
+    assert_eq!((solo.started, solo.running.len()), (5, 1), "each took longer than what was left at the fourth end");
+    let told = solo.state.handle(
+        Now { mono: solo.mono, wall_ms: 0 },
+        [Input::Ask { id: 9, query: Query::Explain { job: solo.job, task: None } }],
+    );
+    assert!(format!("{told:?}").contains("its time ends before"), "{told:?}");
+    assert_eq!(solo.head().phase, Phase::Running);
+}
+
+#[test]
+fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
+    let spec_with = |timeout_ms| {
+        let mut spec = (*spec()).clone();
+        spec.work = Arc::new(WorkSpec { timeout_ms: Some(timeout_ms), ..(*spec.work).clone() });
+        spec
+    };
+    let lifetime = Some(Duration::from_secs(60));
+    let late = |timeout_ms| {
+        let mut state = node_for(lifetime);
+        state.handle(Now { mono: crate::types::Time(1) + Duration::from_secs(30), wall_ms: 0 }, [Input::Tick]);
+        let mut solo = Solo {
+            state,
+            job: JobId(0),
+            mono: crate::types::Time(1) + Duration::from_secs(30),
+            running: Vec::new(),
+            started: 0,
+        };
+        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { spec: Arc::new(spec_with(timeout_ms)) } }]);
+        solo.started
+    };
+    assert_eq!(late(20_000), 1);
+    assert_eq!(late(40_000), 0, "it might be cut off");
+    assert_eq!(late(90_000), 1, "no node of this kind could promise that");
 }
 
 #[test]

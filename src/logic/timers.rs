@@ -32,6 +32,8 @@ pub enum Timer {
     Rereport,
     /// Old jobs are to be forgotten.
     Retention,
+    /// The node's time is over.
+    Lifetime,
     /// Leaving has taken long enough.
     LeaveNow,
 }

@@ -43,6 +43,14 @@ pub struct Keys {
     pub(super) swarm_psk: Zeroizing<[u8; 32]>,
     pub(super) beacon: Zeroizing<[u8; 32]>,
     pub(super) bulk: Zeroizing<[u8; 32]>,
+    tag: [u8; 32],
+}
+
+impl Keys {
+    /// Names the cluster to the world; says nothing of the other keys.
+    pub fn tag(&self) -> &[u8; 32] {
+        &self.tag
+    }
 }
 
 impl Secret {
@@ -107,6 +115,7 @@ impl Secret {
             swarm_psk: expand(b"libp2p private network"),
             beacon: expand(b"discovery beacon"),
             bulk: expand(b"bulk streams"),
+            tag: *expand(b"tag of the cluster"),
         })
     }
 }

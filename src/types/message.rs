@@ -121,7 +121,8 @@ pub enum Message {
         job: JobId,
         epoch: u32,
     },
-    /// News of a job's tasks on the sender. `free` is how many more it could start now.
+    /// News of a job's tasks on the sender. `free` is how many more it could start now; `over`: none any more, since the
+    /// sender's time ends before such a task would.
     Report {
         job: JobId,
         epoch: u32,
@@ -129,6 +130,7 @@ pub enum Message {
         finished: Vec<Arc<TaskRecord>>,
         returned: Vec<(TaskIndex, Attempt)>,
         free: u32,
+        over: bool,
     },
     /// What a running task reported of its job's metric since the last time; at most `limits::METRIC_POINTS`.
     Metrics {

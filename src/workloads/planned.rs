@@ -34,6 +34,8 @@ pub struct PlannedJob {
     pub uploads: Vec<Upload>,
     /// Where `run` puts results, relative to its working directory; None for `<name>-<job id>`.
     pub into: Option<PathBuf>,
+    /// The computing mode that the job file names; `run --computing` goes before it.
+    pub computing: Option<PathBuf>,
     /// `inputs` and `after` are empty until `spec` fills them in.
     pub work: WorkSpec,
     pub params: ParamSpace,

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cluster` | nodes: start, kill, restart, ask |
 //! | `job` | job files, what became of them, how often their tasks really ran |
+//! | `lab` | SLURM, HTCondor, sshd |
 //! | `netns` | network namespaces on a bridge: cut links, partitions |
 //! | `terminal` | a command on a pseudo-terminal |
 
@@ -13,6 +14,7 @@
 
 pub mod cluster;
 pub mod job;
+pub mod lab;
 pub mod netns;
 pub mod terminal;
 

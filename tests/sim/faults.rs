@@ -22,6 +22,8 @@ pub struct Faults {
     pauses: bool,
     clock_jumps: bool,
     link_resets: bool,
+    /// Nodes know when their time is over.
+    lifetimes: bool,
     /// (from, to) that nothing passes.
     cut: BTreeSet<(usize, usize)>,
     wiped: bool,
@@ -46,6 +48,7 @@ impl Faults {
             pauses: rng.random_bool(0.2),
             clock_jumps: rng.random_bool(0.2),
             link_resets: rng.random_bool(0.3),
+            lifetimes: rng.random_bool(0.2),
             cut: BTreeSet::new(),
             wiped: false,
             only_crashes: false,
@@ -70,6 +73,11 @@ impl Faults {
     /// Nothing but crashes (and what a disk keeps) goes wrong: acknowledged results must not be computed again.
     pub fn only_crashes(&self) -> bool {
         self.only_crashes
+    }
+
+    /// How long a node may live that starts now.
+    pub fn lifetime(&self, seed: u64) -> Option<Duration> {
+        self.lifetimes.then(|| Duration::from_millis(4_000 + seed % 30_000))
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
@@ -122,6 +130,13 @@ impl World {
                 self.after(away, Event::Restart { node: victim });
             }
         }
+    }
+
+    /// A node's time is over; later it has more.
+    pub fn leave_for_a_while(&mut self, node: usize) {
+        self.crash(node);
+        let away = Duration::from_millis(self.rng.random_range(10..8_000));
+        self.after(away, Event::Restart { node });
     }
 
     /// A machine's disk is lost: a stranger takes its place. Once a run, since two copies of everything is the promise.

@@ -214,7 +214,8 @@ impl World {
             labels: BTreeMap::new(),
             draining: false,
         };
-        let config = Config { seed, generation: node.life << 20, keep_jobs: Duration::from_secs(3600) };
+        let lifetime = self.faults.lifetime(seed);
+        let config = Config { seed, generation: node.life << 20, keep_jobs: Duration::from_secs(3600), lifetime };
         let mut state = State::new(now, info, config);
         for (job, records) in &node.disk {
             for record in records {
@@ -442,7 +443,8 @@ impl World {
             }
             // No job of the simulation is a pool.
             Effect::ReleaseWorker { .. } => {}
-            Effect::ForgetWork { .. } | Effect::ForgetJob { .. } | Effect::Left => {}
+            Effect::Left => self.leave_for_a_while(node),
+            Effect::ForgetWork { .. } | Effect::ForgetJob { .. } => {}
         }
     }
 

@@ -55,6 +55,7 @@ pub(super) fn is_open_table(path: &str) -> bool {
 pub(super) fn values(settings: &Settings) -> Result<(), (String, String)> {
     node(&settings.node)?;
     labels(&settings.node)?;
+    gpus(&settings.node)?;
     resources(&settings.node)?;
     if !(1..=64).contains(&settings.cluster.name.len()) {
         return fail("cluster.name", "a name has 1 to 64 bytes".into());
@@ -93,6 +94,13 @@ fn labels(node: &NodeSettings) -> Result<(), (String, String)> {
         Some(label) => {
             fail("node.labels", format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"))
         }
+        None => Ok(()),
+    }
+}
+
+fn gpus(node: &NodeSettings) -> Result<(), (String, String)> {
+    match node.gpus.iter().find(|gpu| crate::app::gpus::Choice::parse(gpu).is_none()) {
+        Some(gpu) => fail("node.gpus", format!("`{gpu}` is no GPU: give numbers such as 0, UUIDs, or `none`")),
         None => Ok(()),
     }
 }

@@ -137,6 +137,9 @@ fn the_help_names_every_command() {
     Commands:
       join         Makes this machine a node; says what to type on the next one
       leave        Stops this node; its running tasks are given to others
+      up           Starts nodes elsewhere: on the hosts of a cluster file, in SLURM or in HTCondor
+      down         Stops what `up` started
+      psd-run      Runs a command on the workers of a Poseidon cluster, with its servers
       drain        Gives a node no new work; what runs there goes on to its end
       run          Runs the jobs of a job file, shows progress, fetches results
       status       The cluster at a glance: nodes and open jobs

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `submit` | job file to submitted jobs: uploads, dependencies |
+//! | `computing` | the machines of a computing mode, for one run |
 //! | `chain` | a job and those that it extends |
 //! | `follow` | one job until it ends: pages of results in, progress out |
 //! | `collector` | the output directory: result lines and task directories |
@@ -15,6 +16,7 @@
 
 mod chain;
 mod collector;
+mod computing;
 mod fetch;
 mod follow;
 mod interrupt;
@@ -40,6 +42,7 @@ pub use chain::all_results;
 use follow::Followed;
 use interrupt::{Interrupts, Policy};
 use std::{path::PathBuf, time::Duration};
+use zeroize::Zeroizing;
 
 /// What is done with the jobs that were submitted or named.
 struct Plan {
@@ -49,11 +52,14 @@ struct Plan {
 }
 
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
-pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
+pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
     }
     let jobs = job_file::load(&args.job_file)?;
+    if let Some(file) = computing::chosen(&args, &jobs) {
+        return computing::run(args, jobs, &file, settings, secret).await;
+    }
     let (client, mut own) = connect(settings, args.detach).await?;
     if let Some(node) = &mut own
         && jobs.iter().any(PlannedJob::concerns_gpus)

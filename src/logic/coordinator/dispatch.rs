@@ -103,6 +103,9 @@ impl Coordinator {
         if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
             return Some("it could not prepare a task just now (see its log)".into());
         }
+        if self.nodes.get(&info.id).is_some_and(|work| work.is_over(core.mono())) {
+            return Some("its time ends before a task of this job would".into());
+        }
         self.unsuitability(info)
     }
 
@@ -291,6 +294,13 @@ impl Coordinator {
                 self.drop_active(*task, *attempt);
                 self.reopen(*task);
             }
+        }
+    }
+
+    /// Whether a node's time is over before another task of the job would be, as it says itself.
+    pub fn node_is_over(&mut self, core: &Core, node: NodeId, over: bool) {
+        if let Some(work) = self.nodes.get_mut(&node) {
+            work.over = over.then(|| core.mono());
         }
     }
 

@@ -43,6 +43,8 @@ const HEAD_PERIOD: Duration = Duration::from_secs(1);
 const INPUTS_TRIES: u32 = 5;
 /// A node is asked to give back work at most this often.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
+/// That a node's time is over is believed this long.
+const OVER_IS_NEWS: Duration = Duration::from_secs(10);
 /// What a node said of its free slots is believed this long.
 const FREE_IS_NEWS: Duration = Duration::from_secs(1);
 
@@ -70,11 +72,18 @@ struct NodeWork {
     free: Option<(u32, Time)>,
     /// It could not prepare a task, and gets none until then.
     spared_until: Option<Time>,
+    /// It said that its time is over before a task of the job would be.
+    over: Option<Time>,
 }
 
 impl NodeWork {
     fn is_spared(&self, now: Time) -> bool {
         self.spared_until.is_some_and(|until| until > now)
+    }
+
+    /// Believed for a while only: it may have come back with more time.
+    fn is_over(&self, now: Time) -> bool {
+        self.over.is_some_and(|heard| now - heard < OVER_IS_NEWS)
     }
 
     /// Work moves at most this often, however the nodes' loads change.

@@ -69,6 +69,7 @@ fn execution() -> Vec<Message> {
             finished: failures().into_iter().map(|failure| Arc::new(record(Outcome::Failed(failure)))).collect(),
             returned: vec![(6, ATTEMPT)],
             free: 2,
+            over: false,
         },
         Message::Metrics {
             job: JOB,

@@ -93,6 +93,7 @@ impl Common<'_> {
             after,
             uploads,
             into: if is_tiled { None } else { common::into(fields)? },
+            computing: common::computing(fields)?,
             work: self.work(&name, is_assembly, outputs)?,
             params: chain.params.clone(),
             repeat: if is_tiled { chain.plan.tile_count() } else { 1 },

@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use toml::{Spanned, de::DeValue};
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 28] = [
+pub(in crate::workloads) const KEYS: [&str; 29] = [
     "name", "kind", "after", "shader", "entry", "space", "tile", "halo", "inputs", "uniforms", "constants", "outputs",
     "iterate", "params", "zip", "sample", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority",
-    "min_nodes", "where", "speculate", "wait", "resources",
+    "min_nodes", "where", "speculate", "wait", "resources", "computing",
 ];
 
 /// Plans one job: the last of those that are returned, which come in order.

@@ -106,6 +106,11 @@ pub(in crate::workloads) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathB
     Ok(Some(PathBuf::from(relative)))
 }
 
+/// The file of a computing mode, relative to the job file.
+pub(in crate::workloads) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
+    Ok(fields.string("computing")?.map(|file| fields.context.base.join(file.value)))
+}
+
 fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

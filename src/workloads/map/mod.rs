@@ -32,11 +32,11 @@ use common::{check_clash, check_count, into, name, place, priority, timeout};
 pub use rows::read as load_rows;
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 30] = [
+pub(super) const KEYS: [&str; 31] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
     "source", "data", "exclude", "outputs",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
-    "wait", "sweep", "resources",
+    "wait", "sweep", "resources", "computing",
 ];
 
 const DEFAULT_RETRIES: u32 = 2;
@@ -69,6 +69,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
         into: into(fields)?,
+        computing: common::computing(fields)?,
         work: work(fields, &name, command, worker)?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),

@@ -1,0 +1,227 @@
+//! `psd-run`: Poseidon's launcher. A master and parameter servers are nodes of a cluster of their own, with a secret made for this
+//! run; workers run the user's command natively, over `ssh`, with what Poseidon adds to it. Everything ends with the workers.
+
+use super::{
+    args::PsdRunArgs,
+    exit::{CliError, Exit},
+    up::{Ground, interruptible, own_binary},
+};
+use crate::{
+    app,
+    launch::{
+        LaunchError,
+        cluster_file::Host,
+        node::{ClusterFacts, NodeFacts},
+        poseidon::{self, Cluster, Options},
+        process::{self, Running},
+        ssh::{self, Program, Target},
+    },
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+const AT_ONCE: usize = 10;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// The master is this machine if the file names no other.
+const HERE: &str = "localhost";
+
+/// A run: its cluster file, and where its parts are.
+struct Run {
+    cluster: Cluster,
+    program: Program,
+    facts: ClusterFacts,
+    secret: Zeroizing<String>,
+    out: PathBuf,
+    connect: Duration,
+}
+
+/// The workers' processes. However the run ends, they are told to, all at once.
+struct Workers(Vec<Running>);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(Running::tell_to_end);
+    }
+}
+
+/// A node of the run, and the file for its log.
+struct Part {
+    host: Host,
+    node: NodeFacts,
+    log: String,
+}
+
+pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
+    let cluster = poseidon::load(&args.cluster_config)?;
+    fs::create_dir_all(&args.out).map_err(|source| CliError::file("making", &args.out, source))?;
+    let binary = own_binary()?;
+    let hashed = binary.clone();
+    let program = tokio::task::spawn_blocking(move || Program::open(&hashed)).await;
+    let program = program.map_err(|error| CliError::Node(anyhow::anyhow!("hashing this program: {error}")))??;
+    let launch = Ground::new_id()?;
+    let facts = ClusterFacts { cluster: format!("psd-{launch}"), peers: Vec::new(), launch, binary };
+    let secret = app::generate_secret();
+    let mut run = Run { cluster, program, facts, secret, out: args.out.clone(), connect: args.connect_timeout };
+    let parts = run.parts(args.master_port);
+    let ended = interruptible(run.through(&parts, &args)).await;
+    // However it ended: nothing is left anywhere.
+    run.stop(&parts).await;
+    match ended? {
+        Some(ended) => ended,
+        None => Ok(Exit::Interrupted),
+    }
+}
+
+impl Run {
+    fn host(&self, name: &str) -> Host {
+        let is_here = name == HERE;
+        Host {
+            name: name.into(),
+            user: self.cluster.username.clone().filter(|_| !is_here),
+            key: self.cluster.pem_file.clone().filter(|_| !is_here),
+            python: self.cluster.virtualenv.clone(),
+            ..Host::default()
+        }
+    }
+
+    /// The master, then the servers.
+    fn parts(&self, master_port: u16) -> Vec<Part> {
+        let role = |role: &str| BTreeMap::from([("role".to_string(), role.to_string())]);
+        let part = |host: &str, member: String, kind: &str, port| Part {
+            host: self.host(host),
+            log: format!("{member}.log"),
+            node: NodeFacts {
+                name: Some(member.clone()),
+                member,
+                port,
+                gpus: Some(Vec::new()),
+                labels: role(kind),
+                ..NodeFacts::default()
+            },
+        };
+        let port = (master_port > 0).then_some(master_port);
+        let master = part(self.cluster.master.as_deref().unwrap_or(HERE), "master".into(), "master", port);
+        let servers = self.cluster.servers.iter().enumerate();
+        [master].into_iter().chain(servers.map(|(k, host)| part(host, format!("server{k}"), "ps", None))).collect()
+    }
+
+    async fn through(&mut self, parts: &[Part], args: &PsdRunArgs) -> Result<Exit, CliError> {
+        let (master, servers) = parts.split_first().expect("the master is always there");
+        let greeting = self.start(master).await?;
+        let address = address_of(&greeting, self.cluster.master.as_deref().unwrap_or(HERE));
+        let address =
+            address.ok_or_else(|| CliError::Node(anyhow::anyhow!("the master did not say where it listens")))?;
+        eprintln!("master: {address}");
+        self.facts.peers = vec![address.clone()];
+        let this: &Self = self;
+        stream::iter(servers)
+            .map(|server| this.start(server))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<Vec<_>>()
+            .await?;
+        eprintln!("{} servers are up; {} workers start", servers.len(), self.cluster.workers.len());
+        let options = Options {
+            num_push_threads: args.num_push_threads,
+            num_pull_threads: args.num_pull_threads,
+            block_size: args.block_size,
+            use_sfb: args.use_sfb,
+        };
+        let mut workers = self.start_workers(&args.command, &format!("tcp://{address}"), &options)?;
+        Ok(follow(&mut workers.0).await)
+    }
+
+    async fn start(&self, part: &Part) -> Result<String, LaunchError> {
+        ssh::start(&part.host, &part.node, &self.facts, &self.program, &self.secret, self.connect, |_| {}).await
+    }
+
+    fn start_workers(&self, command: &str, master: &str, options: &Options) -> Result<Workers, CliError> {
+        let directory =
+            std::env::current_dir().map_err(|source| CliError::file("looking for", Path::new("."), source))?;
+        let workers = self.cluster.workers.iter().enumerate().map(|(k, name)| {
+            let command = poseidon::worker_command(command, master, k, options);
+            let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref());
+            let path = self.out.join(format!("worker{k}.log"));
+            let log = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
+            let call = Target::of(&self.host(name)).call(&script, self.connect, Duration::MAX - self.connect);
+            let doing = || format!("starting worker {k} on {name}");
+            Ok(call.spawn_into(log).map_err(|source| LaunchError::Call { doing: doing(), source })?)
+        });
+        workers.collect::<Result<_, CliError>>().map(Workers)
+    }
+
+    /// Keeps the nodes' logs and has them leave, the master last.
+    async fn stop(&self, parts: &[Part]) {
+        process::settled().await;
+        for group in [&parts[1..], &parts[..1]] {
+            stream::iter(group)
+                .for_each_concurrent(AT_ONCE, async |part| {
+                    let target = Target::of(&part.host);
+                    if let Ok(text) = ssh::log(&target, &self.facts.launch, &part.node.member, self.connect).await {
+                        let path = self.out.join(&part.log);
+                        if let Err(error) = fs::write(&path, text) {
+                            eprintln!("warning: writing {}: {error}", path.display());
+                        }
+                    }
+                    let stopping =
+                        ssh::stop(&target, &self.facts.launch, &part.node.member, &self.program.hash, self.connect);
+                    if let Err(error) = stopping.await {
+                        eprintln!("warning: {error}");
+                    }
+                })
+                .await;
+        }
+    }
+}
+
+/// Waits for all workers. One that fails does not stop the others, as with `psd_run`.
+async fn follow(workers: &mut [Running]) -> Exit {
+    let mut ends: Vec<Option<Option<i32>>> = vec![None; workers.len()];
+    while ends.iter().any(Option::is_none) {
+        for (k, (worker, end)) in workers.iter_mut().zip(&mut ends).enumerate() {
+            if end.is_none() {
+                *end = worker.ended();
+                match end {
+                    Some(Some(0)) => eprintln!("worker {k}: done"),
+                    Some(Some(code)) => eprintln!("worker {k}: failed with {code}; see worker{k}.log"),
+                    Some(None) => eprintln!("worker {k}: ended by a signal; see worker{k}.log"),
+                    None => {}
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    if ends.iter().all(|end| *end == Some(Some(0))) { Exit::Done } else { Exit::Failed }
+}
+
+/// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers elsewhere cannot use `localhost`; else
+/// the name by which we reach it.
+fn address_of(greeting: &str, host: &str) -> Option<String> {
+    let addresses = || greeting.lines().filter_map(|line| line.trim().strip_prefix("address")).map(str::trim);
+    let is_loopback = |address: &&str| address.starts_with("127.") || address.starts_with("[::1]");
+    if host == HERE {
+        return addresses().find(|address| !is_loopback(address)).or_else(|| addresses().next()).map(str::to_string);
+    }
+    let (_, port) = addresses().next()?.rsplit_once(':')?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
+    Some(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address_of;
+
+    #[test]
+    fn the_master_is_named_so_that_others_can_reach_it() {
+        let greeting = "node master (ab) of the cluster psd-1\n  address  127.0.0.1:5555\n  address  192.0.2.7:5555\n  cores    2\n";
+        assert_eq!(address_of(greeting, "localhost").as_deref(), Some("192.0.2.7:5555"));
+        assert_eq!(address_of(greeting, "10.0.0.4").as_deref(), Some("10.0.0.4:5555"));
+        assert_eq!(address_of(greeting, "2001:db8::1").as_deref(), Some("[2001:db8::1]:5555"));
+        assert_eq!(address_of("nothing", "localhost"), None);
+    }
+}

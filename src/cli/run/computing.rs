@@ -1,0 +1,208 @@
+//! `run --computing`: the machines and workers of a computing mode are there for the jobs of one file, and gone after it.
+
+use super::submit_and_follow;
+use crate::{
+    app::{self, settings::Settings},
+    cli::{
+        args::RunArgs,
+        exit::{CliError, Exit},
+        up::{Board, Ground, Kind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
+    },
+    http::Client,
+    launch::{
+        cluster_file,
+        computing::{self, Computing, Machines},
+        node::LAUNCH_LABEL,
+    },
+    types::Resources,
+    wire::api::Node,
+    workloads::PlannedJob,
+};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// How long ssh may take to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long GPUs of nodes that have just joined may take to be found.
+const GPUS_KNOWN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The computing mode that is asked for: the flag's, else that of the first job that names one.
+pub fn chosen(args: &RunArgs, jobs: &[PlannedJob]) -> Option<PathBuf> {
+    args.computing.clone().or_else(|| jobs.iter().find_map(|job| job.computing.clone()))
+}
+
+pub async fn run(
+    args: RunArgs,
+    mut jobs: Vec<PlannedJob>,
+    file: &Path,
+    settings: &Settings,
+    variable: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
+    let computing = computing::load(file)?;
+    if args.detach || args.follow.detach_on_interrupt {
+        return Err(CliError::Usage("a computing mode's machines go with this command: it cannot detach".into()));
+    }
+    match computing.machines.clone() {
+        Machines::Here => here(args, jobs, &computing, settings).await,
+        machines => {
+            let mut workers = computing.workers();
+            let source = file.display().to_string();
+            let hosts = match &machines {
+                Machines::Hosts(file) => Some(cluster_file::load(file)?),
+                _ => None,
+            };
+            let ground = Ground::lay(settings, None, variable, source, None).await?;
+            let board = Board::new(!args.follow.list.quiet);
+            let starting = async {
+                match (machines, hosts) {
+                    (Machines::Slurm(request), _) => start(&ground, Kind::Slurm(request), &computing, &board).await,
+                    (Machines::Condor(request), _) => start(&ground, Kind::Condor(request), &computing, &board).await,
+                    (_, hosts) => {
+                        let mut hosts = hosts.unwrap_or_default();
+                        workers = hosts.iter().map(|host| u64::from(host.workers)).sum();
+                        for host in hosts.iter_mut().filter(|host| host.workers > 0) {
+                            host.cores = Some(f64::from(host.workers.saturating_mul(computing.cores_per_worker)));
+                        }
+                        start_hosts(&ground, hosts, CONNECT, None, &board).await
+                    }
+                }
+            };
+            let ended = match interruptible(starting).await? {
+                None => Ok(Exit::Interrupted),
+                Some(Err(error)) => Err(error),
+                Some(Ok(())) => {
+                    board.end();
+                    on_nodes(&ground, args, &mut jobs, &computing, workers, &board).await
+                }
+            };
+            take_back(&ground, CONNECT).await?;
+            ended
+        }
+    }
+}
+
+/// Submits and waits for the scheduler's jobs.
+async fn start(ground: &Ground, kind: Kind, computing: &Computing, board: &Board) -> Result<(), CliError> {
+    let scheduler = Scheduler::new(ground, kind).await?;
+    eprintln!("{}", computing.total());
+    start_jobs(ground, &scheduler, computing.allocations, None, board).await
+}
+
+async fn on_nodes(
+    ground: &Ground,
+    args: RunArgs,
+    jobs: &mut Vec<PlannedJob>,
+    computing: &Computing,
+    workers: u64,
+    board: &Board,
+) -> Result<Exit, CliError> {
+    let rows = board.rows();
+    if board.failed() == rows.len() {
+        let why = rows.into_iter().next().map(|row| format!("{}: {}", row.host, row.note)).unwrap_or_default();
+        return Err(CliError::Node(anyhow::anyhow!("no node joined; {why}")));
+    }
+    let ours = format!("labels.{LAUNCH_LABEL} == '{}' and not labels.workers == '0'", ground.launch);
+    let gpus =
+        count_gpus(&ground.client, |node| node.labels.get(LAUNCH_LABEL) == Some(&ground.launch), workers).await?;
+    adapt(jobs, computing, workers, gpus, Some(&ours));
+    submit_and_follow(&ground.client, args, std::mem::take(jobs), false).await
+}
+
+/// A node inside this process, for the jobs alone, whatever node runs here besides.
+async fn here(
+    args: RunArgs,
+    mut jobs: Vec<PlannedJob>,
+    computing: &Computing,
+    settings: &Settings,
+) -> Result<Exit, CliError> {
+    let parent = &settings.node.data_dir;
+    std::fs::create_dir_all(parent).map_err(|source| CliError::file("making", parent, source))?;
+    let data_dir = parent.join(format!("computing-{}", Ground::new_id()?));
+    let mut settings = settings.clone();
+    settings.node.data_dir = data_dir.clone();
+    settings.node.cores = Some(f64::from(computing.cores_per_allocation()));
+    let mut node = app::start_solo(&settings).await.map_err(CliError::Node)?;
+    let client = Client::new(node.socket.clone());
+    node.gpus_known().await;
+    let ended = async {
+        let gpus = count_gpus(&client, |_| true, 0).await?;
+        adapt(&mut jobs, computing, computing.workers(), gpus, None);
+        submit_and_follow(&client, args, jobs, true).await
+    }
+    .await;
+    node.stop().await;
+    let _ = std::fs::remove_dir_all(&data_dir);
+    ended
+}
+
+/// How many GPUs the nodes have that count; looks for a while where some are expected.
+async fn count_gpus(client: &Client, is_ours: impl Fn(&Node) -> bool, expected: u64) -> Result<u64, CliError> {
+    let deadline = tokio::time::Instant::now() + GPUS_KNOWN;
+    loop {
+        let nodes = client.nodes().await?;
+        let gpus: usize = nodes
+            .iter()
+            .filter(|node| node.alive && is_ours(node))
+            .map(|node| node.gpus.iter().filter(|gpu| gpu.used).count())
+            .sum();
+        if gpus as u64 >= expected || tokio::time::Instant::now() > deadline {
+            return Ok(gpus as u64);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Jobs that leave it open get the mode's threads and share of a GPU; all are told how many servers and workers there are.
+fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64, place: Option<&str>) {
+    if let Some(warning) = computing.gpu_warning(workers, gpus) {
+        eprintln!("warning: {warning}");
+    }
+    let cores = computing.cores_per_worker;
+    for job in jobs {
+        let resources = &mut job.work.resources;
+        let is_open = *resources == Resources::default() || *resources == Resources::one_core();
+        if is_open {
+            let wants_gpu = job.work.worker.is_some() && *resources == Resources::default() && gpus > 0;
+            resources.cpu_milli = cores.saturating_mul(1000);
+            resources.gpu_milli = if wants_gpu { (1000 / computing.workers_per_gpu).max(1) } else { 0 };
+        }
+        for (name, value) in [
+            ("OMP_NUM_THREADS", cores.to_string()),
+            ("COMPUTING_WORKERS", workers.to_string()),
+            ("COMPUTING_PARAMETER_SERVERS", computing.parameter_servers.to_string()),
+        ] {
+            if !job.work.env.iter().any(|(known, _)| known == name) {
+                job.work.env.push((name.to_string(), value));
+            }
+        }
+        if let Some(place) = place {
+            job.place =
+                if job.place.trim().is_empty() { place.to_string() } else { format!("({}) and {place}", job.place) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{types::predicate::Predicate, workloads::job_file};
+
+    #[test]
+    fn jobs_that_leave_it_open_get_the_modes_threads_and_share() {
+        let mode = "system = 'standard'\nmode = 'single_machine'\nn_workers = 4\ncores_per_worker = 3\nworkers_per_gpu = 4\nparameter_servers = 2";
+        let computing = computing::parse(mode, "c", Path::new("")).unwrap();
+        let text = "[[job]]\nname = 'a'\ncommand = ['true']\n[[job]]\nname = 'b'\ncommand = ['true']\nwhere = 'cores > 1'\n[job.resources]\ncpus = 2";
+        let mut jobs = job_file::parse(text, Path::new("j.toml")).unwrap();
+        adapt(&mut jobs, &computing, 4, 1, Some("labels.launch == 'ab' and not labels.workers == '0'"));
+        assert_eq!((jobs[0].work.resources.cpu_milli, jobs[1].work.resources.cpu_milli), (3_000, 2_000));
+        let threads = ("OMP_NUM_THREADS".to_string(), "3".to_string());
+        let servers = ("COMPUTING_PARAMETER_SERVERS".to_string(), "2".to_string());
+        assert!(jobs.iter().all(|job| job.work.env.contains(&threads) && job.work.env.contains(&servers)));
+        assert!(jobs[1].place.starts_with("(cores > 1) and labels.launch"), "{}", jobs[1].place);
+        assert!(jobs.iter().all(|job| Predicate::parse(&job.place).is_ok()));
+    }
+}

@@ -1,0 +1,215 @@
+//! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn anew in place; elsewhere each
+//! change is a line on stderr.
+
+use crate::{
+    cli::output::columns,
+    launch::node::{LAUNCH_LABEL, MEMBER_LABEL},
+    types::units::format_duration,
+    wire::api::Node,
+};
+use serde::Serialize;
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Lines of a table that is drawn in place: more scroll away.
+const MOST_DRAWN: usize = 40;
+
+/// A member of a launch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Unique within the launch; nodes say it in a label.
+    pub member: String,
+    pub host: String,
+    pub state: State,
+    /// What the state's word does not say.
+    pub note: String,
+    pub gpus: Option<usize>,
+    pub join_seconds: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Connecting,
+    Copying,
+    Starting,
+    /// It runs, and is not a member yet.
+    Started,
+    /// In a scheduler's queue.
+    Waiting,
+    Joined,
+    Failed,
+}
+
+pub struct Board {
+    rows: Mutex<Vec<Row>>,
+    begun: Instant,
+    told: bool,
+    /// Lines drawn in place.
+    drawn: Mutex<usize>,
+}
+
+impl Row {
+    pub fn new(member: impl Into<String>, host: impl Into<String>, state: State) -> Self {
+        Self { member: member.into(), host: host.into(), state, note: String::new(), gpus: None, join_seconds: None }
+    }
+
+    pub fn is_settled(&self) -> bool {
+        matches!(self.state, State::Joined | State::Failed)
+    }
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Copying => "copying",
+            Self::Starting => "starting",
+            Self::Started => "joining",
+            Self::Waiting => "waiting",
+            Self::Joined => "joined",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Board {
+    /// `told`: shown while it changes.
+    pub fn new(told: bool) -> Self {
+        Self { rows: Mutex::default(), begun: Instant::now(), told, drawn: Mutex::default() }
+    }
+
+    pub fn rows(&self) -> Vec<Row> {
+        self.lock().clone()
+    }
+
+    pub fn failed(&self) -> usize {
+        self.lock().iter().filter(|row| row.state == State::Failed).count()
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.lock().iter().all(Row::is_settled)
+    }
+
+    pub fn add(&self, row: Row) {
+        self.lock().push(row.clone());
+        self.show(&row);
+    }
+
+    /// Notes a member's state, unless it is settled already.
+    pub fn set(&self, member: &str, state: State, note: &str) {
+        let changed = {
+            let mut rows = self.lock();
+            let Some(row) = rows.iter_mut().find(|row| row.member == member && !row.is_settled()) else { return };
+            if row.state == state && row.note == note {
+                return;
+            }
+            (row.state, row.note) = (state, note.to_string());
+            row.clone()
+        };
+        self.show(&changed);
+    }
+
+    /// Notes which members of the launch the cluster has.
+    pub fn see(&self, nodes: &[Node], launch: &str) {
+        for node in
+            nodes.iter().filter(|node| node.alive && node.labels.get(LAUNCH_LABEL).is_some_and(|id| id == launch))
+        {
+            let Some(member) = node.labels.get(MEMBER_LABEL) else { continue };
+            let joined = {
+                let mut rows = self.lock();
+                let Some(row) = rows.iter_mut().find(|row| row.member == *member) else { continue };
+                let gpus = node.gpus.iter().filter(|gpu| gpu.used).count();
+                if row.state == State::Joined && row.gpus == Some(gpus) {
+                    continue;
+                }
+                row.state = State::Joined;
+                row.note = format!("as {}", node.name);
+                row.gpus = Some(gpus);
+                row.join_seconds.get_or_insert(self.begun.elapsed().as_secs_f64());
+                row.clone()
+            };
+            self.show(&joined);
+        }
+    }
+
+    /// What is drawn in place goes; the caller prints the end.
+    pub fn end(&self) {
+        self.wipe();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Row>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, changed: &Row) {
+        if !self.told {
+            return;
+        }
+        if !io::stderr().is_terminal() {
+            let time = changed
+                .join_seconds
+                .map(|seconds| format!(" after {}", format_duration(Duration::from_secs_f64(seconds))));
+            let note = if changed.note.is_empty() { String::new() } else { format!(": {}", one_line(&changed.note)) };
+            eprintln!("{}: {}{}{note}", changed.host, changed.state.word(), time.unwrap_or_default());
+            return;
+        }
+        self.wipe();
+        let text = table(&self.rows());
+        let lines: Vec<&str> = text.lines().take(MOST_DRAWN).collect();
+        eprintln!("{}", lines.join("\n"));
+        *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = lines.len();
+    }
+
+    /// ECMA-48: cursor to the beginning of that many lines above, erase to the end of the screen.
+    fn wipe(&self) {
+        let lines = std::mem::take(&mut *self.drawn.lock().unwrap_or_else(PoisonError::into_inner));
+        if lines > 0 {
+            let _ = write!(io::stderr(), "\x1b[{lines}F\x1b[J");
+        }
+    }
+}
+
+/// For people.
+pub fn table(rows: &[Row]) -> String {
+    columns(
+        &["HOST", "STATE", "GPUS", "JOINED AFTER", "NOTE"],
+        rows.iter().map(|row| {
+            vec![
+                row.host.clone(),
+                row.state.word().into(),
+                row.gpus.map(|count| count.to_string()).unwrap_or_default(),
+                row.join_seconds.map(|seconds| format_duration(Duration::from_secs_f64(seconds))).unwrap_or_default(),
+                one_line(&row.note),
+            ]
+        }),
+    )
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settled_row_stays_and_the_table_says_who_and_why() {
+        let board = Board::new(false);
+        board.add(Row::new("h1", "h1", State::Connecting));
+        board.add(Row::new("h2", "h2", State::Connecting));
+        board.set("h1", State::Failed, "ssh: no route\nto host");
+        board.set("h1", State::Started, "");
+        assert_eq!((board.failed(), board.is_settled()), (1, false));
+        board.set("h2", State::Started, "");
+        insta::assert_snapshot!(table(&board.rows()), @r"
+        HOST  STATE    GPUS  JOINED AFTER  NOTE
+        h1    failed                       ssh: no route; to host
+        h2    joining
+        ");
+    }
+}

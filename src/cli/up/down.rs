@@ -1,0 +1,189 @@
+//! Stopping what `up` started: everything written down in this data directory, or also whatever carries this cluster's tag in
+//! the schedulers' queues. What could not be stopped stays written down.
+
+use super::ground::{self, Ground};
+use crate::{
+    app::settings::Settings,
+    cli::{
+        args::DownArgs,
+        exit::{CliError, Exit},
+        secret,
+    },
+    http::{Client, socket_path},
+    launch::{
+        LaunchError,
+        condor::Condor,
+        process::{self, CallError},
+        slurm::Slurm,
+        ssh,
+        state::{HostNode, Launch, Launches, Process, What},
+    },
+};
+use futures::{StreamExt, stream};
+use std::{path::Path, time::Duration};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+const AT_ONCE: usize = 10;
+/// A launcher in the background takes its jobs back itself.
+const LAUNCHER_ENDS: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+pub async fn down(
+    mut args: DownArgs,
+    settings: Settings,
+    variable: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
+    let launches = Launches::below(&settings.node.data_dir);
+    let client = Client::new(socket_path(&settings.node.data_dir));
+    let known = launches.list()?;
+    let chosen: Vec<Launch> = known.iter().filter(|launch| is_meant(launch, args.what.as_deref())).cloned().collect();
+    if chosen.is_empty() && !args.all {
+        return match &args.what {
+            None => {
+                eprintln!("nothing was started from here; `nodectl down --all` looks in the schedulers' queues");
+                Ok(Exit::Done)
+            }
+            Some(what) => {
+                let ids: Vec<String> =
+                    known.iter().map(|launch| format!("{} ({})", launch.id, launch.source)).collect();
+                let hint = if ids.is_empty() {
+                    "nothing is up".to_string()
+                } else {
+                    format!("these are up: {}", ids.join(", "))
+                };
+                Err(CliError::Usage(format!("nothing that is up is called `{what}`\nhint: {hint}")))
+            }
+        };
+    }
+    let mut problems = 0;
+    for launch in chosen {
+        problems += stop(&launches, &client, launch, args.connect_timeout).await?;
+    }
+    if args.all {
+        let flag = args.secret.take().map(Zeroizing::new);
+        let secret = secret::resolve(flag, variable, &settings)?.text;
+        problems += sweep(&secret, &settings.cluster.name).await?;
+    }
+    Ok(if problems > 0 { Exit::Failed } else { Exit::Done })
+}
+
+/// Undoes the launch of this process.
+pub async fn take_back(ground: &Ground, connect: Duration) -> Result<(), CliError> {
+    process::settled().await;
+    let own = ground.launches.list()?.into_iter().find(|launch| launch.id == ground.launch);
+    if let Some(launch) = own {
+        let launch = Launch { launcher: None, ..launch };
+        stop(&ground.launches, &ground.client, launch, connect).await?;
+    }
+    Ok(())
+}
+
+fn is_meant(launch: &Launch, what: Option<&str>) -> bool {
+    let Some(what) = what else { return true };
+    let is_file = std::path::absolute(Path::new(what)).is_ok_and(|path| path.display().to_string() == launch.source);
+    launch.id == what || launch.source == what || is_file
+}
+
+/// Returns how many of its parts could not be stopped; these stay written down.
+async fn stop(launches: &Launches, client: &Client, launch: Launch, connect: Duration) -> Result<usize, CliError> {
+    if let Some(launcher) = launch.launcher {
+        end_launcher(launcher).await;
+    }
+    let left = match &launch.what {
+        What::Hosts { program, hosts } => stop_hosts(&launch.id, program, hosts, connect).await,
+        What::Slurm { job_name } => {
+            let slurm = Slurm::new(job_name);
+            let stopped = match slurm.jobs(Some(&launch.id)).await {
+                Ok(jobs) => slurm.cancel(&jobs).await,
+                Err(error) => Err(error),
+            };
+            tell(stopped, || launch.what.clone())
+        }
+        What::Condor { batch_name } => {
+            let condor = Condor::new(batch_name);
+            let stopped = match condor.jobs(Some(&launch.id)).await {
+                Ok(jobs) => condor.cancel(&jobs).await,
+                Err(error) => Err(error),
+            };
+            tell(stopped, || launch.what.clone())
+        }
+    };
+    if let Some((what, problems)) = left {
+        launches.keep(&Launch { what, launcher: None, ..launch })?;
+        return Ok(problems);
+    }
+    launches.forget(&launch.id)?;
+    eprintln!("{} ({}) is down", launch.id, launch.source);
+    let is_last = launches.list()?.is_empty();
+    if launch.own_node && is_last && client.node().await.is_ok() {
+        let _ = client.leave().await;
+        eprintln!("this machine's node, which `up` had started, has left");
+    }
+    Ok(0)
+}
+
+fn tell(stopped: Result<(), LaunchError>, what: impl Fn() -> What) -> Option<(What, usize)> {
+    let error = stopped.err()?;
+    eprintln!("error: {error}");
+    Some((what(), 1))
+}
+
+async fn end_launcher(launcher: Process) {
+    launcher.terminate();
+    let deadline = Instant::now() + LAUNCHER_ENDS;
+    while launcher.is_alive() && Instant::now() < deadline {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Duration) -> Option<(What, usize)> {
+    let stopping = stream::iter(hosts).map(async |node| {
+        let stopped = ssh::stop(&node.target, launch, &node.member, program, connect).await;
+        (node.clone(), stopped)
+    });
+    let ends: Vec<_> = stopping.buffer_unordered(AT_ONCE).collect().await;
+    let failed = ends.into_iter().filter_map(|(node, stopped)| Some((node, stopped.err()?)));
+    let left: Vec<HostNode> = failed
+        .map(|(node, error)| {
+            eprintln!("error: {error}");
+            node
+        })
+        .collect();
+    let problems = left.len();
+    (problems > 0).then(|| (What::Hosts { program: program.into(), hosts: left }, problems))
+}
+
+/// Whatever of this cluster is in a queue, whoever put it there. A scheduler that is not here has nothing.
+async fn sweep(secret: &str, cluster: &str) -> Result<usize, CliError> {
+    let name = ground::job_name(secret, cluster).await?;
+    let (slurm, condor) = (Slurm::new(&name), Condor::new(&name));
+    let is_missing = |error: &LaunchError| matches!(error, LaunchError::Call { source: CallError::Missing(_), .. });
+    let mut problems = 0;
+    let mut count = |ended: Result<usize, LaunchError>, who: &str| match ended {
+        Ok(0) => {}
+        Ok(jobs) => eprintln!("{jobs} jobs of {who} are down"),
+        Err(error) if is_missing(&error) => {}
+        Err(error) => {
+            eprintln!("error: {error}");
+            problems += 1;
+        }
+    };
+    count(
+        async {
+            let jobs = slurm.jobs(None).await?;
+            slurm.cancel(&jobs).await.map(|()| jobs.len())
+        }
+        .await,
+        "SLURM",
+    );
+    count(
+        async {
+            let jobs = condor.jobs(None).await?;
+            condor.cancel(&jobs).await.map(|()| jobs.len())
+        }
+        .await,
+        "HTCondor",
+    );
+    Ok(problems)
+}

@@ -1,0 +1,173 @@
+//! Elastic launches: as many of a scheduler's jobs as the tasks that wait deserve. This process looks and decides; the node is
+//! only asked.
+
+use super::{
+    ground::Ground,
+    scheduler::{Job, JobIs, Kind, Scheduler},
+    take_back,
+};
+use crate::{
+    cli::{
+        args::{RequestArgs, UpArgs},
+        exit::{CliError, Exit},
+        join,
+    },
+    launch::{
+        elastic::{Bounds, Seen, change},
+        node::{LAUNCH_LABEL, MEMBER_LABEL},
+        state::Process,
+    },
+    wire::api::{JobLine, Node},
+};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
+
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A launcher that has not ended by then has been heard.
+const FIRST_SUBMISSION: Duration = Duration::from_secs(4);
+
+/// Between what the launch stays, if it is elastic.
+pub fn bounds(request: &RequestArgs) -> Option<Bounds> {
+    let max = request.max?;
+    Some(Bounds { min: request.min.unwrap_or(0).min(max), max, idle: request.idle })
+}
+
+/// Runs until someone interrupts; then takes everything back.
+pub async fn run(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, args: &UpArgs) -> Result<Exit, CliError> {
+    scheduler.keep(ground, Some(Process::own()))?;
+    let per_node = args.request.tasks_per_node.unwrap_or_else(|| scheduler.tasks_per_node()).max(1);
+    eprintln!("{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back", bounds.min, bounds.max);
+    let looping = look(ground, scheduler, bounds, per_node);
+    match super::interruptible(looping).await? {
+        // The first submission was refused: so would be the next.
+        Some(error) => {
+            let _ = take_back(ground, args.connect_timeout).await;
+            Err(error)
+        }
+        None => {
+            eprintln!("taking everything back");
+            take_back(ground, args.connect_timeout).await?;
+            Ok(Exit::Interrupted)
+        }
+    }
+}
+
+async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: u32) -> CliError {
+    let mut idle_since: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut waited_before = 0;
+    let mut said = String::new();
+    let mut has_submitted = false;
+    loop {
+        match seen(ground, scheduler, &mut idle_since).await {
+            Ok((mut seen, jobs)) => {
+                // A job that was submitted just now has not started where it can.
+                let waiting = std::mem::replace(&mut waited_before, seen.waiting);
+                seen.waiting = seen.waiting.min(waiting);
+                seen.per_node = per_node;
+                let change = change(bounds, &seen);
+                let now = format!("{} nodes, {} coming, {} tasks wait", seen.nodes.len(), seen.coming, seen.waiting);
+                if now != said {
+                    eprintln!("{now}");
+                    said = now;
+                }
+                if change.submit > 0 {
+                    match scheduler.submit(change.submit).await {
+                        Ok(()) => has_submitted = true,
+                        Err(error) if has_submitted => eprintln!("warning: {error}"),
+                        Err(error) => return error.into(),
+                    }
+                }
+                if !change.release.is_empty() {
+                    release(ground, scheduler, &change.release, &jobs).await;
+                }
+            }
+            Err(error) => {
+                let now = format!("warning: {error}");
+                if now != said {
+                    eprintln!("{now}");
+                    said = now;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Drained first: no task comes between the decision and the end.
+async fn release(ground: &Ground, scheduler: &Scheduler, members: &[String], jobs: &[Job]) {
+    for member in members.iter().filter(|member| jobs.iter().any(|job| job.id == **member)) {
+        eprintln!("giving {member} back: nothing to do");
+        let node = ground.client.nodes().await.ok().and_then(|nodes| {
+            nodes.into_iter().find(|node| node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, ground))
+        });
+        if let Some(node) = node {
+            let _ = ground.client.drain(Some(&node.id), true).await;
+        }
+    }
+    if let Err(error) = scheduler.cancel(members).await {
+        eprintln!("warning: {error}");
+    }
+}
+
+fn is_ours(node: &Node, ground: &Ground) -> bool {
+    node.alive && node.labels.get(LAUNCH_LABEL) == Some(&ground.launch)
+}
+
+async fn seen(
+    ground: &Ground,
+    scheduler: &Scheduler,
+    idle_since: &mut BTreeMap<String, Instant>,
+) -> Result<(Seen, Vec<Job>), CliError> {
+    let (nodes, lines) = (ground.client.nodes().await?, ground.client.jobs().await?);
+    let jobs = scheduler.jobs().await?;
+    let running: u64 =
+        nodes.iter().filter(|node| node.alive).filter_map(|node| Some(u64::from(node.load.as_ref()?.running))).sum();
+    let mut seen = Seen { waiting: open_tasks(&lines).saturating_sub(running), ..Seen::default() };
+    let now = Instant::now();
+    for node in nodes.iter().filter(|node| is_ours(node, ground)) {
+        let Some(member) = node.labels.get(MEMBER_LABEL) else { continue };
+        let is_idle = node.load.as_ref().is_some_and(|load| load.running + load.queued == 0);
+        if !is_idle {
+            idle_since.insert(member.clone(), now);
+        }
+        let since = *idle_since.entry(member.clone()).or_insert(now);
+        seen.nodes.push((member.clone(), now - since));
+    }
+    idle_since.retain(|member, _| seen.nodes.iter().any(|(known, _)| known == member));
+    let is_node = |job: &Job| seen.nodes.iter().any(|(member, _)| *member == job.id);
+    seen.coming = jobs.iter().filter(|job| job.state != JobIs::Ending && !is_node(job)).count() as u32;
+    Ok((seen, jobs))
+}
+
+/// Tasks of jobs that have not ended, and that have not ended themselves. Workers of pools are not counted: they take what there is.
+fn open_tasks(lines: &[JobLine]) -> u64 {
+    let open = lines.iter().filter(|line| !line.phase.is_ended() && line.workers.is_none());
+    open.map(|line| u64::from(line.tasks.saturating_sub(line.done + line.failed + line.stopped))).sum()
+}
+
+/// The same command in the background, which goes on as it would here.
+pub async fn in_background(ground: &Ground, kind: Kind) -> Result<Exit, CliError> {
+    let log = ground.launches.directory(&ground.launch)?.join("launcher.log");
+    let (file, begin) = join::open_log(&log)?;
+    Scheduler::new(ground, kind).await?.keep(ground, None)?;
+    let mut args = join::background_args(std::env::args_os());
+    args.extend(["--resume".into(), ground.launch.clone().into()]);
+    let mut child = join::in_background(args, file, &ground.secret)?;
+    let deadline = Instant::now() + FIRST_SUBMISSION;
+    while Instant::now() < deadline {
+        let status = child.try_wait().map_err(|source| CliError::file("waiting for", &log, source))?;
+        if let Some(status) = status {
+            let words = join::tail(&log, begin);
+            ground.launches.forget(&ground.launch)?;
+            return Err(CliError::Node(anyhow::anyhow!("the launcher ended at once ({status})\n{words}")));
+        }
+        tokio::time::sleep(LOOK_AGAIN / 10).await;
+    }
+    eprintln!(
+        "it goes on in the background (process {}); `nodectl down {}` stops it; its log: {}",
+        child.id(),
+        ground.launch,
+        log.display()
+    );
+    Ok(Exit::Done)
+}

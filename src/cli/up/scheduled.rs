@@ -1,0 +1,91 @@
+//! A fixed number of a scheduler's jobs: submitted at once, watched until each has become a node, or ended before.
+
+use super::{
+    board::{Board, Row, State},
+    ground::Ground,
+    scheduler::{Job, JobIs, Scheduler},
+};
+use crate::cli::exit::CliError;
+use std::{collections::BTreeSet, time::Duration};
+use tokio::time::Instant;
+
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// Schedulers are asked less often than this machine's node.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Submits, and waits until all jobs are nodes, or it is clear that they will not be.
+pub async fn start_jobs(
+    ground: &Ground,
+    scheduler: &Scheduler,
+    count: u32,
+    timeout: Option<Duration>,
+    board: &Board,
+) -> Result<(), CliError> {
+    scheduler.keep(ground, None)?;
+    if let Err(error) = scheduler.submit(count).await {
+        // Nothing runs: nothing is to be found by `down`.
+        ground.launches.forget(&ground.launch)?;
+        return Err(error.into());
+    }
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut asked: Option<Instant> = None;
+    let mut seen = BTreeSet::new();
+    loop {
+        if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
+            let jobs = scheduler.jobs().await?;
+            asked = Some(Instant::now());
+            note(scheduler, board, &jobs, &mut seen, count);
+        }
+        if let Ok(nodes) = ground.client.nodes().await {
+            board.see(&nodes, &ground.launch);
+        }
+        let rows = board.rows();
+        if rows.len() >= count as usize && board.is_settled() {
+            return Ok(());
+        }
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            let late: Vec<Row> = rows.into_iter().filter(|row| !row.is_settled()).collect();
+            for row in late {
+                board.set(&row.member, State::Failed, &format!("not within the time given; {}", row.note));
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Brings the table up to what the scheduler says.
+fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<String>, count: u32) {
+    for job in jobs {
+        let members = if scheduler.is_together() {
+            (0..count).map(|node| format!("{}.{node}", job.id)).collect()
+        } else {
+            vec![job.id.clone()]
+        };
+        let is_new = seen.insert(job.id.clone());
+        for member in members {
+            if is_new {
+                board.add(Row::new(&member, format!("job {member}"), State::Waiting));
+            }
+            match &job.state {
+                JobIs::Waiting(why) => board.set(&member, State::Waiting, why),
+                JobIs::Running(place) => board.set(&member, State::Started, &format!("on {place}")),
+                JobIs::Ending => {}
+            }
+        }
+    }
+    let gone = |row: &Row| {
+        let id =
+            if scheduler.is_together() { row.member.rsplit_once('.').map_or("", |(id, _)| id) } else { &row.member };
+        !jobs.iter().any(|job| job.id == id && job.state != JobIs::Ending)
+    };
+    for row in board.rows().into_iter().filter(|row| !row.is_settled() && gone(row)) {
+        let words = scheduler.last_words(&row.member);
+        let words = if words.is_empty() {
+            "its job has ended and left no log".to_string()
+        } else {
+            format!("its job has ended: {words}")
+        };
+        board.set(&row.member, State::Failed, &words);
+    }
+}

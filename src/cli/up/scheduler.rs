@@ -1,0 +1,176 @@
+//! SLURM and HTCondor, seen alike: submit, look, cancel.
+
+use super::ground::{self, Ground};
+use crate::{
+    cli::exit::CliError,
+    launch::{
+        LaunchError,
+        condor::{self, Condor, JobState, Submission},
+        node::NodeFacts,
+        slurm::{self, AllocationState, Script, Slurm},
+        state::{Process, What},
+    },
+};
+use std::{
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+/// How much of a job's log is shown.
+const SHOWN_LOG_BYTES: u64 = 600;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Slurm(slurm::Request),
+    Condor(condor::Request),
+}
+
+/// A scheduler, ready for one launch.
+pub enum Scheduler {
+    Slurm { slurm: Slurm, request: slurm::Request, script: Script },
+    Condor { condor: Condor, request: condor::Request, submission: Submission },
+}
+
+/// A job of the launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub id: String,
+    pub state: JobIs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobIs {
+    /// In the scheduler's own word, if it says why.
+    Waiting(String),
+    /// On this machine.
+    Running(String),
+    Ending,
+}
+
+impl Scheduler {
+    /// Puts the secret where jobs of this user find it, and prepares the script.
+    pub async fn new(ground: &Ground, kind: Kind) -> Result<Self, CliError> {
+        let name = ground::job_name(&ground.secret, &ground.facts.cluster).await?;
+        let launch = ground.launch.clone();
+        let directory = ground.launches.directory(&launch)?;
+        let directory =
+            std::path::absolute(&directory).map_err(|source| CliError::file("resolving", &directory, source))?;
+        let secret_file = ground.launches.keep_secret(&launch, &ground.secret)?;
+        let (facts, node) = (ground.facts.clone(), NodeFacts::default());
+        Ok(match kind {
+            Kind::Slurm(request) => {
+                let together = request.together;
+                let script = Script { launch, directory, secret_file, facts, node, together };
+                Self::Slurm { slurm: Slurm::new(name), request, script }
+            }
+            Kind::Condor(request) => {
+                let submission = Submission { launch, directory, secret_file, facts, node };
+                Self::Condor { condor: Condor::new(name), request, submission }
+            }
+        })
+    }
+
+    /// How it is written down.
+    pub fn what(&self) -> What {
+        match self {
+            Self::Slurm { slurm, .. } => What::Slurm { job_name: slurm.job_name().into() },
+            Self::Condor { condor, .. } => What::Condor { batch_name: condor.batch_name().into() },
+        }
+    }
+
+    /// Writes the launch down, with this process if it goes on with it.
+    pub fn keep(&self, ground: &Ground, launcher: Option<Process>) -> Result<(), LaunchError> {
+        ground.keep(self.what(), launcher)
+    }
+
+    pub async fn submit(&self, count: u32) -> Result<(), LaunchError> {
+        match self {
+            Self::Slurm { slurm, request, script } => slurm.submit(request, script, count).await,
+            Self::Condor { condor, request, submission } => condor.submit(request, submission, count).await,
+        }
+    }
+
+    /// The launch's jobs that have not ended.
+    pub async fn jobs(&self) -> Result<Vec<Job>, LaunchError> {
+        match self {
+            Self::Slurm { slurm, script, .. } => {
+                let jobs = slurm.jobs(Some(&script.launch)).await?;
+                Ok(jobs.into_iter().map(|job| Job { state: slurm_state(&job), id: job.id }).collect())
+            }
+            Self::Condor { condor, submission, .. } => {
+                let jobs = condor.jobs(Some(&submission.launch)).await?;
+                Ok(jobs.into_iter().map(|job| Job { state: condor_state(&job), id: job.id }).collect())
+            }
+        }
+    }
+
+    /// Has these jobs' nodes leave; returns when they are gone.
+    pub async fn cancel(&self, ids: &[String]) -> Result<(), LaunchError> {
+        match self {
+            Self::Slurm { slurm, script, .. } => {
+                let mut jobs = slurm.jobs(Some(&script.launch)).await?;
+                jobs.retain(|job| ids.contains(&job.id));
+                slurm.cancel(&jobs).await
+            }
+            Self::Condor { condor, submission, .. } => {
+                let mut jobs = condor.jobs(Some(&submission.launch)).await?;
+                jobs.retain(|job| ids.contains(&job.id));
+                condor.cancel(&jobs).await
+            }
+        }
+    }
+
+    /// Tasks that one of its nodes runs at once, as far as the request tells.
+    pub fn tasks_per_node(&self) -> u32 {
+        let (gpus, cpus) = match self {
+            Self::Slurm { request, .. } => (request.gpus, request.cpus),
+            Self::Condor { request, .. } => (request.gpus, request.cpus),
+        };
+        gpus.filter(|gpus| *gpus > 0).or(cpus).unwrap_or(1)
+    }
+
+    /// Members are jobs, but for a job of several nodes.
+    pub fn is_together(&self) -> bool {
+        matches!(self, Self::Slurm { request, .. } if request.together)
+    }
+
+    /// The end of what a job wrote.
+    pub fn last_words(&self, id: &str) -> String {
+        let (directory, name) = match self {
+            Self::Slurm { script, .. } => (&script.directory, id.to_string()),
+            Self::Condor { submission, .. } => (&submission.directory, id.replace('.', "_")),
+        };
+        let paths: [PathBuf; 2] = ["err", "log"].map(|ending| directory.join(format!("{name}.{ending}")));
+        paths.iter().map(|path| tail(path)).find(|text| !text.is_empty()).unwrap_or_default()
+    }
+}
+
+fn slurm_state(job: &slurm::Allocation) -> JobIs {
+    match job.state {
+        AllocationState::Pending => JobIs::Waiting(job.reason.clone()),
+        AllocationState::Running => JobIs::Running(job.nodes.clone()),
+        AllocationState::Ending => JobIs::Ending,
+    }
+}
+
+fn condor_state(job: &condor::Job) -> JobIs {
+    match job.state {
+        JobState::Idle => JobIs::Waiting(String::new()),
+        JobState::Held => JobIs::Waiting(job.hold_reason.clone().unwrap_or_else(|| "held".into())),
+        JobState::Running => JobIs::Running(job.host.clone().unwrap_or_default()),
+        JobState::Ending => JobIs::Ending,
+    }
+}
+
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_LOG_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(SHOWN_LOG_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+    };
+    read().unwrap_or_default()
+}

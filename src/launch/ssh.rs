@@ -1,0 +1,281 @@
+//! Nodes on hosts that the system's `ssh` reaches: the user's configuration, agent and jumps apply. Each host keeps copies
+//! of this program by their hash, so that one is sent only where it is missing or different. A node runs in the background
+//! there, in a directory of its own; `stop` has it leave and removes that.
+
+use super::{
+    LaunchError,
+    cluster_file::Host,
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
+    process::{Call, Finished},
+    shell::{join, quote},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// A node that does not answer its own command by then is not there; it says so itself sooner.
+const START_LIMIT: Duration = Duration::from_secs(45);
+/// Tasks get some seconds to end.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// For the program's bytes, on a slow line.
+const COPY_LIMIT: Duration = Duration::from_secs(600);
+/// The start script's answer when the program is missing or different.
+const NO_PROGRAM: i32 = 90;
+/// `ssh`'s own failures, as its manual says.
+const SSH_FAILED: i32 = 255;
+/// Of each hash, in file names.
+const SHOWN_HASH: usize = 16;
+/// Where nodes and copies of the program live on a host.
+const HOME: &str = "d=\"${XDG_DATA_HOME:-$HOME/.local/share}/nodectl-launched\"";
+
+/// How to reach a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    pub host: String,
+    pub user: Option<String>,
+    pub port: Option<u16>,
+    pub key: Option<PathBuf>,
+}
+
+/// This program, as hosts keep it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    /// SHA-256, since every machine has a tool that computes it; 64 hex digits.
+    pub hash: String,
+}
+
+/// What the start of a node has got to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Connecting,
+    Copying,
+    Starting,
+    Started,
+}
+
+impl Program {
+    /// Reads and hashes it: blocks.
+    pub fn open(path: &Path) -> Result<Self, LaunchError> {
+        let unreadable = |source| LaunchError::Unreadable { path: path.to_path_buf(), source };
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        let mut file = std::fs::File::open(path).map_err(unreadable)?;
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match io::Read::read(&mut file, &mut piece).map_err(unreadable)? {
+                0 => break,
+                count => context.update(&piece[..count]),
+            }
+        }
+        let hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { path: path.to_path_buf(), hash })
+    }
+}
+
+impl Target {
+    pub fn of(host: &Host) -> Self {
+        Self { host: host.name.clone(), user: host.user.clone(), port: host.ssh_port, key: host.key.clone() }
+    }
+
+    /// This machine needs no `ssh`.
+    fn is_here(&self) -> bool {
+        ["localhost", "127.0.0.1", "::1"].contains(&self.host.as_str()) && self.port.is_none()
+    }
+
+    /// A command of the remote shell. Whoever does not let us in is told within `connect`.
+    pub fn call(&self, script: &str, connect: Duration, limit: Duration) -> Call {
+        if self.is_here() {
+            return Call::new("sh", ["-c", script], limit);
+        }
+        let mut args: Vec<String> = vec!["-o".into(), "BatchMode=yes".into()];
+        args.extend(["-o".into(), format!("ConnectTimeout={}", connect.as_secs().max(1))]);
+        if let Some(user) = &self.user {
+            args.extend(["-l".into(), user.clone()]);
+        }
+        if let Some(port) = self.port {
+            args.extend(["-p".into(), port.to_string()]);
+        }
+        if let Some(key) = &self.key {
+            args.extend(["-i".into(), key.display().to_string()]);
+        }
+        // Whatever shell the user has there, it hands this to a POSIX one.
+        args.extend(["--".into(), self.host.clone(), format!("exec sh -c {}", quote(script))]);
+        Call::new("ssh", args, connect + limit)
+    }
+
+    fn refused(&self, doing: &str, finished: &Finished) -> LaunchError {
+        let doing = match finished.code {
+            Some(SSH_FAILED) => format!("{}: ssh", self.host),
+            _ => format!("{}: {doing}", self.host),
+        };
+        LaunchError::Refused { doing, said: finished.words() }
+    }
+}
+
+/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's standard input. Returns what
+/// `join` printed.
+pub async fn start(
+    host: &Host,
+    node: &NodeFacts,
+    facts: &ClusterFacts,
+    program: &Program,
+    secret: &Zeroizing<String>,
+    connect: Duration,
+    tell: impl Fn(Step),
+) -> Result<String, LaunchError> {
+    let target = Target::of(host);
+    let failed = |source| LaunchError::Call { doing: format!("{}: starting a node", host.name), source };
+    let script = start_script(host, node, facts, program);
+    let call = target.call(&script, connect, START_LIMIT).input(secret.as_bytes());
+    tell(Step::Connecting);
+    let mut finished = call.clone().run().await.map_err(failed)?;
+    if finished.code == Some(NO_PROGRAM) {
+        tell(Step::Copying);
+        copy(&target, program, connect).await?;
+        tell(Step::Starting);
+        finished = call.run().await.map_err(failed)?;
+    }
+    if !finished.is_ok() {
+        return Err(target.refused("the node did not start", &finished));
+    }
+    tell(Step::Started);
+    Ok(finished.stdout)
+}
+
+async fn copy(target: &Target, program: &Program, connect: Duration) -> Result<(), LaunchError> {
+    let doing = || format!("{}: copying the program", target.host);
+    let call = target.call(&copy_script(&program.hash), connect, COPY_LIMIT).input_file(program.path.clone());
+    let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
+    if finished.is_ok() { Ok(()) } else { Err(target.refused("copying the program", &finished)) }
+}
+
+/// The node's log so far.
+pub async fn log(target: &Target, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
+    let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");
+    let doing = || format!("{}: reading the node's log", target.host);
+    let finished = target.call(&script, connect, STOP_LIMIT).run().await;
+    let finished = finished.map_err(|source| LaunchError::Call { doing: doing(), source })?;
+    if finished.is_ok() { Ok(finished.stdout) } else { Err(target.refused("reading the node's log", &finished)) }
+}
+
+/// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is no error.
+pub async fn stop(
+    target: &Target,
+    launch: &str,
+    member: &str,
+    hash: &str,
+    connect: Duration,
+) -> Result<(), LaunchError> {
+    let call = target.call(&stop_script(launch, member, hash), connect, STOP_LIMIT);
+    let doing = || format!("{}: stopping the node", target.host);
+    let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
+    if finished.is_ok() { Ok(()) } else { Err(target.refused("stopping the node", &finished)) }
+}
+
+fn program_path(hash: &str) -> String {
+    format!("b=\"$d/bin/nodectl-{}\"", &hash[..SHOWN_HASH.min(hash.len())])
+}
+
+fn data_dir(launch: &str, member: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    format!("n=\"$d/{launch}-{}\"", member.chars().map(plain).collect::<String>())
+}
+
+fn start_script(host: &Host, node: &NodeFacts, facts: &ClusterFacts, program: &Program) -> String {
+    let mut lines = vec![HOME.to_string(), program_path(&program.hash), data_dir(&facts.launch, &node.member)];
+    lines.push(format!(
+        "{{ test -x \"$b\" && h=$(sha256sum < \"$b\") && test \"${{h%% *}}\" = {}; }} || exit {NO_PROGRAM}",
+        program.hash
+    ));
+    lines.push(FORGET_NODE_SETTINGS.to_string());
+    let mut variables = vec![("NODECTL_CLUSTER__NAME".to_string(), facts.cluster.clone())];
+    variables.extend(host.environment.clone());
+    for (key, value) in &variables {
+        lines.push(format!("export {key}={}", quote(value)));
+    }
+    if let Some(python) = &host.python {
+        let python = python.trim_end_matches('/');
+        let directory = quote(python.strip_suffix("/bin").unwrap_or(python));
+        lines.push(format!("p={directory}; test -d \"$p/bin\" && p=\"$p/bin\"; export PATH=\"$p:$PATH\""));
+    }
+    let mut gpus = "";
+    if let Some(given) = &node.gpus {
+        let list = if given.is_empty() { "none".to_string() } else { given.join(",") };
+        lines.push(format!("gpus={}", quote(&list)));
+        lines.push(GPUS_BY_UUID.to_string());
+        gpus = " --gpus \"$gpus\"";
+    }
+    let args = node.join_args(facts);
+    let args = join(args.iter().map(String::as_str));
+    lines.push(format!("exec \"$b\" --data-dir \"$n\" {args}{gpus} --detach --secret-file /dev/stdin"));
+    lines.join("\n")
+}
+
+fn copy_script(hash: &str) -> String {
+    let receive = format!(
+        "mkdir -p \"$d/bin\" && cat > \"$b.$$\" && chmod 755 \"$b.$$\" && h=$(sha256sum < \"$b.$$\") && \
+         test \"${{h%% *}}\" = {hash} && mv \"$b.$$\" \"$b\" || {{ rm -f \"$b.$$\"; echo 'the copy is damaged, or the \
+         disk is full' >&2; exit 1; }}"
+    );
+    ["umask 077", HOME, &program_path(hash), &receive].join("\n")
+}
+
+fn stop_script(launch: &str, member: &str, hash: &str) -> String {
+    // 3: no node answers; it is gone already. One that has just left may still write a last file.
+    let leave = "test -e \"$n\" || exit 0; \"$b\" --data-dir \"$n\" leave; s=$?; test $s = 0 || test $s = 3 || exit $s; \
+                 for i in 1 2 3 4 5 6; do rm -rf \"$n\" && exit 0; sleep 0.5; done; exit 1";
+    [HOME, &program_path(hash), &data_dir(launch, member), leave].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program() -> Program {
+        Program { path: "/x".into(), hash: "ab".repeat(32) }
+    }
+
+    #[test]
+    fn the_start_script_has_everything_but_the_secret() {
+        let host = Host {
+            name: "h1".into(),
+            python: Some("/opt/my venv/".into()),
+            environment: [("A".to_string(), "it's".to_string())].into(),
+            ..Host::default()
+        };
+        let node = NodeFacts { member: "h1".into(), gpus: Some(vec!["0".into(), "1".into()]), ..NodeFacts::default() };
+        let facts = ClusterFacts { cluster: "lab".into(), launch: "c0ffee".into(), ..ClusterFacts::default() };
+        let script = start_script(&host, &node, &facts, &program());
+        for part in
+            ["export A='it'\\''s'", "export NODECTL_CLUSTER__NAME=lab", "p='/opt/my venv'", "gpus=0,1", "/dev/stdin"]
+        {
+            assert!(script.contains(part), "{part} in {script}");
+        }
+        for script in [script, copy_script(&program().hash), stop_script("a", "b", &program().hash)] {
+            let checked =
+                std::process::Command::new("sh").args(["-n", "-c", &script]).status().expect("there is a shell");
+            assert!(checked.success(), "{script}");
+        }
+    }
+
+    #[test]
+    fn the_systems_ssh_gets_no_password_prompt_and_no_options_from_a_host_name() {
+        let target = Target { host: "h1".into(), user: Some("ada".into()), port: Some(2222), key: Some("/k".into()) };
+        let call = target.call("true", Duration::from_secs(5), Duration::from_secs(1));
+        let expected = "-o BatchMode=yes -o ConnectTimeout=5 -l ada -p 2222 -i /k -- h1 exec sh -c true";
+        assert_eq!((call.program.as_str(), call.args.join(" ").as_str()), ("ssh", expected));
+    }
+
+    #[test]
+    fn the_program_is_known_by_its_hash() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p");
+        std::fs::write(&path, "abc").unwrap();
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"; // FIPS 180-4, example of SHA-256
+        assert_eq!(Program::open(&path).unwrap().hash, known);
+    }
+}

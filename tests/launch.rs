@@ -1,0 +1,412 @@
+//! Nodes elsewhere, through the real programs: sshd on loopback, SLURM, HTCondor. Clusters have no discovery here: launched nodes
+//! join because they are handed addresses.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use common::{
+    LATER, SOON,
+    cluster::{Cluster, Discovery, both, text},
+    job::{CountedJob, assert_all_squares, write_job},
+    lab::Testbed,
+    processes_with, wait_for, wait_until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A node that submits and takes no work, without discovery.
+fn submitter() -> Cluster {
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_NODE__TAKES_WORK", "false")]);
+    cluster
+}
+
+/// `nodectl` of node 0 among the programs of a testbed.
+fn nodectl(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Command {
+    let mut command = cluster.command(0);
+    command.args(arguments).envs(bed.variables.iter().cloned()).stdin(Stdio::null());
+    command
+}
+
+/// The same for commands that need the secret; runs to its end.
+fn launch(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Output {
+    let secret = cluster.dir.path().join("secret");
+    let mut command = nodectl(cluster, bed, arguments);
+    command.arg("--secret-file").arg(secret).output().expect("nodectl starts")
+}
+
+fn launched_nodes(cluster: &Cluster) -> usize {
+    cluster.members(0).len() - 1
+}
+
+/// Squares, computed by nodes that `up` started.
+fn run_squares(cluster: &Cluster, tasks: usize, script: &str) {
+    let job = CountedJob::new(cluster, "squares", tasks, script, "wait = true");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), tasks as u64);
+}
+
+// --- ssh
+
+/// Three hosts with homes of their own, whose nodes use loopback only.
+fn hosts() -> Option<Testbed> {
+    let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
+    Testbed::up("ssh", &[("SSH_PRIVATE", "1"), ("SSH_SETENV", settings)])
+}
+
+fn write(cluster: &Cluster, name: &str, text: &str) -> String {
+    let path = cluster.dir.path().join(name);
+    fs::write(&path, text).expect("writable");
+    path.display().to_string()
+}
+
+#[test]
+fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
+    let Some(bed) = hosts() else { return };
+    let cluster = submitter();
+    let file = write(&cluster, "cluster.csv", "ps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n");
+    let bad = launch(&cluster, &bed, &["up", &write(&cluster, "bad.csv", "ps,h1,1,\nwroker,h2,1,0\n")]);
+    assert_eq!(bad.status.code(), Some(2), "{}", both(&bad));
+    assert!(both(&bad).contains("bad.csv:2: `wroker` is neither"), "{}", both(&bad));
+    // Ports that are free: others may have those of the example.
+    let ports: Vec<u16> = (0..4).map(|_| free_port()).collect();
+    let numbered = ["0001", "1025", "1026", "1027"];
+    let text = fs::read_to_string(&file).expect("just written");
+    let text = numbered.iter().zip(&ports).fold(text, |text, (old, new)| text.replace(old, &new.to_string()));
+    fs::write(&file, text).expect("writable");
+    let up = launch(&cluster, &bed, &["up", &file]);
+    assert_eq!(up.status.code(), Some(0), "{}", both(&up));
+    let table = String::from_utf8_lossy(&up.stdout).into_owned();
+    assert!(table.contains("HOST") && table.matches("joined").count() == 3, "{}", both(&up));
+    let nodes = cluster.json(0, &["nodes", "--json"]);
+    let of = |host: &str| {
+        let nodes = nodes.as_array().expect("a list").iter();
+        nodes.clone().find(|node| node["labels"]["member"] == host).expect("it joined").clone()
+    };
+    assert_eq!((text_of(&of("h2"), "workers"), text_of(&of("h1"), "parameter_servers")), ("2".into(), "1".into()));
+    assert!(of("h2")["addrs"].to_string().contains(&format!(":{}", ports[1])), "{nodes}");
+    run_squares(&cluster, 6, "true");
+    // The secret is in nobody's arguments.
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    assert!(processes_with(secret.trim()).is_empty());
+    let copies = || fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched/bin")).expect("a copy").count();
+    assert_eq!(copies(), 1);
+    let down = nodectl(&cluster, &bed, &["down", &file]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    let left = fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched")).expect("there").count();
+    assert_eq!(left, 1, "the copy of the program only");
+    let nothing = nodectl(&cluster, &bed, &["down", &file]).output().expect("nodectl starts");
+    assert_eq!(nothing.status.code(), Some(2), "{}", both(&nothing));
+}
+
+fn text_of(node: &serde_json::Value, label: &str) -> String {
+    text(&node["labels"][label])
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+#[test]
+fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_strict() {
+    let Some(bed) = hosts() else { return };
+    let cluster = submitter();
+    // Accepts connections, by the kernel, and never says a word: as a host that hangs.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = silent.local_addr().expect("bound").port();
+    let inventory = format!(
+        "[labels]\nroom = \"1\"\n[[host]]\nname = \"h1\"\ncores = 1\nenvironment = {{ GREETING = \"hello\" }}\n\
+         [[host]]\nname = \"127.0.0.1\"\nssh_port = {port}\n[[host]]\nname = \"no-such-host.invalid\"\n"
+    );
+    let file = write(&cluster, "lab.toml", &inventory);
+    let begun = Instant::now();
+    let up = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--json"]);
+    assert_eq!(up.status.code(), Some(1), "{}", both(&up));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let rows: serde_json::Value = serde_json::from_slice(&up.stdout).expect("JSON");
+    let states: Vec<&str> = (0..3).map(|row| rows[row]["state"].as_str().expect("a word")).collect();
+    assert_eq!(states, ["joined", "failed", "failed"], "{rows}");
+    assert!(rows[1]["note"].to_string().to_lowercase().contains("timed out"), "{rows}");
+    assert!(rows[2]["note"].to_string().contains("no-such-host.invalid"), "{rows}");
+    assert_eq!(launched_nodes(&cluster), 1);
+    let strict = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--strict"]);
+    assert_eq!(strict.status.code(), Some(1), "{}", both(&strict));
+    // Hosts that never were reached cannot be told to stop: they stay written down, and are named again.
+    let down = nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(1), "{}", both(&down));
+    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+}
+
+#[test]
+fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
+    let Some(bed) = hosts() else { return };
+    let cluster = Cluster::empty(Discovery::Peers);
+    fs::write(bed.path().join("train.sh"), "echo \"$*\"; test -z \"$FAIL\" || exit 3\n").expect("writable");
+    let config = write(
+        &cluster,
+        "cluster.json",
+        r#"{"worker_nodes": ["h1", "h2", "h3"], "server_nodes": ["h1", "h2"], "master_node": "h3"}"#,
+    );
+    let out = cluster.dir.path().join("out");
+    let psd_run = |command: &str| {
+        let mut run = cluster.command(0);
+        run.args(["psd-run", "-c", &config, "-o"]).arg(&out).args([
+            "--master-port",
+            "0",
+            "--num-push-threads",
+            "2",
+            command,
+        ]);
+        run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts")
+    };
+    let done = psd_run(&format!("sh {}/train.sh --lr 0.1", bed.path().display()));
+    assert_eq!(done.status.code(), Some(0), "{}", both(&done));
+    for k in 0..3 {
+        let log = fs::read_to_string(out.join(format!("worker{k}.log"))).expect("a log");
+        let (before, after) = log.split_once(" --master_address=tcp://h3:").unwrap_or_else(|| panic!("{log}"));
+        assert_eq!(before, "--lr 0.1 --distributed=True");
+        assert!(after.contains(&format!(" --client_id={k} --num_push_threads=2")), "{log}");
+    }
+    for log in ["master.log", "server0.log", "server1.log"] {
+        assert!(fs::read_to_string(out.join(log)).is_ok_and(|text| !text.is_empty()), "{log}");
+    }
+    let failed = psd_run(&format!("FAIL=1 sh {}/train.sh", bed.path().display()));
+    assert_eq!(failed.status.code(), Some(1), "{}", both(&failed));
+    let missing = write(&cluster, "cluster.json", "{\"worker_nodes\": [\"h1\"]}");
+    let refused = cluster.run(0, &["psd-run", "-c", &missing, "-o", "out", "true"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
+    assert!(both(&refused).contains("the field `server_nodes` is missing"), "{}", both(&refused));
+}
+
+#[test]
+fn an_interrupted_psd_run_leaves_nothing_behind() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let config = write(&cluster, "cluster.json", r#"{"worker_nodes": ["localhost"], "server_nodes": ["localhost"]}"#);
+    let nap = format!("1000.{}", common::unique());
+    let mut run = cluster.command(0);
+    run.args(["psd-run", "-c", &config, "-o", "out", "--master-port", "0", &format!("sh -c 'sleep {nap}' #")]);
+    let told = cluster.dir.path().join("told");
+    let log = fs::File::create(&told).expect("writable");
+    let mut run = run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts");
+    wait_until(LATER, "the worker runs", || !processes_with(&nap).is_empty());
+    kill_process(Pid::from_child(&run), Signal::INT).expect("our child");
+    let status = wait_for(LATER, "psd-run ends", || run.try_wait().expect("our child"));
+    let told = fs::read_to_string(told).unwrap_or_default();
+    assert_eq!(status.code(), Some(130), "{told}");
+    wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
+    let home = cluster.dir.path().join(".local/share/nodectl-launched");
+    assert_eq!(fs::read_dir(home).expect("there").count(), 1, "the copy of the program only: {told}");
+}
+
+/// Nodes are handed everything: this machine has none before, and none after.
+#[test]
+fn a_mode_of_several_machines_needs_no_node_here() {
+    let Some(bed) = hosts() else { return };
+    let cluster = Cluster::empty(Discovery::Peers);
+    let ports = [free_port(), free_port(), free_port()];
+    write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\nworker,h2,{},\n", ports[0], ports[1], ports[2]));
+    write(&cluster, "mode.toml", "system = 'standard'\nmode = 'multi_machine'\ncluster_file = 'cluster.csv'\n");
+    let file =
+        write_job(cluster.dir.path(), "names", "command = ['uname', '-n']\nrepeat = 4\ncomputing = 'mode.toml'\n");
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out", "--json"]);
+    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
+    let results = common::job::read_results(&cluster.dir.path().join("out"));
+    let names: Vec<String> = results.values().map(common::job::stdout).collect();
+    assert!(names.len() == 4 && names.iter().all(|name| name.trim() == "h2"), "workers' hosts only: {names:?}");
+    let after = nodectl(&cluster, &bed, &["nodes"]).output().expect("nodectl starts");
+    assert_eq!(after.status.code(), Some(3), "its own node has left: {}", both(&after));
+}
+
+// --- SLURM
+
+fn queue(bed: &Testbed) -> String {
+    String::from_utf8_lossy(&bed.run("squeue", &["-h", "-o", "%i %T %j %k"]).stdout).into_owned()
+}
+
+#[test]
+fn slurm_gives_nodes_that_join_work_and_go() {
+    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let cluster = submitter();
+    let wrong = launch(&cluster, &bed, &["up", "--slurm", "--partition", "nonesuch"]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", both(&wrong));
+    assert!(both(&wrong).contains("Invalid partition name specified"), "SLURM's own words: {}", both(&wrong));
+    let request =
+        ["up", "--slurm", "--nodes", "2", "--cpus-per-node", "1", "--gpus-per-node", "1", "--partition", "main"];
+    let up = launch(&cluster, &bed, &[&request[..], &["--time", "10m"]].concat());
+    assert_eq!(up.status.code(), Some(0), "{}", both(&up));
+    assert!(both(&up).contains("asking for 2 nodes, 2 cores, 2 GPUs"), "{}", both(&up));
+    assert_eq!(launched_nodes(&cluster), 2);
+    let queued = queue(&bed);
+    assert_eq!(queued.matches(" nodectl-").count(), 2, "{queued}");
+    let nodes = cluster.json(0, &["nodes", "--json"]);
+    let launched = nodes.as_array().expect("a list").iter().find(|node| node["this_node"] == false).expect("it joined");
+    assert_eq!(launched["resources"]["cpus"], 1.0, "what SLURM gave, not what the machine has: {launched}");
+    run_squares(&cluster, 6, "true");
+    let together = launch(&cluster, &bed, &["up", "--slurm", "--together", "--nodes", "2", "--time", "10m"]);
+    assert_eq!(together.status.code(), Some(0), "{}", both(&together));
+    assert_eq!(launched_nodes(&cluster), 4);
+    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    assert_eq!(queue(&bed), "", "no allocation is left");
+    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+}
+
+/// Whatever happens to the test, this process ends.
+struct Launcher(Child);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Launcher {
+    let secret = cluster.dir.path().join("secret");
+    let log = fs::File::create(cluster.dir.path().join("launcher.log")).expect("writable");
+    let mut command = nodectl(cluster, bed, arguments);
+    command.arg("--secret-file").arg(secret).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+    Launcher(command.spawn().expect("nodectl starts"))
+}
+
+#[test]
+fn an_elastic_launch_follows_the_queue_of_tasks() {
+    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let cluster = submitter();
+    let arguments =
+        ["up", "--slurm", "--min", "0", "--max", "2", "--idle", "2s", "--cpus-per-node", "1", "--time", "10m"];
+    let mut launcher = start(&cluster, &bed, &arguments);
+    let told = || fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
+    wait_until(SOON, "it looks at the queue", || told().contains("0 nodes, 0 coming, 0 tasks wait"));
+    run_squares(&cluster, 6, "sleep 0.5");
+    wait_until(LATER, "idle nodes are given back", || queue(&bed).is_empty() && launched_nodes(&cluster) == 0);
+    assert!(told().contains("2 nodes, 0 coming"), "as many as there may be: {}", told());
+    kill_process(Pid::from_child(&launcher.0), Signal::INT).expect("our child");
+    let status = wait_for(SOON, "the launcher ends", || launcher.0.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(130), "{}", told());
+}
+
+#[test]
+fn allocations_of_a_launcher_that_crashed_are_found() {
+    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let cluster = submitter();
+    let mut launcher = start(&cluster, &bed, &["up", "--slurm", "--min", "1", "--max", "2", "--time", "10m"]);
+    wait_until(LATER, "its node is there", || launched_nodes(&cluster) == 1);
+    launcher.0.kill().expect("our child");
+    launcher.0.wait().expect("our child");
+    // Written down here, so that `down` finds it; lost, so that only the tag is left.
+    fs::remove_dir_all(cluster.data_dir(0).join("launched")).expect("it was written down");
+    let other = bed.run("sbatch", &["--wrap", "sleep 600", "-o", "/dev/null"]);
+    assert!(other.status.success(), "{}", both(&other));
+    let nothing = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert!(both(&nothing).contains("down --all"), "{}", both(&nothing));
+    let down = launch(&cluster, &bed, &["down", "--all"]);
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    let left = queue(&bed);
+    assert!(left.lines().count() == 1 && !left.contains("nodectl"), "other people's jobs stay: {left}");
+}
+
+#[test]
+fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
+    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let cluster = submitter();
+    let mode = "system = 'slurm'\nmode = 'multi_machine'\nn_workers = 2\nworkers_per_allocation = 2\ncores_per_worker = 1\n\
+                parameter_servers = 1\n[slurm]\ntime = '10m'\n";
+    write(&cluster, "mode.toml", mode);
+    let script = "echo $OMP_NUM_THREADS $COMPUTING_WORKERS $COMPUTING_PARAMETER_SERVERS >> told; cat told";
+    let text = format!("command = ['sh', '-c', '''{script}''']\noutputs = ['told']\ncomputing = 'mode.toml'\n");
+    let file = write_job(cluster.dir.path(), "told", &text);
+    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out"]);
+    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
+    let said = both(&run);
+    assert!(said.contains("2 allocations of 2 workers with 1 cores each: 4 workers, 4 cores, 2 GPUs"), "{said}");
+    assert!(said.contains("warning: 4 workers for 0 GPUs"), "{said}");
+    assert_eq!(fs::read_to_string(cluster.dir.path().join("out/0/told")).expect("it came back"), "1 4 1\n");
+    assert_eq!(queue(&bed), "");
+}
+
+// --- here
+
+#[test]
+fn a_mode_of_one_machine_has_as_many_workers_as_it_says() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    write(&cluster, "mode.toml", "system = 'standard'\nmode = 'single_machine'\nn_workers = 3\ncores_per_worker = 5\n");
+    let gate = cluster.dir.path().join("gate");
+    // Each says that it is there, and waits for two others.
+    let script =
+        format!("mkdir -p {0}; touch {0}/{{i}}; until [ $(ls {0} | wc -l) = 3 ]; do sleep 0.02; done", gate.display());
+    let text = format!("command = ['sh', '-c', '''{script}''']\nparams = {{ i = [0, 1, 2] }}\n");
+    let file = write_job(cluster.dir.path(), "three", &text);
+    let mode = cluster.dir.path().join("mode.toml");
+    let run = cluster.run(0, &["run", "--computing", &mode.display().to_string(), &file.display().to_string()]);
+    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
+    assert!(both(&run).contains("warning: 3 workers for"), "{}", both(&run));
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/computing/standard/non_distributed.toml");
+    let one = write_job(cluster.dir.path(), "one", "command = ['true']\n");
+    let run = cluster.run(0, &["run", "--computing", &shipped.display().to_string(), &one.display().to_string()]);
+    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
+}
+
+#[test]
+fn what_runs_at_walltime_is_done_elsewhere_and_loses_no_retry() {
+    let mut cluster = submitter();
+    let peer = cluster.json(0, &["nodes", "--json"])[0]["addrs"][0].clone();
+    let peers = [("NODECTL_CLUSTER__PEERS", text(&peer)), ("NODECTL_NODE__WALLTIME", "8s".into())];
+    let settings: Vec<(&str, &str)> = peers.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let short = cluster.add(&settings);
+    cluster.wait_members(2);
+    // The first attempt never ends; the second finds that there was one.
+    let mark = cluster.dir.path().join("mark");
+    let script = format!("mkdir {0} 2>/dev/null && sleep 1000", mark.display());
+    let job = CountedJob::new(&cluster, "squares", 1, &format!("({script}) || true"), "retries = 0");
+    let id = cluster.submit(0, &job.file);
+    wait_until(SOON, "it runs on the node that has little time", || mark.exists());
+    let left = cluster.wait_exit(short, Duration::from_secs(60));
+    assert!(left.success(), "it leaves in time, by itself: {left}");
+    cluster.add(&settings[..1]);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_eq!(job.executions()[&0], 2);
+}
+
+// --- HTCondor
+
+#[test]
+fn condor_gives_nodes_without_a_shared_file_system() {
+    // Its root is made once: from a mirror, which may be far away.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab-condor-root");
+    if common::is_root() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/condor-root.sh");
+        let made =
+            Command::new("timeout").arg("300").arg("bash").arg(script).arg(&root).output().expect("there is bash");
+        if !made.status.success() {
+            return eprintln!("SKIPPED: HTCondor could not be had within 5 minutes: {}", both(&made));
+        }
+    }
+    let Some(bed) = Testbed::up("condor", &[("CONDOR_ROOT", &root.display().to_string())]) else { return };
+    let cluster = submitter();
+    let environment = write(&cluster, "create_environment.sh", "#!/bin/sh\nexport GREETING=hello\n\"$@\"\n");
+    let request =
+        ["up", "--condor", "--nodes", "2", "--cpus-per-node", "1", "--gpus-per-node", "1", "--memory", "200 MiB"];
+    let more = ["--time", "10m", "--create-environment", &environment, "--option", "getenv = NODECTL_*"];
+    let up = launch(&cluster, &bed, &[&request[..], &more].concat());
+    assert_eq!(up.status.code(), Some(0), "{}", both(&up));
+    assert_eq!(launched_nodes(&cluster), 2);
+    run_squares(&cluster, 4, "true");
+    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    let left = bed.run(&format!("{}/bin/condor_q", bed.path().display()), &["-af", "ClusterId"]);
+    assert_eq!(both(&left).trim(), "", "no job is left");
+    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+}
