@@ -42,6 +42,8 @@ ops! {
     Optimize,
     Norm,
     NormBackward,
+    Lookup,
+    LookupBackward,
 }
 
 /// One family of ops, whole.
