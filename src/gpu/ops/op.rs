@@ -44,6 +44,11 @@ ops! {
     NormBackward,
     Lookup,
     LookupBackward,
+    Conv2d,
+    Conv2dInputGradient,
+    Conv2dWeightGradient,
+    Pool2d,
+    Pool2dBackward,
 }
 
 /// One family of ops, whole.

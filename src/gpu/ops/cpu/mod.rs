@@ -4,11 +4,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `memory` | the engine's memory and how ops borrow from it |
+//! | `product` | matrix products of slices |
 //! | `simd` | loops compiled for AVX2, too |
 //! | `math` | exp and what is made of it, in a form that compilers vectorize |
 
 pub mod math;
 mod memory;
+mod product;
 mod simd;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ use super::{
 use bytes::Bytes;
 use memory::Block;
 pub use memory::Memory;
+pub(super) use product::{Product, product};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(super) use simd::simd;
 use std::{

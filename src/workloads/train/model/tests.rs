@@ -1,0 +1,1 @@
+//! Models against finite differences.
