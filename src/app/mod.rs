@@ -29,6 +29,11 @@ pub fn kernel_worker() -> ExitCode {
     crate::workloads::kernel::run::main()
 }
 
+/// The body of the hidden `nodectl train-worker`.
+pub fn train_worker() -> ExitCode {
+    crate::workloads::train::run::main()
+}
+
 /// The body of the hidden `nodectl gpu-probe`.
 pub fn gpu_probe(arguments: &[String]) -> ExitCode {
     crate::gpu::probe_main(arguments)
