@@ -7,7 +7,6 @@ use super::{
     totals::Totals,
 };
 use crate::workloads::train::model::Loss;
-use serde_json::json;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -96,14 +95,10 @@ impl Outputs {
         let [validation_loss, validation_metric] = validation.unwrap_or([f64::NAN; 2]);
         self.curves.push((epoch.number.into(), [loss, validation_loss, metric, validation_metric]));
         let mut line = format!("epoch {}/{of}: loss {loss:.4}, {name} {metric:.4}", epoch.number);
-        let mut told = json!({ "step": step, "epoch": epoch.number, "loss": loss, name: metric });
         if validation.is_some() {
             line += &format!("; validation: loss {validation_loss:.4}, {name} {validation_metric:.4}");
-            told["validation_loss"] = validation_loss.into();
-            told[format!("validation_{name}")] = validation_metric.into();
         }
-        self.say(&format!("{line}; {speed:.0} samples/s"))?;
-        self.say(&format!("nodectl-metric: {told}"))
+        self.say(&format!("{line}; {speed:.0} samples/s"))
     }
 
     /// The pictures of the curves.
