@@ -24,7 +24,7 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 /// The `nodectl` program.
 pub fn main() -> ExitCode {
     let given = argv::take();
-    // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
+    // Started by nodes and by the Python package, not by people: before anything that it does not need, such as a runtime with its threads.
     match given.args.get(1).and_then(|first| first.to_str()) {
         Some("gpu-probe") => {
             let arguments: Vec<_> =
@@ -33,6 +33,7 @@ pub fn main() -> ExitCode {
         }
         Some("kernel-worker") => return app::kernel_worker(),
         Some("train-worker") => return app::train_worker(),
+        Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
         _ => {}
     }
     let cli = match parse(&given) {

@@ -5,9 +5,12 @@
 //! |---|---|
 //! | `memory` | the engine's memory and how ops borrow from it |
 //! | `product` | matrix products of slices |
+//! | `direct` | the same without copies of the matrices, where that is faster |
 //! | `simd` | loops compiled for AVX2, too |
 //! | `math` | exp and what is made of it, in a form that compilers vectorize |
 
+#[cfg(target_arch = "x86_64")]
+mod direct;
 pub mod math;
 mod memory;
 mod product;
