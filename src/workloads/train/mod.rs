@@ -25,5 +25,5 @@ pub mod run;
 #[cfg(test)]
 pub(super) use job::KEYS;
 pub(super) use job::plan as plan_job;
-pub use predict::{Prediction, predict};
 pub use parameters::{Parameters, ParametersError, State, Tensor};
+pub use predict::{Prediction, predict};
