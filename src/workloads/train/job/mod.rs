@@ -70,9 +70,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     }
     check(fields, &plan, &data, &layers)?;
     let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
-    if files.contains_key(PLAN_FILE) {
-        return Err(Fault::new(name_span, format!("`{PLAN_FILE}` is the name of a file that nodectl adds")));
-    }
+    check_names(fields, &plan, &files)?;
     files.insert(PLAN_FILE.into(), planned);
     let job = PlannedJob {
         is_step: false,
@@ -179,6 +177,26 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
     Ok(())
 }
 
+/// What travels with the job lies beside what the training leaves.
+fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<String, Upload>) -> Result<(), Fault> {
+    let metric = format!("{}.svg", plan.model.loss.metric());
+    let own = [PLAN_FILE, CHECKPOINTS, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
+    let own: Vec<&str> = own.collect();
+    let top = |path: &str| path.split('/').next().map(str::to_string).unwrap_or_default();
+    match files.keys().find(|path| own.contains(&top(path).as_str())) {
+        None => Ok(()),
+        Some(path) => {
+            let span = ["init_from", "resume_from", "data"].into_iter().find_map(|key| {
+                let value = fields.get(key)?;
+                (value.get_ref().as_str().is_none_or(|given| given.ends_with(path.as_str()))).then(|| value.span())
+            });
+            let message = format!("`{path}` has the name of what the training itself writes");
+            let hint = format!("put it into a directory of another name: \"start/{path}\"");
+            Err(Fault::new(span.unwrap_or_default(), message).hint(hint))
+        }
+    }
+}
+
 fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpec, Fault> {
     let mut outputs: Vec<String> = FILES.map(str::to_string).to_vec();
     outputs.push(format!("{}.svg", plan.model.loss.metric()));
@@ -186,7 +204,7 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpe
         outputs.push("confusion.*".into());
     }
     if plan.checkpoints.is_some() {
-        outputs.push(CHECKPOINTS.to_string());
+        outputs.push(format!("{CHECKPOINTS}/*"));
     }
     Ok(WorkSpec {
         name: name.to_string(),

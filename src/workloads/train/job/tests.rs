@@ -48,7 +48,7 @@ fn a_job_file_becomes_a_plan() {
     assert_eq!((plan.optimizer.rate, plan.optimizer.clip_norm), (0.01, Some(2.0)));
     assert_eq!(plan.checkpoints.unwrap().every, Every::Millis(120_000));
     let outputs: Vec<&str> = job.work.outputs.iter().map(String::as_str).collect();
-    assert!(outputs.contains(&"confusion.*") && outputs.contains(&"checkpoints"), "{outputs:?}");
+    assert!(outputs.contains(&"confusion.*") && outputs.contains(&"checkpoints/*"), "{outputs:?}");
 }
 
 #[test]
@@ -76,6 +76,7 @@ fn layers_are_read_with_their_sizes() {
 fn mistakes_are_shown_at_their_place() {
     let dir = directory();
     fs::write(dir.path().join("wide.csv"), "1,2,9\n").unwrap();
+    fs::write(dir.path().join("model.safetensors"), "").unwrap();
     fs::write(dir.path().join("bad.csv"), "1,2,0\n1,oh,1\n").unwrap();
     let data = "[data]\ntable = \"a.csv\"\n";
     let cases = [
@@ -112,6 +113,7 @@ fn mistakes_are_shown_at_their_place() {
         (format!("{data}[optimizer]\nfloor = 0.1\n{MODEL}"), "`floor` is where", "0.1"),
         (format!("{data}class_weights = [1.0, 2.0]\n{MODEL}"), "2 `class_weights` for 3 classes", "a.csv"),
         (format!("init_from = \"a.csv\"\n{data}{MODEL}"), "is a .safetensors file", "a.csv"),
+        (format!("init_from = \"model.safetensors\"\n{data}{MODEL}"), "what the training itself writes", "start/model"),
         (data.to_string(), "the job has no [model]", "layers ="),
     ];
     for (text, message, shown) in cases {

@@ -26,6 +26,11 @@ impl Keeper {
         }
     }
 
+    /// Whether the newest is of this step.
+    pub fn is_kept(&self, step: u64) -> bool {
+        self.written.last().is_some() && self.last_step == step
+    }
+
     /// Writes one, by its name, then removes the oldest beyond those that stay.
     pub fn keep<E>(
         &mut self,

@@ -111,11 +111,11 @@ fn a_resumed_training_ends_with_the_bits_of_an_undisturbed_one() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path();
     write_moons(&base.join("moons.csv"));
-    let keeping = TrainPlan { checkpoints: Some(Checkpoints { every: Every::Steps(19), keep: 2 }), ..plan() };
+    let keeping = TrainPlan { checkpoints: Some(Checkpoints { every: Every::Steps(19), keep: 3 }), ..plan() };
     run(&keeping, base, "whole", 1);
     let kept: Vec<_> =
         fs::read_dir(base.join("whole/checkpoints")).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert_eq!(kept.len(), 3, "{kept:?}");
     // 8 steps an epoch, so that it is in the middle of one.
     let path = "whole/checkpoints/step-000000076.safetensors";
     let position = ModelFile::read(&base.join(path)).unwrap().note.position;

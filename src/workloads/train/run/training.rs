@@ -121,6 +121,10 @@ impl Training<'_> {
                 from.epochs
             ))
         })?;
+        // Also at the end: more epochs can go on from there.
+        if self.keeper.as_ref().is_some_and(|keeper| !keeper.is_kept(position.steps)) {
+            self.checkpoint(position)?;
+        }
         self.note.position = position;
         Ok(Ended { last, samples_per_second: trained as f64 / begin.elapsed().as_secs_f64() })
     }
