@@ -28,13 +28,15 @@ fn the_digits_are_learnt_and_the_model_reads_them() {
     assert_eq!(code, Some(0), "{output}");
     assert!(output.contains("epoch 15/15: loss"), "{output}");
     let results = read_results(&into);
-    let accuracy = results[0]["result"]["validation_accuracy"].as_f64().unwrap_or_else(|| panic!("{results:?}"));
+    let accuracy = results[&0]["value"]["validation_accuracy"].as_f64().unwrap_or_else(|| panic!("{results:?}"));
     assert!(accuracy >= 0.97, "{accuracy}");
     let own = into.join("0");
     for file in ["loss.svg", "accuracy.svg", "confusion.csv", "confusion.svg", "events.out.tfevents.nodectl"] {
         assert!(own.join(file).is_file(), "{file}");
     }
     assert_eq!(fs::read_to_string(own.join("metrics.csv")).expect("it is there").lines().count(), 16);
+
+    tensorboard_reads(&own);
 
     let (model, data) = (own.join("model.safetensors"), example("quickstart/digits.csv.gz"));
     let predict = |data: &Path, more: &[&str]| {
@@ -50,6 +52,22 @@ fn the_digits_are_learnt_and_the_model_reads_them() {
     assert_eq!((lines.len(), first.join("")), (1798, "0123456789".to_string()));
     let missing = predict(Path::new("nowhere.npy"), &[]);
     assert!(missing.status.code() == Some(2) && both(&missing).contains("nowhere.npy"), "{}", both(&missing));
+}
+
+/// TensorBoard's own reader finds what was written, where there is one.
+fn tensorboard_reads(directory: &Path) {
+    const SCRIPT: &str = "import sys\n\
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n\
+        events = EventAccumulator(sys.argv[1])\n\
+        events.Reload()\n\
+        last = events.Scalars('loss/validation')[-1]\n\
+        print(len(events.Scalars('accuracy/training')), last.step)\n";
+    let has_it = Command::new("python3").args(["-c", "import tensorboard"]).output();
+    if !has_it.is_ok_and(|output| output.status.success()) {
+        return eprintln!("SKIPPED: TensorBoard is not installed (pip install tensorboard)");
+    }
+    let output = Command::new("python3").args(["-c", SCRIPT]).arg(directory).output().expect("python3 starts");
+    assert!(both(&output).contains("15 765"), "{}", both(&output));
 }
 
 /// Training workers whose node's data directory is one of the cluster's.

@@ -169,6 +169,26 @@ fn dropout_draws_anew_each_step_and_the_same_in_the_same_step() {
 }
 
 #[test]
+fn weights_multiply_what_each_sample_is_learnt_from() {
+    let layers = vec![Layer::Dense { units: 2, bias: true }];
+    let spec = ModelSpec { input: vec![3], layers, loss: Loss::CrossEntropy };
+    let gradient = |weights: Option<[f32; 2]>| {
+        let mut network = Network::new(cpu(), &spec, 3, 2, weights.is_some()).unwrap();
+        let targets: Vec<u8> = [0u32, 1].iter().flat_map(|class| class.to_le_bytes()).collect();
+        let weights = weights.map(|[one, other]| bytes(&[one, one, other, other]));
+        let inputs = bytes(&[0.1, 0.2, 0.3, -1.0, 0.5, 2.0]);
+        let batch = Batch { count: 2, inputs, targets: targets.into(), weights };
+        network.train(batch, 1, false, &mut |_| Ok(())).unwrap().wait().unwrap();
+        network.gradient(0).unwrap()
+    };
+    let near = |one: &[f32], other: &[f32]| assert!(one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-6));
+    near(&gradient(None), &gradient(Some([0.5, 0.5])));
+    let (first, second) = (gradient(Some([1.0, 0.0])), gradient(Some([0.0, 1.0])));
+    let sum: Vec<f32> = first.iter().zip(&second).map(|(a, b)| 0.75 * a + 0.25 * b).collect();
+    near(&gradient(Some([0.75, 0.25])), &sum);
+}
+
+#[test]
 fn layers_that_do_not_fit_are_named_with_their_place() {
     let dense = |units| Layer::Dense { units, bias: true };
     let conv = |size| Layer::Conv2d { channels: 4, window: Window::square(size), groups: 1, bias: true };
