@@ -107,6 +107,12 @@ impl TrainPlan {
                 "the plan is of version {found}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere"
             ));
         }
-        postcard::from_bytes(rest).map_err(malformed)
+        let plan: Self = postcard::from_bytes(rest).map_err(malformed)?;
+        let is_sound = plan.batch > 0 && plan.epochs > 0 && plan.checkpoints.is_none_or(|rule| rule.keep > 0);
+        if is_sound {
+            Ok(plan)
+        } else {
+            Err("the plan has no samples, epochs or checkpoints where it needs some".into())
+        }
     }
 }
