@@ -12,6 +12,7 @@ use common::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -46,10 +47,14 @@ fn the_digits_are_learnt_and_the_model_reads_them() {
     let answers = predict(&data, &[]);
     assert!(answers.status.success(), "{}", both(&answers));
     let answers = String::from_utf8(answers.stdout).expect("UTF-8");
-    let lines: Vec<&str> = answers.lines().collect();
-    // The first ten images of this set are the digits in order.
-    let first: Vec<&str> = lines[1..11].iter().map(|line| line.split(',').nth(1).expect("a class")).collect();
-    assert_eq!((lines.len(), first.join("")), (1798, "0123456789".to_string()));
+    let taken_for = answers.lines().skip(1).map(|line| line.split(',').nth(1).expect("a class").to_string());
+    let mut digits = String::new();
+    let file = fs::File::open(&data).expect("it is shipped");
+    flate2::read::GzDecoder::new(file).read_to_string(&mut digits).expect("it is text");
+    let digits = digits.lines().map(|line| line.rsplit(',').next().expect("a digit").to_string());
+    let pairs: Vec<(String, String)> = taken_for.zip(digits).collect();
+    let right = pairs.iter().filter(|(taken_for, digit)| taken_for == digit).count();
+    assert!(pairs.len() == 1797 && right > 1750, "{right} of {}", pairs.len());
     let missing = predict(Path::new("nowhere.npy"), &[]);
     assert!(missing.status.code() == Some(2) && both(&missing).contains("nowhere.npy"), "{}", both(&missing));
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// output[i, ·] = table[indices[i], ·]. A number that no row has gives NaN.
+/// `output[i, ·]` = `table[indices[i], ·]`. A number that no row has gives NaN.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     /// rows × columns, f32.
@@ -24,7 +24,7 @@ pub struct Lookup {
     pub count: u32,
 }
 
-/// table_gradient[r, ·] = Σ gradient[i, ·] over the i with indices[i] = r, in the order of i.
+/// `table_gradient[r, ·]` = Σ `gradient[i, ·]` over the i with `indices[i]` = r, in the order of i.
 #[derive(Clone, Debug)]
 pub struct LookupBackward {
     /// count × columns, f32.

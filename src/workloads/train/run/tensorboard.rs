@@ -1,11 +1,11 @@
 //! TensorBoard's event files: records of a protocol-buffer message, each with checksums. Written by hand, since it is so little.
 //! <https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>, `event.proto` and `summary.proto`.
 
+use crate::ports::wall_ms;
 use std::{
     fs::File,
     io::{self, Write},
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// The file's name: TensorBoard looks for `tfevents` in it.
@@ -46,7 +46,7 @@ fn framed(record: &[u8]) -> Vec<u8> {
 
 /// Event: wall_time = 1, step = 2, then the rest.
 fn event(step: u64, rest: &[u8]) -> Vec<u8> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let now = wall_ms() as f64 / 1e3;
     let mut bytes = vec![1 << 3 | 1];
     bytes.extend(now.to_le_bytes());
     bytes.push(2 << 3);
