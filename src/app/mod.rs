@@ -29,6 +29,11 @@ pub fn kernel_worker() -> ExitCode {
     crate::workloads::kernel::run::main()
 }
 
+/// The body of the hidden `nodectl train-worker`.
+pub fn train_worker() -> ExitCode {
+    crate::workloads::train::run::main()
+}
+
 /// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or what is wrong with the shader.
 pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
     let [path] = arguments else {

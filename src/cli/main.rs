@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, plot, psd_run, run, solo, up,
+    files, flags, join, plot, predict, psd_run, run, solo, up,
 };
 use crate::{
     app::{
@@ -32,6 +32,7 @@ pub fn main() -> ExitCode {
             return app::gpu_probe(&arguments);
         }
         Some("kernel-worker") => return app::kernel_worker(),
+        Some("train-worker") => return app::train_worker(),
         Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
         _ => {}
     }
@@ -61,6 +62,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         Command::Completions { shell } => return files::completions(shell),
         Command::Man { dir } => return files::man(dir.as_deref()),
         Command::Init(args) => return files::init(&args),
+        Command::Predict(args) => return predict::predict(&args),
         Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
         _ => {}
     }
@@ -102,6 +104,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
         Command::Init(_)
+        | Command::Predict(_)
         | Command::Bench(_)
         | Command::Config(_)
         | Command::Completions { .. }

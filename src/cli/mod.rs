@@ -35,6 +35,7 @@ mod join;
 mod main;
 mod output;
 mod plot;
+mod predict;
 mod psd_run;
 mod run;
 mod secret;

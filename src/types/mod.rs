@@ -14,6 +14,7 @@
 //! | `spec` | the immutable description of a job |
 //! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
+//! | `params` | optimizers and schedules of parameters that are trained |
 //! | `record` | what happened to a task: the lattice's elements |
 //! | `head` | what every member knows about every job |
 //! | `manifest` | a tree of files, by content |
@@ -27,6 +28,7 @@ pub mod limits;
 pub mod manifest;
 pub mod message;
 pub mod node;
+pub mod params;
 pub mod predicate;
 pub mod query;
 pub mod record;

@@ -9,6 +9,7 @@
 //! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
+//! | `train` | `kind = "train"`: a model, trained on data |
 
 pub mod arrays;
 pub mod builtin;
@@ -17,6 +18,7 @@ pub mod kernel;
 mod map;
 mod planned;
 pub mod templates;
+pub mod train;
 
 pub use map::load_rows;
 pub use planned::{PlannedJob, Source, Submission, Upload};

@@ -154,6 +154,7 @@ fn the_help_names_every_command() {
       retry        Gives the failed tasks of a job as many attempts again
       explain      Why a job or a task is not running, node by node
       init         Writes a commented job file that runs as it is
+      predict      What a trained model says of data: classes with their probabilities, or values
       doctor       Finds out what is wrong here and says what to do; exits with 1 if something does not
                    work
       bench        Measures what this machine can do

@@ -98,6 +98,12 @@ impl View {
         View { offset: self.offset + offset, len, ..self.clone() }
     }
 
+    /// Both as one view, where `next` begins in the same buffer where this one ends.
+    pub fn joined(&self, next: &View) -> Option<View> {
+        let follows = self.buffer.is(&next.buffer) && self.kind == next.kind && self.offset + self.len == next.offset;
+        follows.then(|| View { len: self.len + next.len, ..self.clone() })
+    }
+
     /// Bytes within the buffer. Only for views that `Access` has checked.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset * self.kind.bytes()..(self.offset + self.len) * self.kind.bytes()

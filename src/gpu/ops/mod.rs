@@ -28,6 +28,7 @@
 //! | `random` | random numbers by counter |
 //! | `sort` | stable sorting by keys |
 //! | `optimize` | steps of optimizers |
+//! | `lookup` | rows of a table by their numbers |
 //! | `norm` | layer and batch normalization |
 //! | `conformance/` | one suite for all engines |
 
@@ -46,6 +47,7 @@ mod engine;
 mod expression;
 mod gemm;
 mod histogram;
+mod lookup;
 mod norm;
 mod op;
 mod optimize;
@@ -70,6 +72,7 @@ pub use engine::{Engine, EngineError, Pending, Program};
 pub use expression::{Binary, Expression, Unary};
 pub use gemm::{Gemm, Matrix};
 pub use histogram::Histogram;
+pub use lookup::{Lookup, LookupBackward};
 pub use norm::{Groups, Norm, NormBackward};
 pub use op::Op;
 pub use optimize::{Optimize, Rule};

@@ -42,6 +42,8 @@ ops! {
     Optimize,
     Norm,
     NormBackward,
+    Lookup,
+    LookupBackward,
     Conv2d,
     Conv2dInputGradient,
     Conv2dWeightGradient,

@@ -15,7 +15,7 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::{PlannedJob, kernel, map};
+use super::{PlannedJob, kernel, map, train};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
@@ -122,7 +122,7 @@ pub(super) struct PlacedJob {
 }
 
 /// The kinds of jobs.
-const KINDS: [&str; 2] = ["map", "kernel"];
+const KINDS: [&str; 3] = ["map", "kernel", "train"];
 
 /// The job of a table, last of those that it needs.
 fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
@@ -130,6 +130,7 @@ fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     match kind.value.as_str() {
         "map" => map::plan(fields).map(|job| vec![job]),
         "kernel" => kernel::plan(fields),
+        "train" => train::plan_job(fields).map(|job| vec![job]),
         other => {
             let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
             Err(fault.suggest(other, &KINDS))

@@ -7,7 +7,7 @@ use nodectl::workloads::arrays::{Location, decode_npy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((format, bytes)) = bytes.split_first() else { return };
-    let (name, member) = match format % 4 {
+    let (name, member) = match format % 6 {
         0 => {
             if let Ok(array) = decode_npy(bytes) {
                 assert_eq!(array.info.bytes(), Some(array.bytes.len() as u64));
@@ -16,7 +16,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
         1 => ("a.npz", None),
         2 => ("a.png", None),
-        _ => ("a.h5", Some("a".to_string())),
+        3 => ("a.h5", Some("a".to_string())),
+        4 => ("a.idx", None),
+        _ => ("a.safetensors", None),
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let place = Location { member, ..Location::new(dir.path().join(name)) };

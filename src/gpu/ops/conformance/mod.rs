@@ -9,10 +9,12 @@
 //! | `arrays` | scan, histogram, sort |
 //! | `images` | convolutions, pooling |
 //! | `training` | optimizers, normalization |
+//! | `lookups` | rows by their numbers |
 //! | `refusals` | what `record` refuses; programs |
 
 mod arrays;
 mod images;
+mod lookups;
 mod pointwise;
 mod products;
 mod refusals;
@@ -149,6 +151,7 @@ conformance! {
     arrays: scans, histograms, sorts;
     images: convolutions_of_random_shapes, convolutions_of_specials, convolution_epilogues, pools_of_random_shapes,
         image_refusals;
+    lookups: lookups;
     training: optimizers, norms;
     refusals: sizes_and_kinds, overlaps, foreign_buffers, programs_are_replayed;
 }

@@ -16,7 +16,7 @@ pub(super) const WRONG: [&str; 75] = [
     "command = [\"./none.sh\"]",
     "command = [\"run.sh\"]",
     "command = [\"./count.py\"]",
-    "command = [\"x\"]\nkind = \"train\"",
+    "command = [\"x\"]\nkind = \"guess\"",
     "command = [\"x\"]\nretries = -1",
     "command = [\"x\"]\nretries = \"2\"",
     "command = [\"x\"]\nrepeat = 0",
@@ -167,12 +167,12 @@ hint: to run the file beside the job file, write `./run.sh`
   |            ^^^^^^^^^^^^
 hint: `chmod +x count.py`, or write ["python3", "count.py"]
 
-there is no kind `train` of job
+there is no kind `guess` of job
  --> job.toml:2:8
   |
-2 | kind = "train"
+2 | kind = "guess"
   |        ^^^^^^^
-hint: there are `map`, `kernel`
+hint: there are `map`, `kernel`, `train`
 
 `retries` is a whole number from 0 to 4294967295, not -1
  --> job.toml:2:11

@@ -1,0 +1,129 @@
+//! Steps of training on the CPU, beside PyTorch eager with as many threads, in turns in the same run: an MLP and a LeNet, forward,
+//! backward and Adam, on batches of 64. `-- --rounds N` (7), `-- --threads N` (1).
+
+mod support;
+
+use bytes::Bytes;
+use nodectl::{
+    gpu::ops::{Cpu, Engine},
+    types::params::{Optimizer, Schedule, Training},
+    workloads::train::{
+        Parameters,
+        local::Local,
+        model::{Batch, Layer, Loss, ModelSpec, Network, Window},
+    },
+};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use support::{number, report};
+
+const BATCH: u32 = 64;
+const PIXELS: u32 = 28 * 28;
+
+fn main() {
+    let (rounds, threads) = (number("--rounds", 7), number("--threads", 1));
+    report::title(&format!("training on the CPU, {threads} threads, batches of {BATCH}"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/train.py");
+    let peer = Command::new("python3").arg(script).arg(threads.to_string());
+    let mut peer = { peer }.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 is there");
+    let (mut asks, answers) = (peer.stdin.take().expect("piped"), peer.stdout.take().expect("piped"));
+    let mut answers = BufReader::new(answers).lines();
+    let mut answer = || answers.next().and_then(Result::ok);
+    let has_peer = answer().is_some_and(|line| {
+        println!("  beside {line}");
+        line.starts_with("PyTorch")
+    });
+    for (name, spec, steps) in nets() {
+        let mut ours = Steps::new(&spec, threads);
+        let (mut best, mut theirs) = (f64::MAX, f64::MAX);
+        // The first round warms up.
+        for round in 0..=rounds {
+            let seconds = ours.run(steps);
+            if round > 0 {
+                best = best.min(seconds);
+            }
+            if has_peer {
+                writeln!(asks, "{name} {steps}").expect("it reads");
+                let seconds: f64 = answer().and_then(|line| line.parse().ok()).expect("a number of seconds");
+                if round > 0 {
+                    theirs = theirs.min(seconds);
+                }
+            }
+        }
+        let rate = |seconds: f64| f64::from(steps * BATCH) / seconds;
+        report::value(&format!("{name}: samples a CPU-second"), rate(best), "", "");
+        if has_peer {
+            report::value(&format!("{name}: PyTorch's"), rate(theirs), "", "");
+            report::value(&format!("{name}: ratio (bar: 1 or more)"), theirs / best, "", "");
+        }
+    }
+    drop(asks);
+    peer.wait().expect("ours");
+}
+
+/// As `benches/python/train.py` has them.
+fn nets() -> [(&'static str, ModelSpec, u32); 2] {
+    let dense = |units| Layer::Dense { units, bias: true };
+    let conv = |channels, padding| {
+        let window = Window { padding: [padding; 2], ..Window::square(5) };
+        Layer::Conv2d { channels, window, groups: 1, bias: true }
+    };
+    let pool = || Layer::MaxPool { window: Window { stride: [2; 2], ..Window::square(2) } };
+    let relu = || Layer::Relu;
+    let mlp = vec![dense(256), relu(), dense(128), relu(), dense(10)];
+    let images = vec![conv(6, 2), relu(), pool(), conv(16, 0), relu(), pool(), Layer::Flatten];
+    let lenet = [images, vec![dense(120), relu(), dense(84), relu(), dense(10)]].concat();
+    let spec = |input: &[u32], layers| ModelSpec { input: input.to_vec(), layers, loss: Loss::CrossEntropy };
+    [("mlp", spec(&[PIXELS], mlp), 150), ("lenet", spec(&[1, 28, 28], lenet), 60)]
+}
+
+struct Steps {
+    network: Network,
+    parameters: Local,
+    inputs: Vec<f32>,
+    targets: Vec<u32>,
+    step: u64,
+}
+
+impl Steps {
+    fn new(spec: &ModelSpec, threads: usize) -> Self {
+        let engine: Arc<dyn Engine> = Arc::new(Cpu::new(threads).expect("there are threads"));
+        let network = Network::new(engine.clone(), spec, 1, BATCH, false).expect("it fits");
+        let optimizer = Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 };
+        let schedule = Schedule::CONSTANT;
+        let mut parameters =
+            Local::new(Training { optimizer, rate: 1e-3, schedule, weight_decay: 0.0, clip_norm: None });
+        parameters.register(engine, network.tensors()).expect("they fit");
+        let inputs = (0..BATCH * PIXELS).map(|i| (i * 37 % 101) as f32 / 101.0).collect();
+        Self { network, parameters, inputs, targets: (0..BATCH).map(|i| i % 10).collect(), step: 0 }
+    }
+
+    /// Seconds of CPU time.
+    fn run(&mut self, steps: u32) -> f64 {
+        let begun = cpu_time();
+        for _ in 0..steps {
+            self.step += 1;
+            let bytes = |numbers: &[u8]| Bytes::copy_from_slice(numbers);
+            let (inputs, targets) = (bytemuck::cast_slice(&self.inputs), bytemuck::cast_slice(&self.targets));
+            let batch = Batch { count: BATCH, inputs: bytes(inputs), targets: bytes(targets), weights: None };
+            let report = self.network.train(batch, self.step, false, &mut |_| Ok(())).expect("it runs");
+            self.parameters.clock(BATCH).expect("it runs");
+            report.wait().expect("it ran");
+        }
+        (cpu_time() - begun).as_secs_f64()
+    }
+}
+
+/// Of all threads of this process.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes the time into the struct, which outlives the call.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0, "every Linux has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
