@@ -43,11 +43,20 @@ pub struct Schedule {
 pub enum Decay {
     Constant,
     /// Times `factor` after each `steps` steps.
-    Step { steps: u64, factor: f32 },
+    Step {
+        steps: u64,
+        factor: f32,
+    },
     /// Half a cosine, from 1 to `floor` at step `steps`. Loshchilov and Hutter, arXiv 1608.03983.
-    Cosine { steps: u64, floor: f32 },
+    Cosine {
+        steps: u64,
+        floor: f32,
+    },
     /// In equal parts from 1 to `floor` at step `steps`.
-    Linear { steps: u64, floor: f32 },
+    Linear {
+        steps: u64,
+        floor: f32,
+    },
 }
 
 impl Schedule {

@@ -1,5 +1,7 @@
 //! Parameter servers: what is shared, and what workers may see of each other. How parameters move is `params::Training`.
 
+pub mod message;
+
 use super::params::{Decay, Optimizer, Training};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -100,7 +102,9 @@ pub enum Compression {
     /// Eight bits a number, with a scale for each 1,024 of them.
     Int8,
     /// Only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021).
-    TopK { fraction: f32 },
+    TopK {
+        fraction: f32,
+    },
 }
 
 /// A setting that cannot be.
