@@ -113,6 +113,11 @@ impl Group {
         }
     }
 
+    /// The clock that a local worker is at.
+    pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
+        self.locals.get(&worker)?.started()
+    }
+
     fn contribute(&mut self, worker: Worker, block: Block) {
         if !self.going || !self.counts(worker) {
             return;
