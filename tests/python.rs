@@ -68,6 +68,21 @@ fn programs_use_the_whole_cluster() {
 }
 
 #[test]
+fn kernels_run_where_there_is_no_node() {
+    if let Some(command) = unittest("tests.test_kernel") {
+        check(command);
+    }
+}
+
+#[test]
+fn kernels_run_over_the_cluster() {
+    let Some(mut command) = unittest("tests.test_kernel") else { return };
+    let cluster = cluster_of_three();
+    use_node_0(&mut command, &cluster);
+    check(command);
+}
+
+#[test]
 fn no_result_is_missing_when_a_worker_s_node_dies() {
     let mut cluster = cluster_of_three();
     let Some(mut survivor) = Survivor::start(&cluster) else { return };

@@ -29,6 +29,29 @@ pub fn kernel_worker() -> ExitCode {
     crate::workloads::kernel::run::main()
 }
 
+/// The body of the hidden `nodectl train-worker`.
+pub fn train_worker() -> ExitCode {
+    crate::workloads::train::run::main()
+}
+
+/// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or what is wrong with the shader.
+pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
+    let [path] = arguments else {
+        eprintln!("error: nodectl kernel-interface JOB_FILE");
+        return ExitCode::from(2);
+    };
+    match crate::workloads::job_file::interface(path.as_ref()) {
+        Ok(interface) => {
+            println!("{}", serde_json::to_string(&interface).expect("plain data always encodes"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
 /// The body of the hidden `nodectl gpu-probe`.
 pub fn gpu_probe(arguments: &[String]) -> ExitCode {
     crate::gpu::probe_main(arguments)

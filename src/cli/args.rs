@@ -71,6 +71,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Writes a commented job file that runs as it is
     Init(InitArgs),
+    /// What a trained model says of data: classes with their probabilities, or values
+    Predict(PredictArgs),
     /// Finds out what is wrong here and says what to do; exits with 1 if something does not work
     Doctor(JsonArgs),
     /// Measures what this machine can do
@@ -295,11 +297,22 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default), `worker`, `kernel` or `quickstart`
+    /// What to write: `map` (default), `worker`, `kernel`, `train` or `quickstart`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    /// The model that a training left: model.safetensors, or a checkpoint
+    pub model: PathBuf,
+    /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`
+    pub data: String,
+    /// Where answers go: a .csv file, or a .npy file with all of them [default: CSV, printed]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, plot, run, solo,
+    files, flags, join, plot, predict, run, solo,
 };
 use crate::{
     app::{
@@ -24,7 +24,7 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 /// The `nodectl` program.
 pub fn main() -> ExitCode {
     let given = argv::take();
-    // Started by nodes, not by people: before anything that it does not need, such as a runtime with its threads.
+    // Started by nodes and by the Python package, not by people: before anything that it does not need, such as a runtime with its threads.
     match given.args.get(1).and_then(|first| first.to_str()) {
         Some("gpu-probe") => {
             let arguments: Vec<_> =
@@ -32,6 +32,8 @@ pub fn main() -> ExitCode {
             return app::gpu_probe(&arguments);
         }
         Some("kernel-worker") => return app::kernel_worker(),
+        Some("train-worker") => return app::train_worker(),
+        Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
         _ => {}
     }
     let cli = match parse(&given) {
@@ -60,6 +62,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         Command::Completions { shell } => return files::completions(shell),
         Command::Man { dir } => return files::man(dir.as_deref()),
         Command::Init(args) => return files::init(&args),
+        Command::Predict(args) => return predict::predict(&args),
         Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
         _ => {}
     }
@@ -98,6 +101,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
         Command::Init(_)
+        | Command::Predict(_)
         | Command::Bench(_)
         | Command::Config(_)
         | Command::Completions { .. }

@@ -33,6 +33,7 @@ mod join;
 mod main;
 mod output;
 mod plot;
+mod predict;
 mod run;
 mod secret;
 mod solo;

@@ -21,7 +21,7 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 4] = [
+static TEMPLATES: [Template; 5] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
@@ -44,6 +44,15 @@ static TEMPLATES: [Template; 4] = [
         ],
     },
     Template {
+        kind: "train",
+        summary: "a model, trained on 1,797 handwritten digits",
+        files: &[
+            ("train.toml", include_bytes!("../../config/jobs/train.toml")),
+            ("quickstart/digits.csv.gz", include_bytes!("../../config/jobs/quickstart/digits.csv.gz")),
+            ("quickstart/SOURCE.md", include_bytes!("../../config/jobs/quickstart/SOURCE.md")),
+        ],
+    },
+    Template {
         kind: "quickstart",
         summary: "nearest neighbours on 1,797 handwritten digits: a sweep, then a table",
         files: &[
@@ -61,7 +70,7 @@ mod tests {
     use super::*;
     use crate::{
         types::{PythonWorker, WorkerRole, WorkerSpec},
-        workloads::{job_file, kernel, map},
+        workloads::{job_file, kernel, map, train},
     };
 
     /// Writes a template as `init` does and plans its jobs.
@@ -112,6 +121,21 @@ mod tests {
         assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["kernel.plan"]);
         let text = std::str::from_utf8(find("kernel").unwrap().files[0].1).unwrap();
         for key in kernel::KEYS {
+            let shown = |line: &str| {
+                let line = line.trim_start_matches("# ").trim_start_matches('[');
+                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
+            };
+            assert!(text.lines().any(shown), "{key} is not shown");
+        }
+    }
+
+    #[test]
+    fn the_train_template_shows_every_key_and_carries_its_plan() {
+        let [job] = plan(find("train").unwrap()).try_into().unwrap();
+        let paths: Vec<&str> = job.uploads.iter().map(|upload| upload.path.as_str()).collect();
+        assert_eq!((job.task_count(), paths), (1, vec!["quickstart/digits.csv.gz", "train.plan"]));
+        let text = std::str::from_utf8(find("train").unwrap().files[0].1).unwrap();
+        for key in train::KEYS {
             let shown = |line: &str| {
                 let line = line.trim_start_matches("# ").trim_start_matches('[');
                 line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))

@@ -1,4 +1,4 @@
-"""Worker pools on the machines of a lab, over nodectl.
+"""Worker pools and kernels on the machines of a lab, over nodectl.
 
     from nodectl import Pool
 
@@ -9,10 +9,16 @@
     with Pool(Square) as pool:
         print(pool.map(range(10)))
 
+Compute shaders run on numpy arrays, on every GPU:
+
+    import nodectl
+
+    y = nodectl.kernel("saxpy.wgsl", x, uniforms={"a": 2.0})
+
 It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
 """
 
-from ._errors import NodeError, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
+from ._errors import KernelError, NodeError, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
 from ._node import DEFAULT_PORT
 from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
 from .pool import Pool
@@ -22,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_PORT",
     "Executor",
+    "KernelError",
     "NodeError",
     "Pool",
     "PoolError",
@@ -32,6 +39,7 @@ __all__ = [
     "WorkerLost",
     "is_client_running",
     "is_server_running",
+    "kernel",
     "start_head_node",
     "start_node",
     "start_redis",
@@ -45,4 +53,8 @@ def __getattr__(name: str) -> object:
         from .executor import Executor
 
         return Executor
+    if name == "kernel":
+        from ._kernel import kernel
+
+        return kernel
     raise AttributeError("module 'nodectl' has no attribute %r" % name)

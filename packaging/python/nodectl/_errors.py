@@ -1,4 +1,4 @@
-"""What can go wrong with a pool."""
+"""What can go wrong with a pool or a kernel."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return "\n" + self.text
+
+
+class KernelError(Exception):
+    """A kernel that cannot be run, or whose task failed. `line` and `column` are places in the shader, from 1, where it is the
+    shader that is wrong; else None."""
+
+    def __init__(self, message: str, line: Optional[int] = None, column: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
 
 
 class UpdateFailed(RuntimeWarning):

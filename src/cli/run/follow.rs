@@ -1,6 +1,6 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
-use super::{collector::Collector, progress::Progress};
+use super::{collector::Collector, live, progress::Progress};
 use crate::{
     cli::{exit::CliError, output::RunSummary},
     http::{Client, ClientError},
@@ -38,8 +38,12 @@ pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: 
     let mut collector = Collector::create(client.clone(), job)?;
     let shown = progress.job(&job.name, job.tasks);
     let mut cursor = CursorView::default();
+    let mut live = std::pin::pin!(live::show(client, job, &shown));
     let last = loop {
-        let page = next_page(client, job, cursor, wait).await?;
+        let page = tokio::select! {
+            page = next_page(client, job, cursor, wait) => page?,
+            () = &mut live, if wait => unreachable!("it never ends"),
+        };
         cursor = page.cursor;
         collector.take(&page.results).await?;
         shown.update(&page.progress, collector.compute().as_ref());

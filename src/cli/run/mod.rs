@@ -19,6 +19,7 @@ mod fetch;
 mod follow;
 mod interrupt;
 mod lines;
+mod live;
 mod progress;
 mod submit;
 mod summary;

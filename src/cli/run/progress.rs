@@ -7,7 +7,7 @@ use crate::{
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -55,12 +55,14 @@ impl Progress {
             Self::Lines => Kind::Lines { told: Mutex::default() },
             Self::Silent => Kind::Silent,
         };
-        JobProgress { name, kind }
+        JobProgress { name, note: Mutex::default(), kind }
     }
 }
 
 pub struct JobProgress {
     name: String,
+    /// What the job itself says.
+    note: Mutex<String>,
     kind: Kind,
 }
 
@@ -83,7 +85,7 @@ impl JobProgress {
         match &self.kind {
             Kind::Silent => {}
             Kind::Lines { told } => {
-                let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
                     eprintln!("{}: {line}", self.name);
                 }
@@ -91,8 +93,10 @@ impl JobProgress {
             Kind::Bars { all, bar, nodes } => {
                 bar.set_length(u64::from(progress.tasks));
                 bar.set_position(u64::from(progress.done));
-                bar.set_message(message(progress, compute));
-                let mut nodes = nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
+                bar.set_message(if note.is_empty() { message(progress, compute) } else { note.clone() });
+                drop(note);
+                let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
                 let lines = node_lines(progress);
                 while nodes.len() < lines.len() {
                     let below = all.insert_after(nodes.last().unwrap_or(bar), node_bar());
@@ -105,11 +109,29 @@ impl JobProgress {
         }
     }
 
+    /// A line of the job itself, shown until the next.
+    pub fn note(&self, line: &str) {
+        let line: String = line.chars().filter(|c| !c.is_control()).take(160).collect();
+        match &self.kind {
+            Kind::Silent => {}
+            Kind::Lines { told } => {
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_due = told.as_ref().is_none_or(|(when, _)| when.elapsed() >= LINE_PERIOD);
+                if is_due {
+                    eprintln!("{}: {line}", self.name);
+                    *told = Some((Instant::now(), told.take().map_or_else(String::new, |(_, line)| line)));
+                }
+            }
+            Kind::Bars { bar, .. } => bar.set_message(line.clone()),
+        }
+        *self.note.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    }
+
     /// The job is over: its bar stays, its nodes' lines go.
     pub fn finish(&self) {
         if let Kind::Bars { bar, nodes, .. } = &self.kind {
             bar.abandon();
-            let nodes = nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.iter().for_each(ProgressBar::finish_and_clear);
         }
     }

@@ -4,7 +4,7 @@ use super::{
     access::{Access, elements},
     activation::Activation,
     buffer::{Kind, View},
-    cpu::Memory,
+    cpu::{Memory, Product, product},
     dispatch::{Lowering, unused},
     engine::EngineError,
     op::Operation,
@@ -182,43 +182,24 @@ impl Gemm {
         let (n, k, stride) = (self.n as usize, self.k as usize, self.c.row_stride as usize);
         let rows = panel.c.len().div_ceil(stride).min(self.m as usize - panel.row);
         let strides = |matrix: &Matrix, transposed: bool| match transposed {
-            false => (matrix.row_stride as usize, 1),
-            true => (1, matrix.row_stride as usize),
+            false => [matrix.row_stride as usize, 1],
+            true => [1, matrix.row_stride as usize],
         };
-        let (a_row, a_column) = strides(&self.a, self.transpose_a);
-        let (b_row, b_column) = strides(&self.b, self.transpose_b);
-        if k > 0 {
-            let a = &a[panel.batch * self.a.batch_stride as usize + panel.row * a_row..];
-            let b = &b[panel.batch * self.b.batch_stride as usize..];
-            assert!(
-                a.len() > (rows - 1) * a_row + (k - 1) * a_column && b.len() > (k - 1) * b_row + (n - 1) * b_column
-            );
-            assert!(panel.c.len() >= (rows - 1) * stride + n);
-            let s = |stride: usize| stride as isize;
-            // SAFETY: the lines above check that the last element of each matrix is inside its slice.
-            unsafe {
-                matrixmultiply::sgemm(
-                    rows,
-                    k,
-                    n,
-                    self.alpha,
-                    a.as_ptr(),
-                    s(a_row),
-                    s(a_column),
-                    b.as_ptr(),
-                    s(b_row),
-                    s(b_column),
-                    self.beta,
-                    panel.c.as_mut_ptr(),
-                    s(stride),
-                    1,
-                );
-            }
-        }
+        let (a_strides, b_strides) = (strides(&self.a, self.transpose_a), strides(&self.b, self.transpose_b));
+        product(Product {
+            m: rows,
+            n,
+            k,
+            alpha: self.alpha,
+            a: a.get(panel.batch * self.a.batch_stride as usize + panel.row * a_strides[0]..).unwrap_or_default(),
+            a_strides,
+            b: b.get(panel.batch * self.b.batch_stride as usize..).unwrap_or_default(),
+            b_strides,
+            beta: self.beta,
+            c: &mut *panel.c,
+            c_stride: stride,
+        });
         for row in panel.c.chunks_mut(stride).take(rows).map(|row| &mut row[..n]) {
-            if k == 0 {
-                row.iter_mut().for_each(|c| *c = if self.beta == 0.0 { 0.0 } else { self.beta * *c });
-            }
             if let Some(bias) = bias {
                 row.iter_mut().zip(bias).for_each(|(c, bias)| *c += bias);
             }

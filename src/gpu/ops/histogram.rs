@@ -28,6 +28,7 @@ const MAX_BINS: u32 = 1 << 30;
 
 impl Histogram {
     /// Bins to the unit.
+    #[inline]
     pub fn scale(&self) -> f32 {
         self.bins as f32 / (self.high - self.low)
     }
@@ -76,49 +77,61 @@ impl Operation for Histogram {
 }
 
 impl Histogram {
-    /// Several tables side by side, each of all bins and one for what is not counted: equal values that follow each other
-    /// would wait for their common bin.
+    /// Counts of all bins, and last of what is not counted.
     fn count(&self, values: &[f32]) -> Vec<u32> {
         const BLOCK: usize = 1024;
-        const TABLES: usize = 4;
         let size = self.bins as usize + 1;
-        // Tables that leave the first cache cost more than waiting.
-        let several = size <= 4096;
-        let mut counts = vec![0; if several { TABLES * size } else { size }];
-        let (a, rest) = counts.split_at_mut(size);
-        let (b, rest) = rest.split_at_mut(rest.len() / (TABLES - 1));
-        let (c, d) = rest.split_at_mut(rest.len() / (TABLES - 2));
-        let mut places = [0; BLOCK];
+        if self.bins > u32::from(u16::MAX) {
+            let mut counts = vec![0u32; size];
+            let mut places = [0i32; BLOCK];
+            for block in values.chunks(BLOCK) {
+                let places = &mut places[..block.len()];
+                find_bins(self, block, places);
+                places.iter().for_each(|place| counts[*place as usize] += 1);
+            }
+            return counts;
+        }
+        // Two tables side by side, since equal values that follow each other would wait for their common bin; more leave the
+        // first cache. Places of 16 bits, and no checks, for what takes time are loads and stores.
+        let mut counts = vec![0u32; 2 * size];
+        let mut places = [0u16; BLOCK];
         for block in values.chunks(BLOCK) {
             let places = &mut places[..block.len()];
-            find_bins(self, block, places);
-            let (fours, rest) = places.as_chunks::<TABLES>();
-            if several {
-                for four in fours {
-                    a[four[0] as usize] += 1;
-                    b[four[1] as usize] += 1;
-                    c[four[2] as usize] += 1;
-                    d[four[3] as usize] += 1;
+            find_narrow_bins(self, block, places);
+            let table = counts.as_mut_ptr();
+            let (pairs, rest) = places.as_chunks::<2>();
+            // SAFETY: places are at most `bins`, so less than `size`.
+            unsafe {
+                for [even, odd] in pairs {
+                    *table.add(usize::from(*even)) += 1;
+                    *table.add(size + usize::from(*odd)) += 1;
                 }
-            } else {
-                fours.as_flattened().iter().for_each(|place| a[*place as usize] += 1);
+                rest.iter().for_each(|place| *table.add(usize::from(*place)) += 1);
             }
-            rest.iter().for_each(|place| a[*place as usize] += 1);
         }
         counts
+    }
+
+    /// The bin of a value; `bins` if it is outside.
+    #[inline(always)]
+    fn bin(&self, value: f32) -> i32 {
+        let bins = self.bins as i32;
+        let inside = value >= self.low && value <= self.high;
+        let bin = if inside { (value - self.low) * self.scale() } else { 0.0 };
+        // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the rest is 0.
+        let bin = unsafe { bin.to_int_unchecked::<i32>() }.min(bins - 1);
+        if inside { bin } else { bins }
     }
 }
 
 simd! {
     fn find_bins(histogram: &Histogram, values: &[f32], places: &mut [i32]) {
-        let (low, high, scale) = (histogram.low, histogram.high, histogram.scale());
-        let outside = histogram.bins as i32;
-        for (place, value) in places.iter_mut().zip(values) {
-            let inside = *value >= low && *value <= high;
-            let bin = if inside { (value - low) * scale } else { 0.0 };
-            // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the rest is 0.
-            let bin = unsafe { bin.to_int_unchecked::<i32>() }.min(outside - 1);
-            *place = if inside { bin } else { outside };
-        }
+        places.iter_mut().zip(values).for_each(|(place, value)| *place = histogram.bin(*value));
+    }
+}
+
+simd! {
+    fn find_narrow_bins(histogram: &Histogram, values: &[f32], places: &mut [u16]) {
+        places.iter_mut().zip(values).for_each(|(place, value)| *place = histogram.bin(*value) as u16);
     }
 }

@@ -19,12 +19,16 @@
 //! | `elementwise`, `expression` | fused expressions over numbers |
 //! | `reduce` | sum, mean, minimum, maximum, place of the maximum, over an axis |
 //! | `softmax` | softmax, its gradient, cross-entropy |
+//! | `convolution/` | convolutions and their gradients |
+//! | `pool` | pooling and its gradient |
+//! | `window` | windows that move over an image |
 //! | `csr` | sparse matrix × dense vectors |
 //! | `histogram` | counts in bins |
 //! | `scan` | running sums |
 //! | `random` | random numbers by counter |
 //! | `sort` | stable sorting by keys |
 //! | `optimize` | steps of optimizers |
+//! | `lookup` | rows of a table by their numbers |
 //! | `norm` | layer and batch normalization |
 //! | `conformance/` | one suite for all engines |
 
@@ -34,6 +38,7 @@ mod buffer;
 mod compile;
 #[cfg(test)]
 mod conformance;
+mod convolution;
 mod cpu;
 mod csr;
 mod dispatch;
@@ -42,9 +47,11 @@ mod engine;
 mod expression;
 mod gemm;
 mod histogram;
+mod lookup;
 mod norm;
 mod op;
 mod optimize;
+mod pool;
 mod random;
 mod reduce;
 mod scan;
@@ -52,10 +59,12 @@ mod shaders;
 mod softmax;
 mod sort;
 mod vulkan;
+mod window;
 
 pub use activation::Activation;
 pub use buffer::{Buffer, Kind, View};
 pub use compile::compile;
+pub use convolution::{Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient};
 pub use cpu::Cpu;
 pub use csr::Csr;
 pub use elementwise::Elementwise;
@@ -63,12 +72,15 @@ pub use engine::{Engine, EngineError, Pending, Program};
 pub use expression::{Binary, Expression, Unary};
 pub use gemm::{Gemm, Matrix};
 pub use histogram::Histogram;
+pub use lookup::{Lookup, LookupBackward};
 pub use norm::{Groups, Norm, NormBackward};
 pub use op::Op;
 pub use optimize::{Optimize, Rule};
+pub use pool::{Pool2d, Pool2dBackward, Pool2dShape, Pooling};
 pub use random::{Distribution, Random};
 pub use reduce::{Reduce, Reduction};
 pub use scan::Scan;
 pub use softmax::{Softmax, SoftmaxBackward, SoftmaxCrossEntropy};
 pub use sort::Sort;
 pub use vulkan::Vulkan;
+pub use window::Window;

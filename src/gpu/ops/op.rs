@@ -42,6 +42,13 @@ ops! {
     Optimize,
     Norm,
     NormBackward,
+    Lookup,
+    LookupBackward,
+    Conv2d,
+    Conv2dInputGradient,
+    Conv2dWeightGradient,
+    Pool2d,
+    Pool2dBackward,
 }
 
 /// One family of ops, whole.

@@ -11,6 +11,7 @@ macro_rules! shaders {
 }
 
 shaders! {
+    convolution: "convolution",
     csr: "csr",
     gemm_large: "gemm_large",
     gemm_small: "gemm_small",
@@ -19,6 +20,8 @@ shaders! {
     norm_backward: "norm_backward",
     norm_columns: "norm_columns",
     optimize: "optimize",
+    pool: "pool",
+    pool_backward: "pool_backward",
     random: "random",
     reduce: "reduce",
     scan: "scan",

@@ -1,6 +1,6 @@
 //! A place in a file, whatever its format: what is there, all of it, or a block.
 
-use super::{Array, Info, hdf5, npy, npz, png, raw};
+use super::{Array, Info, hdf5, idx, npy, npz, png, raw, safetensors};
 use crate::types::Scalar;
 use std::{
     fs::{self, File},
@@ -33,6 +33,8 @@ pub enum Format {
     Npz,
     Png,
     Hdf5,
+    Safetensors,
+    Idx,
     /// The type in the file's ending; None for `.raw` and `.bin`, which do not say.
     Raw(Option<Scalar>),
 }
@@ -40,12 +42,16 @@ pub enum Format {
 impl Format {
     /// By the ending of a file's name.
     pub fn of(path: &Path) -> Option<Self> {
+        if idx::is_named(path) {
+            return Some(Self::Idx);
+        }
         let ending = path.extension()?.to_str()?.to_ascii_lowercase();
         match ending.as_str() {
             "npy" => Some(Self::Npy),
             "npz" => Some(Self::Npz),
             "png" => Some(Self::Png),
             "h5" | "hdf5" | "nxs" => Some(Self::Hdf5),
+            "safetensors" => Some(Self::Safetensors),
             "raw" | "bin" => Some(Self::Raw(None)),
             other => Scalar::from_name(other).map(|scalar| Self::Raw(Some(scalar))),
         }
@@ -53,7 +59,7 @@ impl Format {
 
     /// Whether several arrays fit into a file.
     pub fn has_members(self) -> bool {
-        matches!(self, Self::Npz | Self::Hdf5)
+        matches!(self, Self::Npz | Self::Hdf5 | Self::Safetensors)
     }
 }
 
@@ -70,6 +76,8 @@ impl Location {
             Format::Npz => npz::inspect(&file, self.member.as_deref()),
             Format::Png => png::inspect(&file),
             Format::Hdf5 => hdf5::inspect(&self.path, self.dataset()?),
+            Format::Safetensors => safetensors::inspect(&file, self.member.as_deref()),
+            Format::Idx => idx::inspect(&self.path, &file),
             Format::Raw(scalar) => raw::inspect(&file, scalar, self.raw.as_ref()),
         }
         .map_err(|problem| self.invalid(problem))
@@ -83,6 +91,8 @@ impl Location {
             Format::Npz => npz::read(&file, self.member.as_deref()),
             Format::Png => png::read(&file),
             Format::Hdf5 => hdf5::read(&self.path, self.dataset()?, None),
+            Format::Safetensors => safetensors::read(&file, self.member.as_deref()),
+            Format::Idx => idx::read(&self.path, &file),
             Format::Raw(scalar) => raw::read(&file, scalar, self.raw.as_ref()),
         }
         .map_err(|problem| self.invalid(problem))
@@ -95,7 +105,7 @@ impl Location {
             Format::Npy => npy::read_block(&file, start, shape),
             Format::Hdf5 => hdf5::read(&self.path, self.dataset()?, Some((start, shape))),
             Format::Raw(scalar) => raw::read_block(&file, scalar, self.raw.as_ref(), start, shape),
-            Format::Npz | Format::Png => {
+            Format::Npz | Format::Png | Format::Safetensors | Format::Idx => {
                 let whole = self.read()?;
                 whole.info.check_box(start, shape).map(|()| whole.block(start, shape))
             }
@@ -114,7 +124,7 @@ impl Location {
 
     fn format(&self) -> Result<Format, ArrayError> {
         let unknown = || {
-            let hint = "arrays are read from .npy, .npz, .png, .h5 and raw files (.f32, .u8, …, .raw)";
+            let hint = "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
             self.invalid(format!("its ending names no format of arrays\nhint: {hint}"))
         };
         Format::of(&self.path).ok_or_else(unknown)
@@ -149,6 +159,11 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], scale: Option<[f64; 2]>) ->
         Format::Npz => npz::write(&part, arrays).map_err(invalid),
         Format::Png => png::write(&part, single()?, scale).map_err(invalid),
         Format::Hdf5 => hdf5::write(&part, arrays).map_err(invalid),
+        Format::Safetensors => {
+            let arrays = arrays.iter().map(|(name, array)| (name.to_string(), (*array).clone())).collect();
+            return safetensors::write_all(path, &safetensors::Named { arrays, note: None });
+        }
+        Format::Idx => Err(invalid("IDX files are not written\nhint: .npy".into())),
     }?;
     fs::rename(&part, path).map_err(failed)
 }

@@ -11,15 +11,19 @@
 //! | `raw` | numbers without a header |
 //! | `png` | images |
 //! | `hdf5` | datasets |
+//! | `safetensors` | named arrays, as frameworks keep models |
+//! | `idx` | the format of the MNIST files |
 
 mod array;
 mod convert;
 mod file;
 mod hdf5;
+mod idx;
 mod npy;
 mod npz;
 mod png;
 mod raw;
+pub mod safetensors;
 #[cfg(test)]
 mod tests;
 

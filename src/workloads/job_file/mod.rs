@@ -15,18 +15,35 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::{PlannedJob, kernel, map};
+use super::{PlannedJob, kernel, map, train};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
 use std::{io::Read, path::Path};
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 /// The largest job file; parameters beyond that go into a CSV or JSONL file beside it.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads a job file and everything that it refers to. The jobs come in an order in which they can be submitted.
 pub fn load(path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
+    parse(&read(path)?, path)
+}
+
+/// What the shader of a file with one kernel job binds.
+pub fn interface(path: &Path) -> Result<kernel::Interface, JobFileError> {
+    let text = read(path)?;
+    let found = table(&text).and_then(|root| {
+        let context = Context::new(&text, path);
+        kernel::interface(&Fields::new(&context, root.get_ref(), "a job", 0..0))
+    });
+    found.map_err(|fault| fault.in_file(path, &text))
+}
+
+fn read(path: &Path) -> Result<String, JobFileError> {
     let unreadable = |source| JobFileError::Unreadable { path: path.to_path_buf(), source };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
@@ -34,14 +51,11 @@ pub fn load(path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(JobFileError::TooLarge { path: path.to_path_buf(), limit_bytes: MAX_BYTES });
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => parse(&text, path),
-        Err(error) => {
-            let offset = error.utf8_error().valid_up_to();
-            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-            Err(Fault::new(offset..offset + 1, "the file is not UTF-8 text from here on").in_file(path, &text))
-        }
-    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+        Fault::new(offset..offset + 1, "the file is not UTF-8 text from here on").in_file(path, &text)
+    })
 }
 
 /// The same for the text of a file at `path`; what it refers to is looked for beside that.
@@ -50,10 +64,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
 }
 
 fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
-    let root = DeTable::parse(text).map_err(|error| {
-        let span = error.span().unwrap_or(text.len()..text.len());
-        Fault::new(span, format!("this is not valid TOML: {}", error.message()))
-    })?;
+    let root = table(text)?;
     let context = Context::new(text, path);
     let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
         let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
@@ -77,6 +88,13 @@ fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
         return Err(Fault::new(key.span(), "the file has no job").hint("write `[[job]]`"));
     }
     order::order(planned)
+}
+
+fn table(text: &str) -> Result<Spanned<DeTable<'_>>, Fault> {
+    DeTable::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        Fault::new(span, format!("this is not valid TOML: {}", error.message()))
+    })
 }
 
 /// What the parts of planning know of the file.
@@ -104,7 +122,7 @@ pub(super) struct PlacedJob {
 }
 
 /// The kinds of jobs.
-const KINDS: [&str; 2] = ["map", "kernel"];
+const KINDS: [&str; 3] = ["map", "kernel", "train"];
 
 /// The job of a table, last of those that it needs.
 fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
@@ -112,6 +130,7 @@ fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     match kind.value.as_str() {
         "map" => map::plan(fields).map(|job| vec![job]),
         "kernel" => kernel::plan(fields),
+        "train" => train::plan_job(fields).map(|job| vec![job]),
         other => {
             let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
             Err(fault.suggest(other, &KINDS))

@@ -14,12 +14,14 @@
 //! | `inputs`, `outputs`, `uniforms`, `iterate` | the tables of the same names |
 //! | `check` | every parameter set, and every array's header, before anything is sent |
 //! | `cut` | how large tiles are |
+//! | `interface` | what a job file's shader binds, for programs that write job files |
 //! | `chain` | the jobs that carry a plan out |
 
 mod chain;
 mod check;
 mod cut;
 mod inputs;
+mod interface;
 mod iterate;
 mod job;
 pub mod load;
@@ -35,6 +37,8 @@ pub mod tiles;
 mod uniforms;
 mod values;
 
+pub(super) use interface::interface;
+pub use interface::{Interface, InterfaceArray};
 #[cfg(test)]
 pub(super) use job::KEYS;
 pub(super) use job::plan;

@@ -100,6 +100,13 @@ pub(in crate::workloads) fn file(context: &Context<'_>, item: &Item<String>) -> 
     Ok(found.into_values().next().expect("just added"))
 }
 
+/// The files below a directory, or that a pattern matches, sorted by path; without hidden ones.
+pub(in crate::workloads) fn folder(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>, Fault> {
+    let mut found = BTreeMap::new();
+    collect(context, item, Skip::Hidden, &mut found)?;
+    Ok(found.into_values().collect())
+}
+
 /// Without `./` before and `/` behind.
 fn tidy(path: &str) -> &str {
     let mut path = path;

@@ -7,10 +7,14 @@
 //! | `pointwise` | element-wise expressions, random numbers |
 //! | `rows` | reductions, softmax |
 //! | `arrays` | scan, histogram, sort |
+//! | `images` | convolutions, pooling |
 //! | `training` | optimizers, normalization |
+//! | `lookups` | rows by their numbers |
 //! | `refusals` | what `record` refuses; programs |
 
 mod arrays;
+mod images;
+mod lookups;
 mod pointwise;
 mod products;
 mod refusals;
@@ -145,6 +149,9 @@ conformance! {
     rows: reductions_of_random_shapes, reductions_of_specials, long_reductions, softmax_of_random_shapes,
         softmax_of_specials, cross_entropy;
     arrays: scans, histograms, sorts;
+    images: convolutions_of_random_shapes, convolutions_of_specials, convolution_epilogues, pools_of_random_shapes,
+        image_refusals;
+    lookups: lookups;
     training: optimizers, norms;
     refusals: sizes_and_kinds, overlaps, foreign_buffers, programs_are_replayed;
 }

@@ -4,11 +4,16 @@
 //! | file | owns |
 //! |---|---|
 //! | `memory` | the engine's memory and how ops borrow from it |
+//! | `product` | matrix products of slices |
+//! | `direct` | the same without copies of the matrices, where that is faster |
 //! | `simd` | loops compiled for AVX2, too |
 //! | `math` | exp and what is made of it, in a form that compilers vectorize |
 
+#[cfg(target_arch = "x86_64")]
+mod direct;
 pub mod math;
 mod memory;
+mod product;
 mod simd;
 #[cfg(test)]
 mod tests;
@@ -21,6 +26,7 @@ use super::{
 use bytes::Bytes;
 use memory::Block;
 pub use memory::Memory;
+pub(super) use product::{Product, product};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(super) use simd::simd;
 use std::{

@@ -21,17 +21,33 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
         axis,
         inner,
     };
-    let ops: [Op; 5] = [
+    let shape = Conv2dShape {
+        samples: 20,
+        channels: 8,
+        filters: 9,
+        image: [30; 2],
+        window: Window { padding: [1; 2], ..Window::new([3; 2]) },
+        groups: 1,
+    };
+    // One sample, whose filters or channels threads share; and many.
+    let single = Conv2dShape { samples: 1, image: [100; 2], ..shape };
+    let (y, dx, dweights) = (zeroed(9 * 10_000), zeroed(8 * 10_000), zeroed(9 * 72));
+    let weights = x.part(0, 9 * 72);
+    let (activation, bias) = (Activation::None, None);
+    let ops: [Op; 8] = [
         Random { distribution: Distribution::Normal { mean: 0.0, deviation: 1.0 }, state, output: x.clone() }.into(),
         Gemm::new(a, b, c.clone(), [side; 3]).into(),
         reduce(&x, &sum, 1, len, 1).into(),
         reduce(&c, &columns, 1, side, side).into(),
         Scan { input: x.clone(), output: running.clone(), exclusive: false }.into(),
+        Conv2d { shape: single, x: x.clone(), weights: weights.clone(), bias, y: y.clone(), activation }.into(),
+        Conv2dInputGradient { shape: single, dy: x.clone(), weights, dx: dx.clone() }.into(),
+        Conv2dWeightGradient { shape, x: x.clone(), dy: x.clone(), dweights: dweights.clone(), dbias: None }.into(),
     ];
     let program = cpu.record(&ops).expect("it fits");
     cpu.run(&program).wait(LIMIT).expect("it runs");
     let read = |view: &View| cpu.download(&view.buffer, 0..view.buffer.bytes()).wait(LIMIT).expect("it is there");
-    [x, c, sum, running, columns].iter().map(read).collect()
+    [x, c, sum, running, columns, y, dx, dweights].iter().map(read).collect()
 }
 
 #[test]

@@ -14,18 +14,23 @@ const GRANTED: &str = "NODECTL_GPU_UUID";
 
 /// Opens it. Never takes a GPU that was not granted: others compute there.
 pub fn open() -> Result<Device, CallError> {
+    granted()?.map_or_else(software, Ok)
+}
+
+/// The GPU that the task was granted, if it was granted one.
+pub fn granted() -> Result<Option<Device>, CallError> {
     let granted = std::env::var(GRANTED).unwrap_or_default();
     let mut uuids = granted.split(',').filter(|uuid| !uuid.is_empty());
     match (uuids.next(), uuids.next()) {
-        (None, _) => software(),
+        (None, _) => Ok(None),
         (Some(uuid), None) => {
             let uuid = parse(uuid).ok_or_else(|| CallError::Task(format!("{GRANTED}: `{uuid}` is no UUID")))?;
             let options = DeviceOptions { validation: false, software: false };
-            Device::open(uuid, &options).map_err(|error| CallError::Device(error.to_string()))
+            Device::open(uuid, &options).map(Some).map_err(|error| CallError::Device(error.to_string()))
         }
         (Some(_), Some(_)) => {
             let hint = "hint: set `gpus = 1`; more tasks use more GPUs";
-            Err(CallError::Task(format!("a kernel's task uses one GPU, and was granted more\n{hint}")))
+            Err(CallError::Task(format!("a task of this kind uses one GPU, and was granted more\n{hint}")))
         }
     }
 }

@@ -26,6 +26,7 @@ mod tests;
 mod tile;
 mod worker;
 
+pub(in crate::workloads) use device::granted as granted_device;
 use std::process::ExitCode;
 
 /// The body of the hidden `nodectl kernel-worker`.

@@ -1,0 +1,207 @@
+//! The job file of a training: its keys, put together to a plan and the job that carries it out.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `layers` | `layers` of `[model]` |
+//! | `data` | `[data]` |
+//! | `optimizer` | `[optimizer]` |
+//! | `numbers` | numbers and pairs of them, with their limits |
+
+mod data;
+mod layers;
+mod numbers;
+mod optimizer;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    model::{Loss, Misfit, ModelSpec, arrays, output_shape},
+    plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
+    run::{CHECKPOINTS, FILES},
+};
+use crate::{
+    types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec},
+    workloads::{
+        PlannedJob, Source, Upload,
+        job_file::{Fault, Fields, PlacedJob, to_i64},
+        map::{common, resources, uploads},
+    },
+};
+use std::collections::BTreeMap;
+use toml::de::DeValue;
+
+#[rustfmt::skip]
+pub(in crate::workloads) const KEYS: [&str; 22] = [
+    "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
+    "resume_from", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "where", "wait",
+    "resources",
+];
+
+/// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
+const DEFAULT_RETRIES: u32 = 3;
+const DEFAULT_EPOCHS: u32 = 10;
+const DEFAULT_BATCH: u32 = 32;
+const DEFAULT_KEPT: u32 = 2;
+/// Data up to this size are read and checked whole before the job is submitted; of more, the headers.
+const CHECKED_BYTES: u64 = 64 << 20;
+
+pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+    fields.check_keys(&KEYS)?;
+    let (name, name_span) = common::name(fields)?;
+    let mut files = BTreeMap::new();
+    let data = data::plan(fields, &mut files)?;
+    let (model, layers) = model(fields, &data)?;
+    let optimizer = optimizer::plan(fields)?;
+    let threads = resources::plan(fields, true)?.cpu_milli.div_ceil(1000).max(1);
+    let plan = TrainPlan {
+        model,
+        data: data.spec.clone(),
+        epochs: fields.u32("epochs", 1)?.map_or(DEFAULT_EPOCHS, |epochs| epochs.value),
+        batch: fields.u32("batch", 1)?.map_or(DEFAULT_BATCH, |batch| batch.value),
+        seed: seed(fields)?,
+        optimizer,
+        checkpoints: checkpoints(fields)?,
+        init_from: values(fields, "init_from", &mut files)?,
+        resume_from: values(fields, "resume_from", &mut files)?,
+        threads,
+    };
+    if let (Some(_), Some(resume)) = (&plan.init_from, fields.get("resume_from")) {
+        return Err(Fault::new(resume.span(), "a job begins with `init_from` or goes on with `resume_from`, not both"));
+    }
+    check(fields, &plan, &data, &layers)?;
+    let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
+    if files.contains_key(PLAN_FILE) {
+        return Err(Fault::new(name_span, format!("`{PLAN_FILE}` is the name of a file that nodectl adds")));
+    }
+    files.insert(PLAN_FILE.into(), planned);
+    let job = PlannedJob {
+        is_step: false,
+        after: Vec::new(),
+        uploads: files.into_values().collect(),
+        into: common::into(fields)?,
+        work: work(fields, &name, &plan)?,
+        params: ParamSpace::Single,
+        repeat: 1,
+        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        min_nodes: 0,
+        place: common::place(fields)?,
+        // A second run of the same would only take room.
+        speculate: false,
+        wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
+        name,
+    };
+    Ok(PlacedJob { job, name_span, after_spans: Vec::new() })
+}
+
+/// `[model]` and `loss`, with the shape of samples from the data.
+fn model(fields: &Fields<'_, '_>, data: &data::Data) -> Result<(ModelSpec, layers::Placed), Fault> {
+    let Some(table) = fields.table("model", "[model]")? else {
+        let fault = Fault::new(fields.span.clone(), "the job has no [model]");
+        return Err(fault.hint("[model]\nlayers = [{ dense = 64 }, \"relu\", { dense = 10 }]"));
+    };
+    table.check_keys(&["layers"])?;
+    let layers = layers::plan(&table)?;
+    let loss = loss(fields)?;
+    let input = data.spec.sample_shape(&fields.context.base).map_err(|error| data.fault(&error))?;
+    Ok((ModelSpec { input, layers: layers.layers(), loss }, layers))
+}
+
+fn loss(fields: &Fields<'_, '_>) -> Result<Loss, Fault> {
+    let Some(name) = fields.string("loss")? else { return Ok(Loss::CrossEntropy) };
+    let all = [Loss::CrossEntropy, Loss::Mse, Loss::BinaryCrossEntropy];
+    all.into_iter().find(|loss| loss.name() == name.value).ok_or_else(|| {
+        let fault = Fault::new(name.span, format!("there is no loss `{}`", name.value));
+        fault.suggest(&name.value, &all.map(Loss::name))
+    })
+}
+
+fn seed(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+    let Some(seed) = fields.integer("seed")? else { return Ok(0) };
+    u64::try_from(seed.value).map_err(|_| Fault::new(seed.span, format!("`seed` counts from 0, not {}", seed.value)))
+}
+
+/// The file of `init_from` or `resume_from`.
+fn values(fields: &Fields<'_, '_>, key: &str, files: &mut BTreeMap<String, Upload>) -> Result<Option<String>, Fault> {
+    let Some(item) = fields.string(key)? else { return Ok(None) };
+    if !item.value.ends_with(".safetensors") {
+        return Err(Fault::new(item.span, format!("`{key}` is a .safetensors file, not `{}`", item.value)));
+    }
+    let upload = uploads::file(fields.context, &item)?;
+    let path = upload.path.clone();
+    files.insert(path.clone(), upload);
+    Ok(Some(path))
+}
+
+fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>, Fault> {
+    let Some(table) = fields.table("checkpoint", "[checkpoint]")? else { return Ok(None) };
+    table.check_keys(&["every", "keep"])?;
+    let missing = || {
+        let fault = Fault::new(table.span.clone(), "[checkpoint] does not say how often");
+        fault.hint("every = 500, in steps, or every = \"5 min\"")
+    };
+    let every = table.get("every").ok_or_else(missing)?;
+    let every = match every.get_ref() {
+        DeValue::Integer(number) => match to_i64(number).and_then(|steps| u64::try_from(steps).ok()) {
+            Some(steps) if steps > 0 => Every::Steps(steps),
+            _ => return Err(Fault::new(every.span(), "`every` is a number of steps from 1 on")),
+        },
+        _ => {
+            let time = table.duration("every")?.ok_or_else(missing)?;
+            Every::Millis(u64::try_from(time.value.as_millis()).unwrap_or(u64::MAX).max(1))
+        }
+    };
+    let keep = table.u32("keep", 1)?.map_or(DEFAULT_KEPT, |keep| keep.value);
+    Ok(Some(Checkpoints { every, keep }))
+}
+
+/// Shapes, and of data that are not large every number: before the job takes anybody's GPU.
+fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &layers::Placed) -> Result<(), Fault> {
+    let fault = |misfit: Misfit| {
+        let place = layers.span(&misfit.path);
+        let fault = Fault::new(place, layers.described(&misfit.path, &misfit.message));
+        match misfit.hint {
+            Some(hint) => fault.hint(hint),
+            None => fault,
+        }
+    };
+    let outputs = output_shape(&plan.model).map_err(fault)?[0];
+    arrays(&plan.model).map_err(fault)?;
+    if plan.model.takes_indices()
+        && let Some(key) = ["scale", "standardize"].into_iter().find_map(|key| data.table_key(key))
+    {
+        return Err(Fault::new(key, "an embedding takes whole numbers as they are: nothing scales them"));
+    }
+    let base = &fields.context.base;
+    let sizes = plan.data.files().into_iter().map(|file| base.join(file).metadata().map_or(0, |file| file.len()));
+    if sizes.sum::<u64>() <= CHECKED_BYTES {
+        plan.data.load(base, &plan.model, outputs, plan.seed).map_err(|error| data.fault(&error))?;
+    }
+    Ok(())
+}
+
+fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpec, Fault> {
+    let mut outputs: Vec<String> = FILES.map(str::to_string).to_vec();
+    outputs.push(format!("{}.svg", plan.model.loss.metric()));
+    if plan.model.loss == Loss::CrossEntropy {
+        outputs.push("confusion.*".into());
+    }
+    if plan.checkpoints.is_some() {
+        outputs.push(CHECKPOINTS.to_string());
+    }
+    Ok(WorkSpec {
+        name: name.to_string(),
+        command: Vec::new(),
+        worker: Some(WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Train, init: "{}".into() })),
+        env: Vec::new(),
+        resources: resources::plan(fields, true)?,
+        priority: common::priority(fields)?,
+        timeout_ms: common::timeout(fields)?,
+        grace_ms: common::grace_ms(fields)?,
+        inputs: None,
+        after: Vec::new(),
+        outputs,
+        output_limit_bytes: common::output_limit_bytes(fields)?,
+        log_limit_bytes: common::log_limit_bytes(fields)?,
+        sweep: None,
+    })
+}

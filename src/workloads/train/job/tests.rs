@@ -1,0 +1,115 @@
+//! Job files of trainings: what they become, and what is wrong with them, at its place.
+
+use crate::workloads::{
+    PlannedJob, Source, job_file,
+    train::{
+        data::{ClassWeights, Column, Validation},
+        model::{Layer, Loss, Window},
+        plan::{DecayPlan, Every, TrainPlan},
+    },
+};
+use std::fs;
+use tempfile::TempDir;
+
+const MODEL: &str = "[model]\nlayers = [{ dense = 4 }, \"relu\", { dense = 3 }]\n";
+
+/// A directory with a table of two inputs and three classes.
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.csv"), "x,y,kind\n1,2,a\n3,4,b\n5,6,c\n7,8,a\n").unwrap();
+    dir
+}
+
+fn parse(dir: &TempDir, text: &str) -> Result<PlannedJob, String> {
+    let text = format!("kind = \"train\"\n{text}");
+    let jobs = job_file::parse(&text, &dir.path().join("job.toml")).map_err(|error| error.to_string())?;
+    Ok(jobs.into_iter().next().unwrap())
+}
+
+fn plan_of(job: &PlannedJob) -> TrainPlan {
+    let upload = job.uploads.iter().find(|upload| upload.path == "train.plan").unwrap();
+    let Source::Bytes(bytes) = &upload.source else { panic!("planning makes it") };
+    TrainPlan::decode(bytes).unwrap()
+}
+
+#[test]
+fn a_job_file_becomes_a_plan() {
+    let dir = directory();
+    let text = "epochs = 3\nseed = 7\n[data]\ntable = \"a.csv\"\nvalidation = 0.25\nclass_weights = \"balanced\"\n\
+                [optimizer]\nkind = \"momentum\"\nmomentum = 0.5\nclip_norm = 2\ndecay = { every = 2, factor = 0.1 }\n\
+                [checkpoint]\nevery = \"2 min\"\n[resources]\ncpus = 1.5\n";
+    let job = parse(&dir, &format!("{text}{MODEL}")).unwrap();
+    let plan = plan_of(&job);
+    assert_eq!((plan.epochs, plan.batch, plan.seed, plan.threads), (3, 32, 7, 2));
+    assert_eq!((plan.model.input.as_slice(), plan.model.loss), (&[2][..], Loss::CrossEntropy));
+    assert_eq!(plan.data.validation, Validation::Share(0.25));
+    assert_eq!(plan.data.class_weights, ClassWeights::Balanced);
+    assert_eq!(plan.optimizer.decay, DecayPlan::Step { epochs: 2, factor: 0.1 });
+    assert_eq!((plan.optimizer.rate, plan.optimizer.clip_norm), (0.01, Some(2.0)));
+    assert_eq!(plan.checkpoints.unwrap().every, Every::Millis(120_000));
+    let outputs: Vec<&str> = job.work.outputs.iter().map(String::as_str).collect();
+    assert!(outputs.contains(&"confusion.*") && outputs.contains(&"checkpoints"), "{outputs:?}");
+}
+
+#[test]
+fn layers_are_read_with_their_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    let pixels = vec!["1"; 2 * 16 * 16].join(",");
+    fs::write(dir.path().join("i.csv"), format!("{pixels},0\n{pixels},1\n")).unwrap();
+    let text = "[data]\ntable = \"i.csv\"\nshape = [2, 16, 16]\n[model]\nlayers = [\n\
+                { conv2d = 4, kernel = [3, 5], stride = 2, padding = \"same\", groups = 2, bias = false }, \"batch_norm\",\n\
+                { residual = [{ conv2d = 4, kernel = 3, padding = 1 }, \"gelu\"], shortcut = [{ conv2d = 4, kernel = 1 }] },\n\
+                { avg_pool = 2 }, { max_pool = 3, stride = 1, padding = 1 }, \"flatten\", { dropout = 0.25 },\n\
+                { layer_norm = { epsilon = 0.5 } }, { dense = 2, bias = false }]\n";
+    let layers = plan_of(&parse(&dir, text).unwrap()).model.layers;
+    let window = Window { size: [3, 5], stride: [2, 2], padding: [1, 2], dilation: [1, 1] };
+    assert_eq!(layers[0], Layer::Conv2d { channels: 4, window, groups: 2, bias: false });
+    let Layer::Residual { layers: inner, shortcut } = &layers[2] else { panic!("{:?}", layers[2]) };
+    assert_eq!((inner.len(), shortcut.len()), (2, 1));
+    assert_eq!(layers[3], Layer::AvgPool { window: Window { stride: [2; 2], ..Window::square(2) } });
+    assert_eq!((&layers[6], &layers[7]), (&Layer::Dropout { share: 0.25 }, &Layer::LayerNorm { epsilon: 0.5 }));
+    assert_eq!(layers[8], Layer::Dense { units: 2, bias: false });
+}
+
+/// Each mistake: what the file says beside a table, what the error says, the text that it points at.
+#[test]
+fn mistakes_are_shown_at_their_place() {
+    let dir = directory();
+    fs::write(dir.path().join("wide.csv"), "1,2,9\n").unwrap();
+    fs::write(dir.path().join("bad.csv"), "1,2,0\n1,oh,1\n").unwrap();
+    let data = "[data]\ntable = \"a.csv\"\n";
+    let cases = [
+        (format!("{data}[model]\nlayers = [\"relo\"]\n"), "there is no layer `relo`", "did you mean `relu`?"),
+        (format!("{data}[model]\nlayers = [\"dense\"]\n"), "`dense` has a size", "{ dense = 64 }"),
+        (format!("{data}[model]\nlayers = [{{ dens = 3 }}]\n"), "no layer `dens` with a size", "did you mean `dense`?"),
+        (format!("{data}[model]\nlayers = [{{ dense = 3, units = 3 }}]\n"), "has no key `units`", "units"),
+        (format!("{data}[model]\nlayers = [{{ conv2d = 3, kernel = 3 }}]\n"), "layer 0 (from 0): `conv2d` takes", "is given 2"),
+        (
+            format!("{data}[model]\nlayers = [{{ residual = [\"relu\", {{ dense = 5 }}, {{ max_pool = 2 }}] }}]\n"),
+            "layer 2 of layer 0 (from 0)",
+            "{ max_pool = 2 }",
+        ),
+        (format!("{data}[model]\nlayers = [{{ dense = 2 }}]\n"), "class 2, and the model has 2 outputs", "has 3 units"),
+        (format!("loss = \"mse\"\n{data}[model]\nlayers = [{{ dense = 1 }}]\n"), "no number", "`a`"),
+        (format!("loss = \"mae\"\n{data}{MODEL}"), "there is no loss `mae`", "mse"),
+        (format!("[data]\ntable = \"bad.csv\"\n{MODEL}"), "`bad.csv`, line 2, column 1 (from 0): `oh` is no number", "bad"),
+        (format!("[data]\ntable = \"wide.csv\"\n{MODEL}"), "class 9, and the model has 3 outputs", "10 units"),
+        (format!("{data}target = \"sort\"\n{MODEL}"), "no column `sort`", "there are x, y, kind"),
+        (format!("{data}inputs = \"x.npy\"\n{MODEL}"), "one source of samples", "`table` and `inputs`"),
+        (format!("{data}size = 3\n{MODEL}"), "`size` does not go with `table`", "size"),
+        (format!("[data]\ninputs = \"a.csv\"\ntargets = \"a.csv\"\n{MODEL}"), "no format of samples", ".npz"),
+        (format!("{data}validation = 1.5\n{MODEL}"), "a share from 0 to below 1", "1.5"),
+        (format!("{data}shape = [3, 1]\n{MODEL}"), "samples have 2 numbers, which cannot be 3 x 1", "a.csv"),
+        (format!("{data}[optimizer]\nkind = \"sgd\"\nmomentum = 0.9\n{MODEL}"), "`sgd` has no `momentum`", "0.9"),
+        (format!("{data}[optimizer]\nfloor = 0.1\n{MODEL}"), "`floor` is where", "0.1"),
+        (format!("{data}class_weights = [1.0, 2.0]\n{MODEL}"), "2 `class_weights` for 3 classes", "a.csv"),
+        (format!("init_from = \"a.csv\"\n{data}{MODEL}"), "is a .safetensors file", "a.csv"),
+        (data.to_string(), "the job has no [model]", "layers ="),
+    ];
+    for (text, message, shown) in cases {
+        let error = parse(&dir, &text).expect_err(&text);
+        assert!(error.contains(message) && error.contains(shown), "{text}\n{error}");
+    }
+    let columns = plan_of(&parse(&dir, &format!("{data}target = \"kind\"\n{MODEL}")).unwrap()).data.source;
+    assert!(format!("{columns:?}").contains(&format!("{:?}", Column::Name("kind".into()))));
+}

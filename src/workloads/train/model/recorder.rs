@@ -1,0 +1,207 @@
+//! Recording of a model: ops forward, and a tape of what they become backward. What an op leaves lives until nothing on the
+//! tape needs it; then its memory serves others. Ops run in the order of their recording, so that is safe.
+
+use super::{initial::Array, network::NetworkError, spec::Layer};
+use crate::gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+/// Memory of ops that nobody uses at the moment.
+#[derive(Default)]
+pub struct Pool {
+    free: Vec<Buffer>,
+}
+
+/// Memory that goes back to its pool with its last user.
+pub struct Held {
+    pub view: View,
+    pool: Option<Rc<RefCell<Pool>>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.borrow_mut().free.push(self.view.buffer.clone());
+        }
+    }
+}
+
+/// What flows between layers: a batch of samples, or its gradient.
+#[derive(Clone)]
+pub struct Value {
+    pub held: Rc<Held>,
+    /// Of one sample.
+    pub shape: Vec<u32>,
+    /// Whether anything before it learns.
+    pub needs_gradient: bool,
+}
+
+impl Value {
+    pub fn view(&self) -> &View {
+        &self.held.view
+    }
+
+    /// Memory that outlives the recording.
+    pub fn outside(view: View, shape: Vec<u32>) -> Self {
+        Self { held: Rc::new(Held { view, pool: None }), shape, needs_gradient: false }
+    }
+}
+
+/// Goes from the gradient behind a layer to that before it, if that is needed.
+pub type Backward = Box<dyn FnOnce(&mut Recorder<'_>, Value) -> Result<Option<Value>, NetworkError>>;
+
+/// An array of the model on the engine.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    pub array: Array,
+    pub values: View,
+    /// None of what is not trained.
+    pub gradient: Option<View>,
+    /// Its number among those that are trained.
+    pub tensor: Option<usize>,
+}
+
+pub struct Recorder<'r> {
+    pub engine: &'r dyn Engine,
+    pub variables: &'r BTreeMap<String, Variable>,
+    /// Samples.
+    pub batch: u32,
+    pub is_training: bool,
+    /// Where layers with randomness find the states of their generators, four u32 each, in the order of layers.
+    pub random_states: View,
+    pub used_random_states: u64,
+    pub ops: Vec<Op>,
+    /// Behind so many ops the gradient of this tensor is there.
+    pub ready: Vec<(usize, usize)>,
+    pool: Rc<RefCell<Pool>>,
+}
+
+impl<'r> Recorder<'r> {
+    pub fn new(
+        engine: &'r dyn Engine,
+        variables: &'r BTreeMap<String, Variable>,
+        random_states: View,
+        (batch, is_training): (u32, bool),
+        free: Vec<Buffer>,
+    ) -> Self {
+        let pool = Rc::new(RefCell::new(Pool { free }));
+        Self {
+            engine,
+            variables,
+            batch,
+            is_training,
+            random_states,
+            used_random_states: 0,
+            ops: Vec::new(),
+            ready: Vec::new(),
+            pool,
+        }
+    }
+
+    /// The ops, and the memory for the next recording. Nothing that was recorded may be held any more.
+    pub fn finish(self) -> (Vec<Op>, Vec<(usize, usize)>, Vec<Buffer>) {
+        let free = std::mem::take(&mut self.pool.borrow_mut().free);
+        (self.ops, self.ready, free)
+    }
+
+    /// Memory for `len` numbers. What is in it is undefined.
+    pub fn memory(&mut self, kind: Kind, len: u64) -> Result<Rc<Held>, NetworkError> {
+        let bytes = len * kind.bytes();
+        let mut pool = self.pool.borrow_mut();
+        let fits = pool.free.iter().enumerate().filter(|(_, buffer)| buffer.bytes() >= bytes);
+        let best = fits.min_by_key(|(_, buffer)| buffer.bytes()).map(|(index, _)| index);
+        let buffer = match best {
+            Some(index) => pool.free.swap_remove(index),
+            None => self.engine.buffer(bytes.max(4))?,
+        };
+        let view = buffer.view(kind, 0, len);
+        Ok(Rc::new(Held { view, pool: Some(self.pool.clone()) }))
+    }
+
+    /// A value of this shape behind `x`.
+    pub fn value(&mut self, shape: &[u32], needs_gradient: bool) -> Result<Value, NetworkError> {
+        let held = self.memory(Kind::F32, self.elements(shape))?;
+        Ok(Value { held, shape: shape.to_vec(), needs_gradient })
+    }
+
+    /// Numbers in a batch of samples of this shape.
+    pub fn elements(&self, shape: &[u32]) -> u64 {
+        shape.iter().map(|extent| u64::from(*extent)).product::<u64>() * u64::from(self.batch)
+    }
+
+    pub fn push(&mut self, op: impl Into<Op>) {
+        self.ops.push(op.into());
+    }
+
+    /// The array `part` of the layer `name`.
+    pub fn variable(&self, name: &str, part: &str) -> Variable {
+        self.variables[&format!("{name}.{part}")].clone()
+    }
+
+    /// The same where a layer may have none.
+    pub fn optional(&self, name: &str, part: &str) -> Option<Variable> {
+        self.variables.get(&format!("{name}.{part}")).cloned()
+    }
+
+    /// The gradient of this array is computed by what was recorded so far.
+    pub fn is_ready(&mut self, variable: &Variable) {
+        if let Some(tensor) = variable.tensor {
+            self.ready.push((self.ops.len(), tensor));
+        }
+    }
+
+    /// Where the next generator's state lies.
+    pub fn random_state(&mut self) -> View {
+        let state = self.random_states.part(self.used_random_states * 4, 4);
+        self.used_random_states += 1;
+        state
+    }
+
+    /// Layers that follow each other. The backward pass goes through them from the last on.
+    pub fn sequence(
+        &mut self,
+        prefix: &str,
+        layers: &[Layer],
+        x: Value,
+    ) -> Result<(Value, Vec<Backward>), NetworkError> {
+        let mut value = x;
+        let mut tape = Vec::new();
+        let mut index = 0;
+        while index < layers.len() {
+            let name = format!("{prefix}{index}");
+            let (behind, backward, taken) = self.layer(&name, &layers[index..], value)?;
+            value = behind;
+            if self.is_training {
+                tape.push(backward);
+            }
+            index += taken;
+        }
+        Ok((value, tape))
+    }
+
+    /// Goes back through layers. None where nothing before them needs a gradient.
+    pub fn backward(&mut self, tape: Vec<Backward>, mut dy: Value) -> Result<Option<Value>, NetworkError> {
+        for backward in tape.into_iter().rev() {
+            match backward(self, dy)? {
+                Some(dx) => dy = dx,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(dy))
+    }
+}
+
+/// The state of a generator in a step: the key from the seed and the layer's number, the counter's high word from the step, so
+/// that a step draws the same wherever the run began.
+pub fn random_state(seed: u64, layer: u64, step: u64) -> [u32; 4] {
+    let key = seed ^ (layer + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    [key as u32, (key >> 32) as u32, 0, step as u32]
+}
+
+/// `Input(index)`.
+pub fn input(index: u8) -> Expression {
+    Expression::Input(index)
+}
+
+pub fn constant(value: f32) -> Expression {
+    Expression::Constant(value)
+}
