@@ -21,6 +21,10 @@ class Alone(ParameterServer):
         self._pushed: set[str] = set()
         self._clock = 0
 
+    @property
+    def step(self) -> int:
+        return self._clock
+
     def register(self, arrays: Mapping[str, Any]) -> Arrays:
         if self._values:
             raise ValueError("parameters were registered already")

@@ -48,6 +48,11 @@ class ParameterServer:
     worker: int
     workers: int
 
+    @property
+    def step(self) -> int:
+        """How many clocks were ended: 0 at first, more where a worker joins others that train already."""
+        raise NotImplementedError
+
     @staticmethod
     def connect(
         optimizer: str = "sgd",
@@ -171,6 +176,10 @@ class _Shared(ParameterServer):
         self._released = True
         self._pulled: set[int] = set()
         self._pushed: set[int] = set()
+
+    @property
+    def step(self) -> int:
+        return self._clock + (not self._released)
 
     def register(self, arrays: Mapping[str, Any]) -> Arrays:
         if self._names:

@@ -124,7 +124,8 @@ impl Location {
 
     fn format(&self) -> Result<Format, ArrayError> {
         let unknown = || {
-            let hint = "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
+            let hint =
+                "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
             self.invalid(format!("its ending names no format of arrays\nhint: {hint}"))
         };
         Format::of(&self.path).ok_or_else(unknown)

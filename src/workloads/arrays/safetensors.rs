@@ -41,7 +41,11 @@ pub(super) fn inspect(mut file: &File, member: Option<&str>) -> Result<Info, Str
     file.read_exact(&mut header).map_err(told)?;
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
     if metadata.data_len() as u64 + 8 + length != all {
-        return Err(format!("its header describes {} bytes, the file has other {}", metadata.data_len(), all - 8 - length));
+        return Err(format!(
+            "its header describes {} bytes, the file has other {}",
+            metadata.data_len(),
+            all - 8 - length
+        ));
     }
     let name = chosen(metadata.offset_keys(), member)?;
     let found = metadata.info(&name).expect("it is one of them");

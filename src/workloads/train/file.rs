@@ -128,7 +128,10 @@ fn put(arrays: &[(String, Array)], network: &mut Network) -> Result<(), FileErro
         let Some((_, array)) = arrays.iter().find(|(name, _)| *name == own.name) else {
             let known: Vec<&str> = arrays.iter().take(12).map(|(name, _)| name.as_str()).collect();
             let hint = format!("there are {}", known.join(", "));
-            return Err(FileError::Invalid(format!("it has no array `{}`, which the model has\nhint: {hint}", own.name)));
+            return Err(FileError::Invalid(format!(
+                "it has no array `{}`, which the model has\nhint: {hint}",
+                own.name
+            )));
         };
         let shape: Vec<u64> = own.shape.iter().map(|extent| u64::from(*extent)).collect();
         if array.info.shape != shape {

@@ -181,7 +181,8 @@ fn clip(
     let longest = stretches.iter().map(|(values, _)| values.len).max().unwrap_or(0);
     let squares = engine.buffer(longest.next_multiple_of(NORM_ROW) * 4)?.f32s();
     let rows = longest.div_ceil(NORM_ROW);
-    let (sums, total) = (engine.buffer(rows.max(1) * 4)?.f32s(), engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s());
+    let (sums, total) =
+        (engine.buffer(rows.max(1) * 4)?.f32s(), engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s());
     let reduce = |input: &View, output: View, outer, axis| Reduce {
         kind: Reduction::Sum,
         input: input.clone(),
@@ -193,7 +194,9 @@ fn clip(
     for (index, (_, gradient)) in stretches.iter().enumerate() {
         let square = Expression::Input(0) * Expression::Input(0);
         let len = gradient.len;
-        ops.push(Elementwise { expression: square, inputs: vec![gradient.clone()], output: squares.part(0, len) }.into());
+        ops.push(
+            Elementwise { expression: square, inputs: vec![gradient.clone()], output: squares.part(0, len) }.into(),
+        );
         let rows = len / NORM_ROW;
         let rest = len % NORM_ROW;
         let sums = sums.part(0, rows + u64::from(rest > 0));

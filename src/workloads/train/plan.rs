@@ -48,10 +48,17 @@ pub struct OptimizerPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum DecayPlan {
     Constant,
-    Cosine { floor: f32 },
-    Linear { floor: f32 },
+    Cosine {
+        floor: f32,
+    },
+    Linear {
+        floor: f32,
+    },
     /// Times `factor` after each so many epochs.
-    Step { epochs: u32, factor: f32 },
+    Step {
+        epochs: u32,
+        factor: f32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -40,7 +40,11 @@ pub fn predict(model: &Path, data: &str, threads: usize) -> Result<Prediction, S
     if let Some(vocabulary) = spec.vocabulary() {
         let is_index = |value: &f32| value.fract() == 0.0 && (0.0..vocabulary as f32).contains(value);
         if let Some(at) = inputs.iter().position(|value| !is_index(value)) {
-            return Err(format!("{data}: sample {} (from 0) has {}, not from 0 to below {vocabulary}", at / width, inputs[at]));
+            return Err(format!(
+                "{data}: sample {} (from 0) has {}, not from 0 to below {vocabulary}",
+                at / width,
+                inputs[at]
+            ));
         }
     }
     file.preparation.apply(&mut inputs, width);
@@ -76,7 +80,8 @@ impl Prediction {
         for (sample, answers) in self.answers.chunks_exact(self.width.max(1)).enumerate() {
             let line = match &self.classes {
                 Some(names) => {
-                    let best = (0..answers.len()).fold(0, |best, at| if answers[at] > answers[best] { at } else { best });
+                    let best =
+                        (0..answers.len()).fold(0, |best, at| if answers[at] > answers[best] { at } else { best });
                     format!("{sample},{},{}\n", quoted(&names[best]), answers[best])
                 }
                 None => {
@@ -125,8 +130,11 @@ fn is_image(path: &Path) -> bool {
 
 fn list(directory: &Path, files: &mut Vec<String>) -> Result<(), String> {
     let told = |error: std::io::Error| format!("{}: {error}", directory.display());
-    let entries: Vec<PathBuf> =
-        fs::read_dir(directory).map_err(told)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>().map_err(told)?;
+    let entries: Vec<PathBuf> = fs::read_dir(directory)
+        .map_err(told)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(told)?;
     for path in entries {
         if path.is_dir() {
             list(&path, files)?;

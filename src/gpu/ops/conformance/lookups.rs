@@ -42,7 +42,9 @@ pub fn lookups(rig: &Rig) {
         assert_close("lookup", &rig.read_f32(&ours), &exact.collect::<Vec<_>>(), |_| 0.0);
         let mut exact = vec![0f64; table.len()];
         for (index, row) in indices.iter().zip(gradient.chunks(width.max(1))).filter(|(index, _)| **index < rows) {
-            row.iter().enumerate().for_each(|(column, value)| exact[*index as usize * width + column] += f64::from(*value));
+            row.iter()
+                .enumerate()
+                .for_each(|(column, value)| exact[*index as usize * width + column] += f64::from(*value));
         }
         // At most `count` additions of numbers below 1.
         assert_close("lookup backward", &rig.read_f32(&sums), &exact, |_| f64::from(count).powi(2) * EPSILON);

@@ -37,7 +37,8 @@ pub fn read(
         return Err(DataError("folders of images are classes\nhint: loss = \"cross-entropy\"".into()));
     }
     let shape = sample_shape(base, files, channels, size)?;
-    let class = |file: &String| Path::new(file).parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into());
+    let class =
+        |file: &String| Path::new(file).parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into());
     let words: Vec<String> = files.iter().map(|file| class(file).unwrap_or_default()).collect();
     let (inputs, found) = read_files(base, files, shape[0], size)?;
     if found != [shape[1], shape[2]] {

@@ -43,11 +43,21 @@ pub struct DataSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    Table { path: String, target: Column },
-    Arrays { inputs: FilePlace, targets: FilePlace },
+    Table {
+        path: String,
+        target: Column,
+    },
+    Arrays {
+        inputs: FilePlace,
+        targets: FilePlace,
+    },
     /// Files in a directory for each class. `channels` and `size` (rows, columns) are those of the first image where not given;
     /// with a size, images of another are resized.
-    Images { files: Vec<String>, channels: Option<u32>, size: Option<[u32; 2]> },
+    Images {
+        files: Vec<String>,
+        channels: Option<u32>,
+        size: Option<[u32; 2]>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -227,7 +237,10 @@ fn check(data: &Dataset, model: &ModelSpec, outputs: u32) -> Result<(), DataErro
     if let Some(vocabulary) = model.vocabulary() {
         let is_index = |value: &f32| value.fract() == 0.0 && (0.0..vocabulary as f32).contains(value);
         if let Some(at) = data.inputs.iter().position(|value| !is_index(value)) {
-            return wrong(at, &format!("is no whole number from 0 to below the embedding's vocabulary of {vocabulary}"));
+            return wrong(
+                at,
+                &format!("is no whole number from 0 to below the embedding's vocabulary of {vocabulary}"),
+            );
         }
     }
     Ok(())

@@ -25,7 +25,9 @@ impl Split {
         let count = data.len();
         let held = ((count as f64 * share).round() as usize).max(1);
         if held >= count {
-            return Err(DataError(format!("of {count} samples none is left to train on, with {share} of them held back")));
+            return Err(DataError(format!(
+                "of {count} samples none is left to train on, with {share} of them held back"
+            )));
         }
         let order = order(count as u32, seed, 0);
         let (kept, held) = order.split_at(count - held);

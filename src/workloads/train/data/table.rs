@@ -86,7 +86,8 @@ impl<'p> Table<'p> {
         let is_gzipped = path.ends_with(".gz");
         let bytes: Box<dyn Read> =
             if is_gzipped { Box::new(MultiGzDecoder::new(BufReader::new(file))) } else { Box::new(file) };
-        let reader = ReaderBuilder::new().has_headers(false).from_reader(Box::new(bytes.take(MOST_BYTES)) as Box<dyn Read>);
+        let reader =
+            ReaderBuilder::new().has_headers(false).from_reader(Box::new(bytes.take(MOST_BYTES)) as Box<dyn Read>);
         let mut table = Self { path, reader, first: None, names: None, width: 0, target: None };
         let mut first = StringRecord::new();
         if !table.reader.read_record(&mut first).map_err(|error| table.broken(&error))? {
@@ -98,7 +99,8 @@ impl<'p> Table<'p> {
             Some(Column::Number(number)) => Some(*number as usize),
             Some(Column::Name(_)) | None => None,
         };
-        let is_name = |(column, field): (usize, &str)| Some(column) != by_number && field.trim().parse::<f32>().is_err();
+        let is_name =
+            |(column, field): (usize, &str)| Some(column) != by_number && field.trim().parse::<f32>().is_err();
         if first.iter().enumerate().any(is_name) || matches!(target, Some(Column::Name(_))) {
             table.names = Some(first.clone());
         } else {

@@ -34,7 +34,8 @@ impl Targets {
         }
         let class = |(sample, value): (usize, f32)| {
             let is_class = value.fract() == 0.0 && (0.0..16_777_216.0).contains(&value);
-            let wrong = || DataError(format!("the target of sample {sample} (from 0) is {value}, no number of a class"));
+            let wrong =
+                || DataError(format!("the target of sample {sample} (from 0) is {value}, no number of a class"));
             if is_class { Ok(value as u32) } else { Err(wrong()) }
         };
         values.into_iter().enumerate().map(class).collect::<Result<_, _>>().map(Self::Classes)
@@ -66,8 +67,13 @@ impl Targets {
                 match values.iter().position(is_wrong) {
                     None => Ok(()),
                     Some(at) => {
-                        let what = if loss == Loss::BinaryCrossEntropy { "not from 0 to 1" } else { "not a finite number" };
-                        Err(DataError(format!("the target of sample {} (from 0) is {}, {what}", at / width, values[at])))
+                        let what =
+                            if loss == Loss::BinaryCrossEntropy { "not from 0 to 1" } else { "not a finite number" };
+                        Err(DataError(format!(
+                            "the target of sample {} (from 0) is {}, {what}",
+                            at / width,
+                            values[at]
+                        )))
                     }
                 }
             }

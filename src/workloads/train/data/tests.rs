@@ -42,7 +42,10 @@ fn a_table_has_a_header_when_its_inputs_are_named() {
     let plain = load("1,2,0\n3,4,2\n", Column::Last, Loss::CrossEntropy).unwrap().training;
     assert_eq!((plain.inputs, plain.targets), (vec![1.0, 2.0, 3.0, 4.0], Targets::Classes(vec![0, 2])));
     let first = load("b,1,2\na,3,4\nb,5,6\n", Column::Number(0), Loss::CrossEntropy).unwrap().training;
-    assert_eq!((first.names.as_slice(), first.targets), (&["a".into(), "b".into()][..], Targets::Classes(vec![1, 0, 1])));
+    assert_eq!(
+        (first.names.as_slice(), first.targets),
+        (&["a".into(), "b".into()][..], Targets::Classes(vec![1, 0, 1]))
+    );
     let named = load("u, kind ,v\n1,2,3\n", Column::Name("kind".into()), Loss::CrossEntropy).unwrap().training;
     assert_eq!((named.inputs, named.targets), (vec![1.0, 3.0], Targets::Classes(vec![2])));
     for (text, wanted) in [
@@ -104,7 +107,10 @@ fn folders_of_images_are_classes() {
         spec.load(dir.path(), &model(input, 2, Loss::CrossEntropy), 2, 0).map_err(|error| error.0)
     };
     let split = load(images(&files, None, None), &[3, 1, 2]).unwrap();
-    assert_eq!((split.training.names, split.training.targets), (vec!["cats".into(), "dogs".into()], Targets::Classes(vec![0, 1])));
+    assert_eq!(
+        (split.training.names, split.training.targets),
+        (vec!["cats".into(), "dogs".into()], Targets::Classes(vec![0, 1]))
+    );
     let dog = &split.training.inputs[6..];
     assert!(dog.iter().zip([0.0, 0.0, 0.2, 0.2, 1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-6), "{dog:?}");
     assert_eq!(load(images(&files, Some(1), Some([2, 4])), &[1, 2, 4]).unwrap().training.width(), 8);
@@ -134,14 +140,18 @@ fn what_is_held_back_is_not_learnt_from() {
     let (n, sum) = (split.training.len() as f32, split.training.inputs.iter().sum::<f32>());
     let square: f32 = split.training.inputs.iter().map(|x| x * x).sum();
     assert!(sum.abs() < 1e-4 && (square / n - 1.0).abs() < 1e-4, "{sum} {square}");
-    let counts = |class| if let Targets::Classes(of) = &split.training.targets { of.iter().filter(|c| **c == class).count() } else { 0 };
+    let counts = |class| {
+        if let Targets::Classes(of) = &split.training.targets { of.iter().filter(|c| **c == class).count() } else { 0 }
+    };
     let weights = split.weights.clone().unwrap();
     assert!((0..2).all(|class| (weights[class] * counts(class as u32) as f32 - n / 2.0).abs() < 1e-4));
     assert!(load(Validation::Share(0.99), false, ClassWeights::Equal).unwrap_err().contains("none is left"));
     fs::write(dir.path().join("b.csv"), "3,1\n").unwrap();
     let other = load(Validation::Other(table("b.csv", Column::Last)), false, ClassWeights::Equal).unwrap();
     assert_eq!((other.training.len(), other.validation.unwrap().inputs), (20, vec![3.0]));
-    assert!(spec(table("missing.csv", Column::Last)).sample_shape(Path::new(".")).unwrap_err().0.contains("missing.csv"));
+    assert!(
+        spec(table("missing.csv", Column::Last)).sample_shape(Path::new(".")).unwrap_err().0.contains("missing.csv")
+    );
 }
 
 proptest! {

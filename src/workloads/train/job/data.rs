@@ -80,16 +80,19 @@ fn source(table: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Resul
             [_] => unreachable!("it is the other arm"),
         };
         let fault = Fault::new(table.span.clone(), message);
-        return Err(fault.hint("table = \"data.csv\"; inputs = \"x.npy\" and targets = \"y.npy\"; or images = \"folder\""));
+        return Err(
+            fault.hint("table = \"data.csv\"; inputs = \"x.npy\" and targets = \"y.npy\"; or images = \"folder\"")
+        );
     };
     let allowed: &[&str] = match *key {
         "table" => &["table", "target"],
         "inputs" => &["inputs", "targets"],
         _ => &["images", "channels", "size"],
     };
-    let stray = SOURCE_KEYS.into_iter().filter(|other| !allowed.contains(other)).find_map(|other| {
-        Some((other, table.get(other)?))
-    });
+    let stray = SOURCE_KEYS
+        .into_iter()
+        .filter(|other| !allowed.contains(other))
+        .find_map(|other| Some((other, table.get(other)?)));
     if let Some((stray, value)) = stray {
         return Err(Fault::new(value.span(), format!("`{stray}` does not go with `{key}`")));
     }
@@ -126,7 +129,11 @@ fn upload(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<Stri
 }
 
 /// `FILE` or `FILE:MEMBER`.
-fn place(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<String, Upload>) -> Result<FilePlace, Fault> {
+fn place(
+    table: &Fields<'_, '_>,
+    item: &Item<String>,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<FilePlace, Fault> {
     let (path, member) = match item.value.split_once(':') {
         Some((path, member)) if !member.is_empty() => (path, Some(member.to_string())),
         _ => (item.value.as_str(), None),
@@ -134,7 +141,9 @@ fn place(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<Strin
     match Format::of(Path::new(path)) {
         None | Some(Format::Png | Format::Raw(_)) => {
             let fault = Fault::new(item.span.clone(), format!("the ending of `{path}` names no format of samples"));
-            return Err(fault.hint("samples are read from .npy, .npz, .safetensors, .h5 and IDX files, or a `table` (CSV)"));
+            return Err(
+                fault.hint("samples are read from .npy, .npz, .safetensors, .h5 and IDX files, or a `table` (CSV)")
+            );
         }
         Some(format) if member.is_some() && !format.has_members() => {
             let message = format!("a file such as `{path}` has one array: nothing to name");
@@ -147,7 +156,11 @@ fn place(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<Strin
 }
 
 /// `FOLDER/CLASS/IMAGE`: all images below the folder, in the order of their names.
-fn images(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<String, Upload>) -> Result<Vec<String>, Fault> {
+fn images(
+    table: &Fields<'_, '_>,
+    item: &Item<String>,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<Vec<String>, Fault> {
     let is_image = |path: &str| {
         let ending = Path::new(path).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         ["png", "jpg", "jpeg"].contains(&ending.to_ascii_lowercase().as_str())
@@ -220,7 +233,8 @@ fn class_weights(table: &Fields<'_, '_>) -> Result<ClassWeights, Fault> {
     match value.get_ref() {
         DeValue::String(text) if text == "balanced" => Ok(ClassWeights::Balanced),
         DeValue::Array(items) if !items.is_empty() => {
-            let weight = |item| number(item).filter(|weight| *weight > 0.0).map(|weight| weight as f32).ok_or_else(wrong);
+            let weight =
+                |item| number(item).filter(|weight| *weight > 0.0).map(|weight| weight as f32).ok_or_else(wrong);
             items.iter().map(weight).collect::<Result<_, _>>().map(ClassWeights::Given)
         }
         _ => Err(wrong()),

@@ -83,12 +83,7 @@ pub fn plan(table: &Fields<'_, '_>) -> Result<Placed, Fault> {
     sequence(table, "layers", list, 0)
 }
 
-fn sequence(
-    fields: &Fields<'_, '_>,
-    key: &str,
-    list: &Spanned<DeValue<'_>>,
-    depth: usize,
-) -> Result<Placed, Fault> {
+fn sequence(fields: &Fields<'_, '_>, key: &str, list: &Spanned<DeValue<'_>>, depth: usize) -> Result<Placed, Fault> {
     let DeValue::Array(items) = list.get_ref() else {
         let found = type_name(list.get_ref());
         return Err(Fault::new(list.span(), format!("`{key}` is a list of layers, not {found}")));
@@ -103,9 +98,7 @@ fn sequence(
 fn layer(fields: &Fields<'_, '_>, item: &Spanned<DeValue<'_>>, depth: usize) -> Result<PlacedLayer, Fault> {
     let span = item.span();
     match item.get_ref() {
-        DeValue::String(name) => {
-            Ok(PlacedLayer { layer: named(name, &span)?, span, layers: None, shortcut: None })
-        }
+        DeValue::String(name) => Ok(PlacedLayer { layer: named(name, &span)?, span, layers: None, shortcut: None }),
         DeValue::Table(table) => {
             let fields = Fields::new(fields.context, table, "a layer", span.clone());
             of_table(&fields, table, depth)
@@ -204,9 +197,7 @@ fn of_table(fields: &Fields<'_, '_>, table: &DeTable<'_>, depth: usize) -> Resul
         "batch_norm" | "layer_norm" => normalization(fields, name)?,
         _ => {
             fields.check_keys(&["residual", "shortcut"])?;
-            let inner = |key: &str| {
-                fields.get(key).map(|list| sequence(fields, key, list, depth + 1)).transpose()
-            };
+            let inner = |key: &str| fields.get(key).map(|list| sequence(fields, key, list, depth + 1)).transpose();
             (placed.layers, placed.shortcut) = (inner("residual")?, inner("shortcut")?);
             let of = |placed: &Option<Placed>| placed.as_ref().map_or(Vec::new(), Placed::layers);
             Layer::Residual { layers: of(&placed.layers), shortcut: of(&placed.shortcut) }

@@ -42,9 +42,8 @@ fn rule(table: &Fields<'_, '_>) -> Result<(Optimizer, f32), Fault> {
     let name = kind.as_ref().map_or("adam", |kind| kind.value.as_str());
     let share = |number: f64| (0.0..1.0).contains(&number);
     let momentum = || Ok(limited(table, "momentum", "a share from 0 to below 1", share)?.unwrap_or(0.9));
-    let epsilon = |usual: f32| {
-        Ok(limited(table, "epsilon", "a number above 0", |number| number > 0.0)?.unwrap_or(usual))
-    };
+    let epsilon =
+        |usual: f32| Ok(limited(table, "epsilon", "a number above 0", |number| number > 0.0)?.unwrap_or(usual));
     let (optimizer, rate, own): (_, _, &[&str]) = match name {
         "sgd" => (Optimizer::Sgd, 0.01, &[]),
         "momentum" => (Optimizer::Momentum { momentum: momentum()? }, 0.01, &["momentum"]),

@@ -83,7 +83,11 @@ fn mistakes_are_shown_at_their_place() {
         (format!("{data}[model]\nlayers = [\"dense\"]\n"), "`dense` has a size", "{ dense = 64 }"),
         (format!("{data}[model]\nlayers = [{{ dens = 3 }}]\n"), "no layer `dens` with a size", "did you mean `dense`?"),
         (format!("{data}[model]\nlayers = [{{ dense = 3, units = 3 }}]\n"), "has no key `units`", "units"),
-        (format!("{data}[model]\nlayers = [{{ conv2d = 3, kernel = 3 }}]\n"), "layer 0 (from 0): `conv2d` takes", "is given 2"),
+        (
+            format!("{data}[model]\nlayers = [{{ conv2d = 3, kernel = 3 }}]\n"),
+            "layer 0 (from 0): `conv2d` takes",
+            "is given 2",
+        ),
         (
             format!("{data}[model]\nlayers = [{{ residual = [\"relu\", {{ dense = 5 }}, {{ max_pool = 2 }}] }}]\n"),
             "layer 2 of layer 0 (from 0)",
@@ -92,7 +96,11 @@ fn mistakes_are_shown_at_their_place() {
         (format!("{data}[model]\nlayers = [{{ dense = 2 }}]\n"), "class 2, and the model has 2 outputs", "has 3 units"),
         (format!("loss = \"mse\"\n{data}[model]\nlayers = [{{ dense = 1 }}]\n"), "no number", "`a`"),
         (format!("loss = \"mae\"\n{data}{MODEL}"), "there is no loss `mae`", "mse"),
-        (format!("[data]\ntable = \"bad.csv\"\n{MODEL}"), "`bad.csv`, line 2, column 1 (from 0): `oh` is no number", "bad"),
+        (
+            format!("[data]\ntable = \"bad.csv\"\n{MODEL}"),
+            "`bad.csv`, line 2, column 1 (from 0): `oh` is no number",
+            "bad",
+        ),
         (format!("[data]\ntable = \"wide.csv\"\n{MODEL}"), "class 9, and the model has 3 outputs", "10 units"),
         (format!("{data}target = \"sort\"\n{MODEL}"), "no column `sort`", "there are x, y, kind"),
         (format!("{data}inputs = \"x.npy\"\n{MODEL}"), "one source of samples", "`table` and `inputs`"),

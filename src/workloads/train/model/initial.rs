@@ -89,13 +89,7 @@ fn collect(
 }
 
 /// The arrays of one layer, which is given `shape`.
-fn own(
-    name: &str,
-    layer: &Layer,
-    shape: &[u32],
-    path: &mut Vec<Place>,
-    arrays: &mut Vec<Array>,
-) -> Result<(), Misfit> {
+fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: &mut Vec<Array>) -> Result<(), Misfit> {
     let mut add = |part: &str, shape: Vec<u32>, first| {
         arrays.push(Array { name: format!("{name}.{part}"), shape, is_trained: true, first });
     };

@@ -5,17 +5,14 @@ use super::{
     recorder::{Backward, Recorder, Value, constant, input},
     spec::Layer,
 };
-use crate::gpu::ops::{Activation, Distribution, Elementwise, Expression, Gemm, Kind, Matrix, Pooling, Random, Reduce, Reduction};
+use crate::gpu::ops::{
+    Activation, Distribution, Elementwise, Expression, Gemm, Kind, Matrix, Pooling, Random, Reduce, Reduction,
+};
 use std::rc::Rc;
 
 impl Recorder<'_> {
     /// The first of `layers`, and of what follows it as much as goes into the same ops: says how many layers that is.
-    pub fn layer(
-        &mut self,
-        name: &str,
-        layers: &[Layer],
-        x: Value,
-    ) -> Result<(Value, Backward, usize), NetworkError> {
+    pub fn layer(&mut self, name: &str, layers: &[Layer], x: Value) -> Result<(Value, Backward, usize), NetworkError> {
         let (layer, next) = (&layers[0], layers.get(1));
         let epilogue = next.and_then(|next| self.epilogue(next));
         let taken = 1 + usize::from(epilogue.is_some());

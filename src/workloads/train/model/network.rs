@@ -40,7 +40,9 @@ pub struct Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Purpose {
     /// One program, or one for each layer that has something to push.
-    Training { in_segments: bool },
+    Training {
+        in_segments: bool,
+    },
     Evaluation,
     Prediction,
 }

@@ -45,9 +45,10 @@ pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
         Err(Misfit { path: vec![Place::Layer(last)], message, hint: Some(hint.to_string()) })
     };
     match (shape.as_slice(), spec.loss) {
-        ([1], Loss::CrossEntropy) => {
-            end("the last layer has one output, and cross-entropy compares classes".into(), "one unit for each class; or loss = \"binary-cross-entropy\"")
-        }
+        ([1], Loss::CrossEntropy) => end(
+            "the last layer has one output, and cross-entropy compares classes".into(),
+            "one unit for each class; or loss = \"binary-cross-entropy\"",
+        ),
         ([_], _) => Ok(shape),
         _ => end(
             format!("the last layer leaves {} for each sample, and the loss takes a row of numbers", shown(&shape)),
@@ -80,7 +81,10 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec
     let image = || -> Option<[u32; 3]> { shape.try_into().ok() };
     let needs_image = || {
         let message = format!("`{name}` takes channels x rows x columns, and is given {}", shown(shape));
-        misfit(message, Some("say how samples are shaped: [data] shape = [1, 28, 28]; `flatten` stands behind such layers"))
+        misfit(
+            message,
+            Some("say how samples are shaped: [data] shape = [1, 28, 28]; `flatten` stands behind such layers"),
+        )
     };
     let grown = match layer {
         Layer::Dense { units: 0, .. } => return misfit("`dense` has no units".into(), None),
@@ -97,12 +101,15 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec
                 return misfit("`conv2d` has no channels".into(), None);
             }
             if *groups == 0 || given % groups != 0 || channels % groups != 0 {
-                let message = format!("{groups} groups divide neither {given} channels into equal parts nor {channels}");
+                let message =
+                    format!("{groups} groups divide neither {given} channels into equal parts nor {channels}");
                 return misfit(message, Some("groups divide the channels before and behind the layer"));
             }
             match places(window, rows, columns) {
                 Ok([rows, columns]) => vec![*channels, rows, columns],
-                Err(message) => return misfit(format!("`conv2d` {message}"), Some("padding = \"same\" keeps the size")),
+                Err(message) => {
+                    return misfit(format!("`conv2d` {message}"), Some("padding = \"same\" keeps the size"));
+                }
             }
         }
         Layer::MaxPool { window } | Layer::AvgPool { window } => {
@@ -122,7 +129,9 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec
             }
             shape.to_vec()
         }
-        Layer::LayerNorm { .. } if shape.is_empty() => return misfit("`layer_norm` has nothing to normalize".into(), None),
+        Layer::LayerNorm { .. } if shape.is_empty() => {
+            return misfit("`layer_norm` has nothing to normalize".into(), None);
+        }
         Layer::Embedding { vocabulary, dimensions } => {
             if path.as_slice() != [Place::Layer(0)] {
                 return misfit("`embedding` takes whole numbers, which only samples are".into(), Some("put it first"));

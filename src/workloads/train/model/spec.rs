@@ -16,28 +16,53 @@ pub struct ModelSpec {
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
     /// y = x Wᵀ + b, with W units × inputs, over the last axis.
-    Dense { units: u32, bias: bool },
+    Dense {
+        units: u32,
+        bias: bool,
+    },
     /// Cross-correlation of channels × rows × columns.
-    Conv2d { channels: u32, window: Window, groups: u32, bias: bool },
-    MaxPool { window: Window },
+    Conv2d {
+        channels: u32,
+        window: Window,
+        groups: u32,
+        bias: bool,
+    },
+    MaxPool {
+        window: Window,
+    },
     /// What a window has beyond the edge does not count.
-    AvgPool { window: Window },
+    AvgPool {
+        window: Window,
+    },
     /// Over the batch, for each channel. Ioffe and Szegedy, arXiv 1502.03167. What is used after training is a running average,
     /// in which a step counts `momentum`.
-    BatchNorm { momentum: f32, epsilon: f32 },
+    BatchNorm {
+        momentum: f32,
+        epsilon: f32,
+    },
     /// Over the last axis. Ba, Kiros and Hinton, arXiv 1607.06450.
-    LayerNorm { epsilon: f32 },
+    LayerNorm {
+        epsilon: f32,
+    },
     /// Zeroes a share of the numbers in training, and scales the others. Srivastava et al., JMLR 15, 2014.
-    Dropout { share: f32 },
+    Dropout {
+        share: f32,
+    },
     /// A vector for each whole number below `vocabulary`. Only first.
-    Embedding { vocabulary: u32, dimensions: u32 },
+    Embedding {
+        vocabulary: u32,
+        dimensions: u32,
+    },
     Relu,
     Tanh,
     Sigmoid,
     /// With erf. Hendrycks and Gimpel, arXiv 1606.08415.
     Gelu,
     /// layers(x) + shortcut(x), where no shortcut is x itself. He et al., arXiv 1512.03385.
-    Residual { layers: Vec<Layer>, shortcut: Vec<Layer> },
+    Residual {
+        layers: Vec<Layer>,
+        shortcut: Vec<Layer>,
+    },
     Flatten,
 }
 

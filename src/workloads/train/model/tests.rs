@@ -105,7 +105,8 @@ fn loss(network: &mut Network, batch: &Batch) -> f64 {
 #[test]
 fn gradients_are_those_of_finite_differences() {
     let window = |size, padding| Window { padding: [padding; 2], ..Window::square(size) };
-    let conv = |channels, size, padding| Layer::Conv2d { channels, window: window(size, padding), groups: 1, bias: true };
+    let conv =
+        |channels, size, padding| Layer::Conv2d { channels, window: window(size, padding), groups: 1, bias: true };
     let dense = |units| Layer::Dense { units, bias: true };
     let batch_norm = Layer::BatchNorm { momentum: 0.1, epsilon: 1e-5 };
     let block = Layer::Residual { layers: vec![conv(3, 3, 1), batch_norm, Layer::Tanh], shortcut: vec![] };
@@ -120,7 +121,9 @@ fn gradients_are_those_of_finite_differences() {
             let len = count as usize * input.iter().product::<u32>() as usize;
             let inputs: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0).collect();
             let targets = match loss_kind {
-                Loss::CrossEntropy => Bytes::from([0u32, 1, 2, 1, 0].iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()),
+                Loss::CrossEntropy => {
+                    Bytes::from([0u32, 1, 2, 1, 0].iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>())
+                }
                 _ => bytes(&(0..15).map(|i| (i % 2) as f32).collect::<Vec<_>>()),
             };
             let batch = Batch { count, inputs: bytes(&inputs), targets, weights: None };
@@ -156,7 +159,8 @@ fn dropout_draws_anew_each_step_and_the_same_in_the_same_step() {
     let mut network = Network::new(cpu(), &spec, 3, 1, false).unwrap();
     network.set("1.weight", &[1.0; 1000]).unwrap();
     let batch = Batch { count: 1, inputs: bytes(&[1.0; 1000]), targets: bytes(&[0.0]), weights: None };
-    let mut sum = |step| network.train(batch.clone(), step, false, &mut |_| Ok(())).unwrap().wait().unwrap().0[0].sqrt();
+    let mut sum =
+        |step| network.train(batch.clone(), step, false, &mut |_| Ok(())).unwrap().wait().unwrap().0[0].sqrt();
     let (first, second, again) = (sum(1), sum(2), sum(1));
     assert!(first == again && first != second);
     // Each of the 1000 counts 0 or 2: a deviation of 32.
@@ -173,7 +177,10 @@ fn layers_that_do_not_fit_are_named_with_their_place() {
     };
     assert_eq!(of(&[1, 8, 8], vec![conv(3), Layer::Flatten, dense(10)], Loss::CrossEntropy).unwrap(), [10]);
     let (path, message) = of(&[1, 8, 8], vec![conv(3), dense(10)], Loss::CrossEntropy).unwrap_err();
-    assert_eq!((path, message.as_str()), (vec![Place::Layer(1)], "`dense` takes a row of numbers, and is given 4 x 6 x 6"));
+    assert_eq!(
+        (path, message.as_str()),
+        (vec![Place::Layer(1)], "`dense` takes a row of numbers, and is given 4 x 6 x 6")
+    );
     let (_, message) = of(&[64], vec![conv(3)], Loss::Mse).unwrap_err();
     assert!(message.contains("channels x rows x columns, and is given 64"), "{message}");
     let (_, message) = of(&[1, 2, 2], vec![conv(3)], Loss::Mse).unwrap_err();
@@ -181,7 +188,8 @@ fn layers_that_do_not_fit_are_named_with_their_place() {
     let block = Layer::Residual { layers: vec![dense(3)], shortcut: vec![Layer::Relu, Layer::Flatten] };
     let (path, message) = of(&[4], vec![dense(4), block], Loss::Mse).unwrap_err();
     assert!(path == [Place::Layer(1)] && message.contains("leave 3, its shortcut 4"), "{message}");
-    let inner = Layer::Residual { layers: vec![dense(4)], shortcut: vec![Layer::MaxPool { window: Window::square(2) }] };
+    let inner =
+        Layer::Residual { layers: vec![dense(4)], shortcut: vec![Layer::MaxPool { window: Window::square(2) }] };
     let (path, _) = of(&[4], vec![dense(4), inner], Loss::Mse).unwrap_err();
     assert_eq!(path, [Place::Layer(1), Place::Shortcut(0)]);
     let (_, message) = of(&[4], vec![dense(1)], Loss::CrossEntropy).unwrap_err();

@@ -108,7 +108,8 @@ impl Outputs {
             Curve { name, points }
         };
         let metric = self.loss.metric();
-        for (file, what, first) in [(LOSS_PLOT.to_string(), self.loss.name(), 0), (format!("{metric}.svg"), metric, 2)] {
+        for (file, what, first) in [(LOSS_PLOT.to_string(), self.loss.name(), 0), (format!("{metric}.svg"), metric, 2)]
+        {
             let mut curves = vec![curve("training", first)];
             if self.has_validation {
                 curves.push(curve("validation", first + 1));

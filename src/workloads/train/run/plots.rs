@@ -24,7 +24,8 @@ pub fn curves(title: &str, what: &str, curves: &[Curve]) -> Result<String, Faile
         root.fill(&WHITE)?;
         let points = || curves.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
         let last = points().map(|point| point.0).fold(1.0, f64::max);
-        let (low, high) = points().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
+        let (low, high) =
+            points().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
         let margin = ((high - low) * 0.05).max(1e-6);
         let first = points().map(|point| point.0).fold(last, f64::min);
         let mut chart = ChartBuilder::on(&root)
@@ -45,7 +46,9 @@ pub fn curves(title: &str, what: &str, curves: &[Curve]) -> Result<String, Faile
         for (curve, colour) in curves.iter().zip(COLOURS) {
             let points = curve.points.iter().copied().filter(|point| point.1.is_finite());
             let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            series.label(curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            series
+                .label(curve.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         }
         chart.configure_series_labels().background_style(WHITE).border_style(BLACK).label_font((FONT, 14)).draw()?;
         root.present()?;

@@ -92,7 +92,8 @@ fn a_seed_gives_a_curve_bit_for_bit_and_a_model_that_has_learnt() {
         assert!(fs::read_to_string(base.join("one").join(file)).unwrap().contains("</svg>"), "{file}");
     }
     let table = fs::read_to_string(base.join("one/confusion.csv")).unwrap();
-    let counts = table.lines().skip(1).flat_map(|line| line.split(',').skip(1).map(|cell| cell.parse::<u64>().unwrap()));
+    let counts =
+        table.lines().skip(1).flat_map(|line| line.split(',').skip(1).map(|cell| cell.parse::<u64>().unwrap()));
     assert_eq!(counts.sum::<u64>(), 36);
     assert_eq!(curve(&base.join("one/metrics.csv")).len(), 13);
 
@@ -111,7 +112,8 @@ fn a_resumed_training_ends_with_the_bits_of_an_undisturbed_one() {
     write_moons(&base.join("moons.csv"));
     let keeping = TrainPlan { checkpoints: Some(Checkpoints { every: Every::Steps(19), keep: 2 }), ..plan() };
     run(&keeping, base, "whole", 1);
-    let kept: Vec<_> = fs::read_dir(base.join("whole/checkpoints")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let kept: Vec<_> =
+        fs::read_dir(base.join("whole/checkpoints")).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(kept.len(), 2, "{kept:?}");
     // 8 steps an epoch, so that it is in the middle of one.
     let path = "whole/checkpoints/step-000000076.safetensors";

@@ -12,12 +12,7 @@ use crate::workloads::train::{
     model::{Network, NetworkError, Report},
     plan::TrainPlan,
 };
-use std::{
-    collections::VecDeque,
-    io,
-    path::Path,
-    time::Instant,
-};
+use std::{collections::VecDeque, io, path::Path, time::Instant};
 
 /// Steps whose losses have not been read yet: a GPU goes on meanwhile.
 const AHEAD: usize = 8;
@@ -121,7 +116,10 @@ impl Training<'_> {
             last = Some(ended);
         }
         let last = last.ok_or_else(|| {
-            NetworkError::Invalid(format!("the checkpoint is behind {} epochs already: nothing is left to do", from.epochs))
+            NetworkError::Invalid(format!(
+                "the checkpoint is behind {} epochs already: nothing is left to do",
+                from.epochs
+            ))
         })?;
         self.note.position = position;
         Ok(Ended { last, samples_per_second: trained as f64 / begin.elapsed().as_secs_f64() })

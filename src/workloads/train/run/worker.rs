@@ -71,7 +71,8 @@ pub fn train(
     base: &Path,
     dir: &Path,
 ) -> Result<Json, TrainError> {
-    let mut network = Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
+    let mut network =
+        Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
     let steps_per_epoch = (split.training.len() as u64).div_ceil(plan.batch.into());
     let mut local = Local::new(plan.optimizer.training(steps_per_epoch, plan.epochs));
     let mut position = Position { seed: plan.seed, ..Position::default() };
