@@ -8,6 +8,7 @@ pub mod launch;
 pub mod logic;
 pub mod net;
 pub mod node;
+pub mod params;
 pub mod pool;
 pub mod ports;
 pub mod store;

@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ports", &["types", "wire"]),
     ("node", &["types", "logic", "wire", "ports"]),
     ("pool", &["types", "logic", "wire", "ports"]),
+    ("params", &["types", "logic", "wire", "ports"]),
     ("net", &["types", "wire", "ports"]),
     ("store", &["types", "wire", "ports"]),
     ("worker", &["types", "wire", "ports"]),
@@ -25,7 +26,24 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("launch", &["types", "wire", "ports"]),
     ("workloads", &["types", "wire", "ports", "gpu"]),
     ("http", &["types", "wire", "ports"]),
-    ("app", &["types", "logic", "wire", "ports", "node", "pool", "net", "store", "worker", "gpu", "workloads", "http"]),
+    (
+        "app",
+        &[
+            "types",
+            "logic",
+            "wire",
+            "ports",
+            "node",
+            "pool",
+            "params",
+            "net",
+            "store",
+            "worker",
+            "gpu",
+            "workloads",
+            "http",
+        ],
+    ),
     ("cli", &["types", "wire", "ports", "app", "launch", "workloads", "http"]),
 ];
 
