@@ -15,7 +15,7 @@
 mod array;
 mod convert;
 mod file;
-mod hdf5;
+pub(in crate::workloads) mod hdf5;
 mod npy;
 mod npz;
 mod png;
