@@ -29,6 +29,11 @@ pub fn kernel_worker() -> ExitCode {
     crate::workloads::kernel::run::main()
 }
 
+/// The body of the hidden `nodectl integrate-worker`.
+pub fn integrate_worker() -> ExitCode {
+    crate::workloads::integrate::run::main()
+}
+
 /// The body of the hidden `nodectl gpu-probe`.
 pub fn gpu_probe(arguments: &[String]) -> ExitCode {
     crate::gpu::probe_main(arguments)

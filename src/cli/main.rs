@@ -32,6 +32,7 @@ pub fn main() -> ExitCode {
             return app::gpu_probe(&arguments);
         }
         Some("kernel-worker") => return app::kernel_worker(),
+        Some("integrate-worker") => return app::integrate_worker(),
         _ => {}
     }
     let cli = match parse(&given) {

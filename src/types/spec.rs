@@ -76,6 +76,8 @@ pub struct BuiltinWorker {
 pub enum Builtin {
     /// Runs tiles of a kernel on a Vulkan device, or puts their results together (`workloads::kernel`).
     Kernel,
+    /// Integrates frames of detectors, or writes a dataset's results (`workloads::integrate`).
+    Integrate,
 }
 
 /// A Python class whose instances live as long as the job, one in each worker process.
@@ -219,6 +221,7 @@ impl Builtin {
     pub fn subcommand(self) -> &'static str {
         match self {
             Self::Kernel => "kernel-worker",
+            Self::Integrate => "integrate-worker",
         }
     }
 }

@@ -21,4 +21,4 @@ mod planned;
 pub mod templates;
 
 pub use map::load_rows;
-pub use planned::{PlannedJob, Source, Submission, Upload};
+pub use planned::{Delivery, PlannedJob, Source, Submission, Upload};

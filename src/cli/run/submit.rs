@@ -24,6 +24,7 @@ type Stored = BTreeMap<Source, (BlobHash, u64)>;
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several.
 pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
+    let jobs = with_cluster_uploads(client, jobs).await?;
     let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
         _ if job.is_step => None,
@@ -48,9 +49,21 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
         let directory = chosen(&job).unwrap_or_else(default);
         ids.insert(job.name.clone(), id);
         let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory, is_step: job.is_step });
+        let (id, delivery) = (id.to_string(), job.delivery);
+        submitted.push(Followed { id, name: job.name, tasks, directory, is_step: job.is_step, delivery });
     }
     Ok(submitted)
+}
+
+/// With the files that other nodes, where there are some, cannot read where they lie.
+async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Result<Vec<PlannedJob>, CliError> {
+    if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
+        for job in &mut jobs {
+            job.uploads.append(&mut job.cluster_uploads);
+            job.uploads.sort_by(|one, other| one.path.cmp(&other.path));
+        }
+    }
+    Ok(jobs)
 }
 
 /// Half of a job file is of no use to anybody.

@@ -15,7 +15,7 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::{PlannedJob, kernel, map};
+use super::{PlannedJob, integrate, kernel, map};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
@@ -50,11 +50,14 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
 }
 
 fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
+    let context = Context::new(text, path);
+    if integrate::config::is_one(text) {
+        return order::order(integrate::config::plan(&context)?);
+    }
     let root = DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or(text.len()..text.len());
         Fault::new(span, format!("this is not valid TOML: {}", error.message()))
     })?;
-    let context = Context::new(text, path);
     let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
         let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
         return order::order(plan_job(&fields)?);
@@ -104,7 +107,7 @@ pub(super) struct PlacedJob {
 }
 
 /// The kinds of jobs.
-const KINDS: [&str; 2] = ["map", "kernel"];
+const KINDS: [&str; 3] = ["map", "kernel", "integrate"];
 
 /// The job of a table, last of those that it needs.
 fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
@@ -112,6 +115,7 @@ fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     match kind.value.as_str() {
         "map" => map::plan(fields).map(|job| vec![job]),
         "kernel" => kernel::plan(fields),
+        "integrate" => integrate::plan(fields),
         other => {
             let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
             Err(fault.suggest(other, &KINDS))
