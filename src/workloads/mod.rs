@@ -6,12 +6,14 @@
 //! | `builtin` | the process of a worker that is a part of this program |
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
+//! | `integrate` | `kind = "integrate"`: detector frames to diffraction patterns |
 //! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
 
 pub mod arrays;
 pub mod builtin;
+pub mod integrate;
 pub mod job_file;
 pub mod kernel;
 mod map;
