@@ -25,8 +25,6 @@ pub mod plan;
 pub mod results;
 pub mod run;
 mod settings;
-#[cfg(test)]
-mod tests;
 
 #[cfg(test)]
 pub(super) use job::KEYS;
