@@ -141,6 +141,9 @@ pub struct RunArgs {
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB")]
     pub extend: Option<String>,
+    /// Integrates HDF5 files as they appear below a directory, until Ctrl-C (jobs of the kind `integrate`)
+    #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach"])]
+    pub watch: Option<PathBuf>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,

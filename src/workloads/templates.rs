@@ -21,7 +21,7 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 4] = [
+static TEMPLATES: [Template; 5] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
@@ -44,6 +44,15 @@ static TEMPLATES: [Template; 4] = [
         ],
     },
     Template {
+        kind: "integrate",
+        summary: "detector frames in HDF5 files to diffraction patterns: LaB6 at 30 keV",
+        files: &[
+            ("integrate.toml", include_bytes!("../../config/jobs/integrate.toml")),
+            ("integrate/lab6.h5", include_bytes!("../../config/jobs/integrate/lab6.h5")),
+            ("integrate/lab6.poni", include_bytes!("../../config/jobs/integrate/lab6.poni")),
+        ],
+    },
+    Template {
         kind: "quickstart",
         summary: "nearest neighbours on 1,797 handwritten digits: a sweep, then a table",
         files: &[
@@ -61,7 +70,7 @@ mod tests {
     use super::*;
     use crate::{
         types::{PythonWorker, WorkerRole, WorkerSpec},
-        workloads::{job_file, kernel, map},
+        workloads::{integrate, job_file, kernel, map},
     };
 
     /// Writes a template as `init` does and plans its jobs.
@@ -112,6 +121,21 @@ mod tests {
         assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["kernel.plan"]);
         let text = std::str::from_utf8(find("kernel").unwrap().files[0].1).unwrap();
         for key in kernel::KEYS {
+            let shown = |line: &str| {
+                let line = line.trim_start_matches("# ").trim_start_matches('[');
+                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
+            };
+            assert!(text.lines().any(shown), "{key} is not shown");
+        }
+    }
+
+    #[test]
+    fn the_integrate_template_shows_every_key() {
+        let jobs = plan(find("integrate").unwrap());
+        let names: Vec<(&str, u64)> = jobs.iter().map(|job| (job.name.as_str(), job.task_count())).collect();
+        assert_eq!((names.len(), names[0].0, names[1]), (2, "integrate.frames", ("integrate", 1)));
+        let text = std::str::from_utf8(find("integrate").unwrap().files[0].1).unwrap();
+        for key in integrate::KEYS {
             let shown = |line: &str| {
                 let line = line.trim_start_matches("# ").trim_start_matches('[');
                 line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))

@@ -12,6 +12,7 @@
 //! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `summary` | what to say at the end |
+//! | `watch` | files that are integrated as they appear |
 
 mod chain;
 mod collector;
@@ -25,6 +26,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod throughput;
+mod watch;
 
 use super::{
     args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
@@ -52,6 +54,9 @@ struct Plan {
 pub async fn run(args: RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
+    }
+    if let Some(dir) = args.watch.clone() {
+        return watch::watch(args, &dir, settings).await;
     }
     let jobs = job_file::load(&args.job_file)?;
     let (client, mut own) = connect(settings, args.detach).await?;

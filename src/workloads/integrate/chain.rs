@@ -208,7 +208,7 @@ fn job(
         Stage::Write { from: Some(from) } => (vec![from.clone()], vec![common.name_span.clone()]),
         _ => (Vec::new(), Vec::new()),
     };
-    let outputs = if is_step { vec![PART_FILE.to_string()] } else { vec!["*.{h5,png,csv,svg,log}".to_string()] };
+    let outputs = if is_step { vec![PART_FILE.to_string()] } else { vec!["*.{{h5,png,csv,svg,log}}".to_string()] };
     let job = PlannedJob {
         name: name.to_string(),
         is_step,

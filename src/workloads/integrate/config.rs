@@ -83,6 +83,7 @@ pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>
     let (settings, pictures) = config.settings(context)?;
     let share = config.distribution()?;
     let location = config.get("output", "location").map(|entry| context.base.join(&entry.value));
+    let location = location.or_else(|| context.following.map(|_| format!("{}-patterns", context.stem).into()));
     let request = Request {
         named,
         dataset: None,
@@ -91,7 +92,7 @@ pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>
         calibrant: None,
         settings,
         pictures,
-        strategy: Strategy::Auto,
+        strategy: if context.following.is_some() { Strategy::Split } else { Strategy::Auto },
         workers: Some(share.workers),
         threads: Some(share.threads),
         workers_per_gpu: Some(share.workers_per_gpu),
@@ -100,7 +101,7 @@ pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>
         // What integrator reads lies on a file system that all machines share.
         input: Input::Shared,
         location: location.map(|location| std::path::absolute(&location).unwrap_or(location)),
-        existing: config.existing()?,
+        existing: datasets::existing(context.following, config.existing()?),
     };
     chain::build(request, &config.common(context, &share)?)
 }
@@ -182,6 +183,9 @@ impl Config {
     }
 
     fn named(&self, context: &Context<'_>) -> Result<Vec<Named>, Fault> {
+        if let Some(following) = context.following {
+            return Ok(datasets::following(following));
+        }
         let Some(location) = self.get("dataset", "location") else {
             let place = context.text.len()..context.text.len();
             return Err(Fault::new(place, "[dataset] has no `location`").hint("the HDF5 files, with wildcards"));

@@ -5,6 +5,7 @@ use super::{
     plan::{DatasetPlan, Existing},
     run::seen,
 };
+use crate::workloads::job_file::Following;
 use globset::GlobBuilder;
 use ignore::WalkBuilder;
 use std::{
@@ -50,6 +51,50 @@ pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
         found.extend(pattern_or_path(line, beside).map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?);
     }
     if found.is_empty() { Err(told("it names no file".into())) } else { Ok(found) }
+}
+
+/// The files that `run --follow` gives.
+pub(super) fn following(following: &Following) -> Vec<Named> {
+    following.files.iter().map(|path| Named { path: path.clone(), dataset: None }).collect()
+}
+
+/// What becomes of results that are there: what is followed is not done twice, unless it has changed.
+pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Existing {
+    match following {
+        Some(following) if following.is_again => Existing::Overwrite,
+        Some(_) if existing == Existing::Error => Existing::Skip,
+        _ => existing,
+    }
+}
+
+/// HDF5 files below a directory with their lengths and times of change, by name; without Dectris' data files, which are read
+/// through their master files.
+pub fn files_below(dir: &Path, depth: usize) -> Vec<(PathBuf, (u64, u64))> {
+    let mut builder = WalkBuilder::new(dir);
+    builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
+    let is_data = |name: &str| {
+        let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
+        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let mut found = Vec::new();
+    for entry in builder.build().flatten() {
+        let path = entry.path();
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if !matches!(ending, "h5" | "hdf5" | "nxs" | "hdf") || is_data(stem) {
+            continue;
+        }
+        if let Ok(metadata) = path.metadata()
+            && metadata.is_file()
+        {
+            found.push((path.to_path_buf(), seen(&metadata)));
+        }
+        if found.len() == MAX_DATASETS {
+            break;
+        }
+    }
+    found.sort();
+    found
 }
 
 fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {

@@ -13,8 +13,8 @@ use crate::workloads::{
 };
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 51] = [
-    "name", "kind", "config", "datasets", "dataset", "entry", "monitor", "calibrant",
+pub(in crate::workloads) const KEYS: [&str; 50] = [
+    "name", "kind", "datasets", "dataset", "entry", "monitor", "calibrant",
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile",
@@ -35,7 +35,17 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
     let named = named(fields)?;
     let (settings, pictures) = settings::plan(fields)?;
     let text = |key: &str| fields.string(key).map(|item| item.map(|item| item.value));
-    let location = text("output")?.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
+    let common = common(fields)?;
+    let output = text("output")?;
+    // What is followed has one place for all its results, and is not done twice when it is begun again.
+    let following = fields.context.following;
+    let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
+    let location = output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
+    let existing = chosen(fields, "existing_output", &[
+        ("error", Existing::Error),
+        ("skip", Existing::Skip),
+        ("overwrite", Existing::Overwrite),
+    ])?;
     let engine = chosen(fields, "engine", &[
         ("auto", EngineChoice::Auto),
         ("cpu", EngineChoice::Cpu),
@@ -50,11 +60,14 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
         calibrant: calibrant(fields)?,
         settings,
         pictures,
-        strategy: chosen(fields, "strategy", &[
+        strategy: match chosen(fields, "strategy", &[
             ("auto", Strategy::Auto),
             ("split", Strategy::Split),
             ("whole", Strategy::Whole),
-        ])?,
+        ])? {
+            Strategy::Auto if following.is_some() => Strategy::Split,
+            strategy => strategy,
+        },
         workers: count("workers")?,
         threads: count("threads_per_worker")?,
         workers_per_gpu: count("workers_per_gpu")?,
@@ -66,13 +79,9 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
             ("upload", Input::Upload),
         ])?,
         location,
-        existing: chosen(fields, "existing_output", &[
-            ("error", Existing::Error),
-            ("skip", Existing::Skip),
-            ("overwrite", Existing::Overwrite),
-        ])?,
+        existing: datasets::existing(following, existing),
     };
-    chain::build(request, &common(fields)?)
+    chain::build(request, &common)
 }
 
 fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {
@@ -96,6 +105,9 @@ fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {
 }
 
 fn named(fields: &Fields<'_, '_>) -> Result<Vec<Named>, Fault> {
+    if let Some(following) = fields.context.following {
+        return Ok(datasets::following(following));
+    }
     let words = fields.one_or_more("datasets")?;
     if words.is_empty() {
         let fault = Fault::new(fields.span.clone(), "the job has no `datasets`");

@@ -25,7 +25,10 @@ pub mod plan;
 pub mod results;
 pub mod run;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 pub(super) use job::KEYS;
+pub use datasets::files_below;
 pub(super) use job::plan;

@@ -16,9 +16,9 @@ pub struct Peak {
 /// Bins on each side among which a peak is the highest.
 const REACH: usize = 4;
 /// Bins on each side that make its surroundings.
-const SURROUNDINGS: usize = 40;
+const SURROUNDINGS: usize = 30;
 /// How far a peak rises above them, in their median absolute deviations.
-const RISE: f32 = 8.0;
+const RISE: f32 = 6.0;
 /// And as a share of the highest one.
 const LEAST_SHARE: f32 = 0.01;
 /// The most peaks that are told.
