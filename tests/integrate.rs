@@ -55,7 +55,9 @@ fn lab(cluster: &Cluster, names: &[&str]) -> PathBuf {
 }
 
 fn job(dir: &Path, name: &str, more: &str) -> PathBuf {
-    let text = format!("kind = \"integrate\"\nname = \"{name}\"\nponi = \"geometry.poni\"\npoints = 20\nengine = \"cpu\"\n{more}\n");
+    let text = format!(
+        "kind = \"integrate\"\nname = \"{name}\"\nponi = \"geometry.poni\"\npoints = 20\nengine = \"cpu\"\n{more}\n"
+    );
     write_job(dir, name, &text)
 }
 
@@ -89,7 +91,10 @@ fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
 #[test]
 fn strategies_agree_and_bad_datasets_stop_nobody() {
     let cluster = Cluster::of(2);
-    let dir = lab(&cluster, &["chunked.h5", "tiles.h5", "scan.h5", "lima_0000.h5", "lima_0001.h5", "truncated.h5", "unknown.h5"]);
+    let dir = lab(
+        &cluster,
+        &["chunked.h5", "tiles.h5", "scan.h5", "lima_0000.h5", "lima_0001.h5", "truncated.h5", "unknown.h5"],
+    );
     let more = "datasets = [\"chunked.h5\", \"tiles.h5\", \"scan.h5\", \"truncated.h5\", \"unknown.h5\"]\nerror_model = \"poisson\"\n";
     let out = cluster.dir.path().join("patterns");
     let whole = job(&dir, "whole", &format!("{more}strategy = \"whole\"\noutput = {out:?}"));
@@ -104,14 +109,12 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     for other in ["tiles.h5", "scan.h5"] {
         assert_eq!(f32s(&read(&out.join(other), "entry/result/data")), patterns, "{other}");
     }
-    // The bad one is mended; only what failed runs again.
-    fs::copy(fixture("bitshuffle_lz4.h5"), dir.join("truncated.h5")).expect("writable");
-    let id = cluster.ok(0, &["jobs", "--quiet"]).split_whitespace().next().expect("a job").to_string();
-    if !output.contains("input/") {
-        cluster.ok(0, &["retry", &id, "--failed"]);
-    }
     // Split over tasks of two frames, the same comes out, in a file of the same name elsewhere.
-    let split = job(&dir, "split", "datasets = \"scan.h5\"\nerror_model = \"poisson\"\nstrategy = \"split\"\nframes_per_task = 2\nworkers = 4");
+    let split = job(
+        &dir,
+        "split",
+        "datasets = \"scan.h5\"\nerror_model = \"poisson\"\nstrategy = \"split\"\nframes_per_task = 2\nworkers = 4",
+    );
     let into = cluster.dir.path().join("split");
     let (code, output) = run_to_end(&cluster, 1, &split, &into);
     assert_eq!(code, Some(0), "{output}");
@@ -122,7 +125,8 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
         assert!((one - other).abs() <= 1e-6 * other, "{one} {other}");
     }
     // What is there is not overwritten.
-    let again = job(&dir, "again", &format!("datasets = [\"scan.h5\", \"tiles.h5\"]\nstrategy = \"whole\"\noutput = {out:?}"));
+    let again =
+        job(&dir, "again", &format!("datasets = [\"scan.h5\", \"tiles.h5\"]\nstrategy = \"whole\"\noutput = {out:?}"));
     let (code, output) = run_to_end(&cluster, 0, &again, &cluster.dir.path().join("again"));
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("scan.h5 exists"), "{output}");
@@ -145,6 +149,28 @@ fn a_dataset_that_was_mended_is_done_by_retry() {
     fs::copy(fixture("chunked.h5"), dir.join("truncated.h5")).expect("writable");
     cluster.ok(0, &["retry", id, "--failed"]);
     assert_eq!(cluster.wait_end(0, id), "done");
+}
+
+/// Every dataset is done, each once, though a node dies on the way.
+#[test]
+fn a_node_that_dies_takes_no_dataset_with_it() {
+    const DATASETS: usize = 150;
+    let mut cluster = Cluster::of(3);
+    let dir = lab(&cluster, &[]);
+    for number in 0..DATASETS {
+        fs::copy(fixture("bitshuffle_lz4.h5"), dir.join(format!("d{number:03}.h5"))).expect("writable");
+    }
+    let file = job(&dir, "many", "datasets = \"d*.h5\"\nstrategy = \"whole\"\ninput = \"shared\"");
+    let id = cluster.submit(0, &file);
+    cluster.wait_done(0, &id, 20, LATER);
+    cluster.kill9(2);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let results = cluster.results(0, &id);
+    let mut names: Vec<String> = results.values().map(|result| result["value"]["dataset"].to_string()).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!((results.len(), names.len()), (DATASETS, DATASETS));
+    assert!(results.values().all(|result| result["value"]["frames"] == 5));
 }
 
 #[test]
@@ -208,6 +234,7 @@ fn h5py_opens_the_results_at_their_default_plot() {
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
-    let checked = Command::new(&python).arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
+    let checked =
+        Command::new(&python).arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
     assert!(both(&checked).contains("good"), "{}", both(&checked));
 }

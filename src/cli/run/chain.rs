@@ -83,8 +83,14 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     let last = &jobs[jobs.len() - 1].line;
     let directory = args.into.unwrap_or_else(|| default_directory(&last.name, &last.id));
     let tasks = count(|job| job.line.tasks);
-    let followed =
-        Followed { id: last.id.clone(), name: last.name.clone(), tasks, directory: directory.clone(), is_step: false, delivery: None };
+    let followed = Followed {
+        id: last.id.clone(),
+        name: last.name.clone(),
+        tasks,
+        directory: directory.clone(),
+        is_step: false,
+        delivery: None,
+    };
     let mut collector = Collector::create(client.clone(), &followed)?;
     let mut first = 0;
     for job in &jobs {

@@ -15,6 +15,7 @@ use crate::{
     workloads::Delivery,
 };
 use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs, io,
@@ -123,8 +124,11 @@ impl Collector {
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
         let from = self.directory.join(result.task.to_string());
+        // A task says which of its files are for the user's directory; those of one that had nothing to do are not.
+        let files = result.value.as_ref().and_then(|value| value.get("files")).and_then(Json::as_array);
+        let is_meant = |path: &str| files.is_some_and(|files| files.iter().any(|file| file.as_str() == Some(path)));
         let mut missing = 0;
-        for output in &result.outputs {
+        for output in result.outputs.iter().filter(|output| is_meant(&output.path)) {
             let (source, target) = (from.join(&output.path), delivery.directory.join(&output.path));
             if !source.exists() {
                 continue;

@@ -128,7 +128,14 @@ async fn follow_submitted(
 pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
     let job = client.job(&args.name.job).await?;
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false, delivery: None };
+    let followed = Followed {
+        id: job.line.id,
+        name: job.line.name,
+        tasks: job.line.tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    };
     let solo = client.node().await?.solo;
     follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
@@ -140,7 +147,14 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     }
     let job = client.job(&args.name.job).await?;
     let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false, delivery: None };
+    let followed = Followed {
+        id: job.line.id,
+        name: job.line.name,
+        tasks: job.line.tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    };
     let progress = progress::Progress::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));

@@ -16,7 +16,10 @@ use crate::{
         map::common::MAX_NAME_BYTES,
     },
 };
-use std::{ops::Range, path::{Path, PathBuf}};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 /// More datasets than so many that are split share their jobs: each pair of jobs has worker processes of its own.
 const MAX_GROUPS: usize = 16;
@@ -140,7 +143,8 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
                 continue;
             }
             if !safe_path(&path) {
-                let fault = Fault::new(common.name_span.clone(), format!("the name of {} cannot travel", file.display()));
+                let fault =
+                    Fault::new(common.name_span.clone(), format!("the name of {} cannot travel", file.display()));
                 return Err(fault.hint("rename it, or say input = \"shared\" if every node sees it there"));
             }
             if file == plan.path {
@@ -170,9 +174,10 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
 
 /// The deepest directory that all files are below.
 fn root(seen: &[Seen]) -> PathBuf {
-    let parents = seen.iter().flat_map(|seen| &seen.files).filter_map(|file| {
-        std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_path_buf))
-    });
+    let parents = seen
+        .iter()
+        .flat_map(|seen| &seen.files)
+        .filter_map(|file| std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_path_buf)));
     let common = |one: PathBuf, other: PathBuf| {
         one.components().zip(other.components()).take_while(|(one, other)| one == other).map(|(part, _)| part).collect()
     };
@@ -189,7 +194,8 @@ fn job(
     lead: i32,
 ) -> Result<PlacedJob, Fault> {
     if name.len() > MAX_NAME_BYTES {
-        let fault = Fault::new(common.name_span.clone(), format!("`{}` is too long: one of its jobs is `{name}`", common.name));
+        let fault =
+            Fault::new(common.name_span.clone(), format!("`{}` is too long: one of its jobs is `{name}`", common.name));
         return Err(fault.hint(format!("set `name` to at most {} characters", MAX_NAME_BYTES - 12)));
     }
     let is_step = plan.stage == Stage::Frames;
@@ -215,10 +221,11 @@ fn job(
         after,
         uploads,
         cluster_uploads: if request.input == Input::Auto { inputs.to_vec() } else { Vec::new() },
-        delivery: request.location.clone().filter(|_| !is_step).map(|directory| Delivery {
-            directory,
-            replaces: request.existing == Existing::Overwrite,
-        }),
+        delivery: request
+            .location
+            .clone()
+            .filter(|_| !is_step)
+            .map(|directory| Delivery { directory, replaces: request.existing == Existing::Overwrite }),
         into: if is_step { None } else { common.into.clone() },
         work: WorkSpec {
             name: name.to_string(),
@@ -259,10 +266,9 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
                 .flat_map(|(index, range)| [name(index), number(range.start), number(range.end)])
                 .collect(),
         },
-        Stage::Write { .. } => ParamSpace::Rows {
-            columns: vec!["dataset".into()],
-            cells: (0..plan.datasets.len()).map(name).collect(),
-        },
+        Stage::Write { .. } => {
+            ParamSpace::Rows { columns: vec!["dataset".into()], cells: (0..plan.datasets.len()).map(name).collect() }
+        }
     }
 }
 

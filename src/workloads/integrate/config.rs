@@ -17,7 +17,10 @@
 use super::{
     chain::{self, Common, Input, Request, Strategy},
     datasets::{self, Named},
-    engine::{Filter, Region, Settings, Unit, detectors::{self, DetectorSettings}},
+    engine::{
+        Filter, Region, Settings, Unit,
+        detectors::{self, DetectorSettings},
+    },
     job::DEFAULT_RETRIES,
     plan::{EngineChoice, Existing},
     settings::{DEFAULT_POINTS, Pictures, error_model, geometry, splitting},
@@ -33,15 +36,39 @@ const HEADER: &str = "[azimuthal integration]";
 
 const SECTIONS: [(&str, &[&str]); 4] = [
     ("dataset", &["location", "hdf5_entry", "layout"]),
-    ("azimuthal integration", &[
-        "n_pts", "unit", "detector", "poni_file", "mask_file", "flatfield_file", "dark_file", "error_model",
-        "azimuthal_range", "radial_range", "polarization_factor", "correct_solid_angle", "pixel_splitting", "trim_method",
-        "trim_n_pts", "trim_bounds",
-    ]),
-    ("computations distribution", &[
-        "n_workers", "ai_engines_per_worker", "cores_per_worker", "partition", "memory_per_worker", "time",
-        "python_executable",
-    ]),
+    (
+        "azimuthal integration",
+        &[
+            "n_pts",
+            "unit",
+            "detector",
+            "poni_file",
+            "mask_file",
+            "flatfield_file",
+            "dark_file",
+            "error_model",
+            "azimuthal_range",
+            "radial_range",
+            "polarization_factor",
+            "correct_solid_angle",
+            "pixel_splitting",
+            "trim_method",
+            "trim_n_pts",
+            "trim_bounds",
+        ],
+    ),
+    (
+        "computations distribution",
+        &[
+            "n_workers",
+            "ai_engines_per_worker",
+            "cores_per_worker",
+            "partition",
+            "memory_per_worker",
+            "time",
+            "python_executable",
+        ],
+    ),
     ("output", &["location", "existing_output", "repack_output"]),
 ];
 
@@ -73,7 +100,8 @@ struct Config(Vec<Entry>);
 /// Plans the jobs of such a file.
 pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     let config = parse(context.text)?;
-    for (section, key) in [("dataset", "layout"), ("output", "repack_output"), ("computations distribution", "python_executable")]
+    for (section, key) in
+        [("dataset", "layout"), ("output", "repack_output"), ("computations distribution", "python_executable")]
     {
         if config.get(section, key).is_some() {
             tracing::warn!("`{key}` has no meaning for nodectl and is left out");
@@ -141,9 +169,10 @@ fn parse(text: &str) -> Result<Config, Fault> {
             return Err(Fault::new(place, "this is neither a section nor `key = value`"));
         };
         let key = key.trim();
-        let known = keys.iter().find(|known| **known == key).ok_or_else(|| {
-            Fault::new(place.clone(), format!("[{section}] has no key `{key}`")).suggest(key, keys)
-        })?;
+        let known = keys
+            .iter()
+            .find(|known| **known == key)
+            .ok_or_else(|| Fault::new(place.clone(), format!("[{section}] has no key `{key}`")).suggest(key, keys))?;
         if entries.iter().any(|entry| (entry.section, entry.key) == (section, *known)) {
             return Err(Fault::new(place, format!("`{key}` is given twice")));
         }
@@ -226,7 +255,8 @@ impl Config {
         settings.solid_angle = self.word("correct_solid_angle", truth)?.unwrap_or(true);
         settings.polarization_factor = self.integration("polarization_factor").map(one_number).transpose()?;
         let range = |key: &str| self.integration(key).map(two_numbers).transpose();
-        let region = Region { name: None, radial_range: range("radial_range")?, azimuthal_range_deg: range("azimuthal_range")? };
+        let region =
+            Region { name: None, radial_range: range("radial_range")?, azimuthal_range_deg: range("azimuthal_range")? };
         if region != Region::default() {
             settings.regions = vec![region];
         }
@@ -274,7 +304,9 @@ impl Config {
         let workers_per_gpu = number("ai_engines_per_worker", DEFAULT_ENGINES)?;
         let threads = number("cores_per_worker", DEFAULT_CORES)?;
         match self.computations("partition").map(|entry| (entry, entry.value.as_str())) {
-            None | Some((_, "local")) => Ok(Distribution { workers, threads, workers_per_gpu, engine: EngineChoice::Auto }),
+            None | Some((_, "local")) => {
+                Ok(Distribution { workers, threads, workers_per_gpu, engine: EngineChoice::Auto })
+            }
             // There, each of `n_workers` has a GPU and several workers.
             Some((_, "gpu" | "p9gpu")) => {
                 let workers = workers.saturating_mul(workers_per_gpu);
@@ -302,12 +334,17 @@ impl Config {
 
     fn common(&self, context: &Context<'_>, share: &Distribution) -> Result<Common, Fault> {
         let memory = self.computations("memory_per_worker").map(|entry| {
-            parse_bytes(&entry.value).map_err(|error| Fault::new(entry.span.clone(), format!("`memory_per_worker`: {error}")))
+            parse_bytes(&entry.value)
+                .map_err(|error| Fault::new(entry.span.clone(), format!("`memory_per_worker`: {error}")))
         });
         let resources = memory.transpose()?.map(|memory_bytes| Resources {
             cpu_milli: share.threads.saturating_mul(1000),
             memory_bytes,
-            gpu_milli: if share.engine == EngineChoice::Vulkan { (1000 / share.workers_per_gpu.max(1)).max(1) } else { 0 },
+            gpu_milli: if share.engine == EngineChoice::Vulkan {
+                (1000 / share.workers_per_gpu.max(1)).max(1)
+            } else {
+                0
+            },
             ..Resources::default()
         });
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
@@ -347,7 +384,9 @@ fn truth(text: &str) -> Option<bool> {
 
 fn whole(entry: &Entry) -> Result<u32, Fault> {
     let number = entry.value.parse().ok().filter(|number| *number > 0);
-    let wrong = || Fault::new(entry.span.clone(), format!("`{}` is a whole number from 1 on, not `{}`", entry.key, entry.value));
+    let wrong = || {
+        Fault::new(entry.span.clone(), format!("`{}` is a whole number from 1 on, not `{}`", entry.key, entry.value))
+    };
     number.ok_or_else(wrong)
 }
 
@@ -375,18 +414,20 @@ fn two_numbers(entry: &Entry) -> Result<[f64; 2], Fault> {
 
 /// SLURM's times: minutes, `h:m:s`, or with days before a hyphen.
 fn time_ms(entry: &Entry) -> Result<u64, Fault> {
-    let wrong = || Fault::new(entry.span.clone(), format!("`time` is days-hours:minutes:seconds, not `{}`", entry.value));
+    let wrong =
+        || Fault::new(entry.span.clone(), format!("`time` is days-hours:minutes:seconds, not `{}`", entry.value));
     let (days, rest) = entry.value.split_once('-').unwrap_or(("0", &entry.value));
     let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.trim().parse().ok()).collect();
     let days: u64 = days.trim().parse().map_err(|_| wrong())?;
     let seconds = match parts.ok_or_else(wrong)?[..] {
         [minutes] => minutes.checked_mul(60),
         [minutes, seconds] => minutes.checked_mul(60).and_then(|sum| sum.checked_add(seconds)),
-        [hours, minutes, seconds] => hours
-            .checked_mul(3600)
-            .and_then(|sum| sum.checked_add(minutes.checked_mul(60)?)?.checked_add(seconds)),
+        [hours, minutes, seconds] => {
+            hours.checked_mul(3600).and_then(|sum| sum.checked_add(minutes.checked_mul(60)?)?.checked_add(seconds))
+        }
         _ => None,
     };
-    let total = days.checked_mul(86_400).zip(seconds).and_then(|(days, seconds)| days.checked_add(seconds)?.checked_mul(1000));
+    let total =
+        days.checked_mul(86_400).zip(seconds).and_then(|(days, seconds)| days.checked_add(seconds)?.checked_mul(1000));
     total.filter(|total| *total > 0).ok_or_else(wrong)
 }

@@ -48,7 +48,9 @@ pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        found.extend(pattern_or_path(line, beside).map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?);
+        found.extend(
+            pattern_or_path(line, beside).map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?,
+        );
     }
     if found.is_empty() { Err(told("it names no file".into())) } else { Ok(found) }
 }

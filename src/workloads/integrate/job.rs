@@ -41,16 +41,16 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
     let following = fields.context.following;
     let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
     let location = output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
-    let existing = chosen(fields, "existing_output", &[
-        ("error", Existing::Error),
-        ("skip", Existing::Skip),
-        ("overwrite", Existing::Overwrite),
-    ])?;
-    let engine = chosen(fields, "engine", &[
-        ("auto", EngineChoice::Auto),
-        ("cpu", EngineChoice::Cpu),
-        ("vulkan", EngineChoice::Vulkan),
-    ])?;
+    let existing = chosen(
+        fields,
+        "existing_output",
+        &[("error", Existing::Error), ("skip", Existing::Skip), ("overwrite", Existing::Overwrite)],
+    )?;
+    let engine = chosen(
+        fields,
+        "engine",
+        &[("auto", EngineChoice::Auto), ("cpu", EngineChoice::Cpu), ("vulkan", EngineChoice::Vulkan)],
+    )?;
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
     let request = Request {
         named,
@@ -60,11 +60,11 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
         calibrant: calibrant(fields)?,
         settings,
         pictures,
-        strategy: match chosen(fields, "strategy", &[
-            ("auto", Strategy::Auto),
-            ("split", Strategy::Split),
-            ("whole", Strategy::Whole),
-        ])? {
+        strategy: match chosen(
+            fields,
+            "strategy",
+            &[("auto", Strategy::Auto), ("split", Strategy::Split), ("whole", Strategy::Whole)],
+        )? {
             Strategy::Auto if following.is_some() => Strategy::Split,
             strategy => strategy,
         },
@@ -73,11 +73,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
         workers_per_gpu: count("workers_per_gpu")?,
         engine,
         frames_per_task: count("frames_per_task")?.map(u64::from),
-        input: chosen(fields, "input", &[
-            ("auto", Input::Auto),
-            ("shared", Input::Shared),
-            ("upload", Input::Upload),
-        ])?,
+        input: chosen(fields, "input", &[("auto", Input::Auto), ("shared", Input::Shared), ("upload", Input::Upload)])?,
         location,
         existing: datasets::existing(following, existing),
     };
@@ -115,7 +111,9 @@ fn named(fields: &Fields<'_, '_>) -> Result<Vec<Named>, Fault> {
     }
     let mut named: Vec<Named> = Vec::new();
     for word in words {
-        for found in datasets::named(&word.value, &fields.context.base).map_err(|why| Fault::new(word.span.clone(), why))? {
+        for found in
+            datasets::named(&word.value, &fields.context.base).map_err(|why| Fault::new(word.span.clone(), why))?
+        {
             if !named.contains(&found) {
                 named.push(found);
             }

@@ -28,7 +28,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use datasets::files_below;
 #[cfg(test)]
 pub(super) use job::KEYS;
-pub use datasets::files_below;
 pub(super) use job::plan;

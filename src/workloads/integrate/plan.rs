@@ -126,7 +126,8 @@ impl IntegratePlan {
         struct Version {
             version: u32,
         }
-        let found: Version = serde_json::from_slice(bytes).map_err(|_| "it is no plan of an integration".to_string())?;
+        let found: Version =
+            serde_json::from_slice(bytes).map_err(|_| "it is no plan of an integration".to_string())?;
         if found.version != PLAN_VERSION {
             return Err(format!(
                 "the plan is of version {}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere",

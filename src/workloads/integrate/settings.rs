@@ -35,7 +35,8 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
         let fault = Fault::new(fields.span.clone(), "the job has no `poni`");
         return Err(fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\""));
     };
-    let mut geometry = geometry(&fields.context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
+    let mut geometry =
+        geometry(&fields.context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
     if let Some(name) = fields.string("detector")? {
         check_detector(&name)?;
         geometry.detector = detectors::DetectorSettings { name: Some(name.value), ..Default::default() };
@@ -146,7 +147,10 @@ fn named<T>(
     let Some(text) = fields.string(key)? else { return Ok(None) };
     match parse(&text.value) {
         Some(value) => Ok(Some(value)),
-        None => Err(Fault::new(text.span, format!("there is no `{key}` called `{}`", text.value)).suggest(&text.value, known)),
+        None => {
+            Err(Fault::new(text.span, format!("there is no `{key}` called `{}`", text.value))
+                .suggest(&text.value, known))
+        }
     }
 }
 
@@ -167,7 +171,8 @@ fn pair(fields: &Fields<'_, '_>, key: &str) -> Result<Option<[f64; 2]>, Fault> {
     let Some(value) = fields.get(key) else { return Ok(None) };
     match value.get_ref() {
         DeValue::Array(items) if items.len() == 2 => Ok(Some([float(key, &items[0])?, float(key, &items[1])?])),
-        _ => Err(Fault::new(value.span(), format!("`{key}` is two numbers, from and to")).hint(format!("e.g. {key} = [0, 30]"))),
+        _ => Err(Fault::new(value.span(), format!("`{key}` is two numbers, from and to"))
+            .hint(format!("e.g. {key} = [0, 30]"))),
     }
 }
 

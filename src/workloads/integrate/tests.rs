@@ -65,9 +65,15 @@ fn split_is_frames_then_results_and_whole_is_results_alone() {
     let whole = jobs(lab.path(), "datasets = [\"scans/*.h5\", \"x/scan.h5\"]\nstrategy = \"whole\"");
     assert_eq!(names(&whole), [("i", 4)]);
     // A file that cannot be read is the business of its own task.
+    fs::write(lab.path().join("scans/d.h5"), "").unwrap();
     let each = jobs(lab.path(), "datasets = \"scans/?.h5\"\nstrategy = \"split\"\nframes_per_task = 5");
-    assert_eq!(names(&each), [("i.1.frames", 1), ("i.1", 1), ("i.2.frames", 1), ("i.2", 1), ("i.3", 1)]);
-    assert!(each.windows(2).all(|pair| pair[0].name.ends_with("frames") || pair[0].work.priority > pair[1].work.priority));
+    assert_eq!(
+        names(&each),
+        [("i.1.frames", 1), ("i.1", 1), ("i.2.frames", 1), ("i.2", 1), ("i.3.frames", 1), ("i.3", 1), ("i.4", 1)]
+    );
+    assert!(
+        each.windows(2).all(|pair| pair[0].name.ends_with("frames") || pair[0].work.priority > pair[1].work.priority)
+    );
 }
 
 #[test]
@@ -105,7 +111,10 @@ fn files_behind_a_dataset_travel_with_it_unless_all_nodes_see_them() {
     let text = "datasets = \"x/scan.h5\"\nmask = \"mask.npy\"\nstrategy = \"whole\"\n";
     let auto = &jobs(lab.path(), text)[0];
     assert_eq!(paths(&auto.uploads), ["images/mask.npy", "integrate.plan"]);
-    assert_eq!(paths(&auto.cluster_uploads), ["input/scan.h5", "input/./lima_0000.h5", "input/./lima_0001.h5"].map(|path| path.replace("/./", "/")));
+    assert_eq!(
+        paths(&auto.cluster_uploads),
+        ["input/scan.h5", "input/./lima_0000.h5", "input/./lima_0001.h5"].map(|path| path.replace("/./", "/"))
+    );
     assert_eq!(plan(auto).datasets[0].upload.as_deref(), Some("input/scan.h5"));
     let shared = &jobs(lab.path(), &format!("{text}input = \"shared\""))[0];
     assert!(shared.cluster_uploads.is_empty() && shared.uploads.len() == 2);
@@ -123,7 +132,11 @@ fn mistakes_are_shown_at_their_place() {
     assert!(told("").contains("the job has no `poni`"));
     assert!(with("unit = \"q_furlong\"").contains("there is no `unit` called `q_furlong`"));
     assert!(with("spliting = \"no\"").contains("did you mean `splitting`?"));
-    assert!(with("polarization_factor = 2").contains("polarization_factor is 2"), "{}", with("polarization_factor = 2"));
+    assert!(
+        with("polarization_factor = 2").contains("polarization_factor is 2"),
+        "{}",
+        with("polarization_factor = 2")
+    );
     assert!(with("detector = \"Pilatus1N\"").contains("did you mean"));
     assert!(with("regions = [{ name = \"a\" }, { name = \"a\" }]").contains("each name once"));
     assert!(with("calibrant = \"LaB7\"").contains("did you mean `LaB6`?"));
@@ -149,7 +162,10 @@ fn an_integrator_configuration_is_taken_as_it_is() {
     assert_eq!((settings.points, settings.unit.name(), settings.solid_angle), (250, "q_A^-1", false));
     assert_eq!((settings.polarization_factor, plan.has_errors()), (Some(0.95), true));
     assert_eq!(settings.regions[0].azimuthal_range_deg, Some([-90.0, 90.0]));
-    assert_eq!(serde_json::to_value(settings.filter).unwrap(), serde_json::json!({ "kind": "quantile", "low": 0.1, "high": 0.9 }));
+    assert_eq!(
+        serde_json::to_value(settings.filter).unwrap(),
+        serde_json::json!({ "kind": "quantile", "low": 0.1, "high": 0.9 })
+    );
     assert_eq!((plan.engine, plan.threads, plan.existing), (EngineChoice::Vulkan, Some(2), Existing::Skip));
     assert_eq!(plan.location.as_deref(), Some(lab.path().join("out").as_path()));
     let work = &jobs[0].work;
@@ -162,7 +178,10 @@ fn keys_that_integrator_does_not_have_are_named() {
     let lab = lab();
     let told = |from: &str, to: &str| parsed(lab.path(), &CONFIG.replacen(from, to, 1)).unwrap_err();
     let unknown = told("n_pts", "n_points");
-    assert!(unknown.contains("[azimuthal integration] has no key `n_points`") && unknown.contains("n_points = 250"), "{unknown}");
+    assert!(
+        unknown.contains("[azimuthal integration] has no key `n_points`") && unknown.contains("n_points = 250"),
+        "{unknown}"
+    );
     assert!(told("[output]", "[outputs]").contains("there is no section `[outputs]`"));
     assert!(told("partition = gpu", "partition = moon").contains("no partition `moon`"));
     assert!(told("time = 01", "time = ab").contains("`time` is days-hours:minutes:seconds"));

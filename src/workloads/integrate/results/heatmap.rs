@@ -30,7 +30,14 @@ impl HeatMap {
     pub fn new(frames: u64, bins: usize) -> Self {
         let rows = frames.clamp(1, MAX_EXTENT as u64) as usize;
         let columns = bins.clamp(1, MAX_EXTENT);
-        Self { frames: frames.max(1), bins, rows, columns, sums: vec![0.0; rows * columns], counts: vec![0; rows * columns] }
+        Self {
+            frames: frames.max(1),
+            bins,
+            rows,
+            columns,
+            sums: vec![0.0; rows * columns],
+            counts: vec![0; rows * columns],
+        }
     }
 
     /// Adds the patterns of the first region.
@@ -51,8 +58,12 @@ impl HeatMap {
 
     /// Writes a PNG of the square roots: of counts they show strong and weak rings alike.
     pub fn write(&self, path: &Path) -> Result<(), ArrayError> {
-        let values: Vec<f64> =
-            self.sums.iter().zip(&self.counts).map(|(sum, count)| (sum / f64::from((*count).max(1))).max(0.0).sqrt()).collect();
+        let values: Vec<f64> = self
+            .sums
+            .iter()
+            .zip(&self.counts)
+            .map(|(sum, count)| (sum / f64::from((*count).max(1))).max(0.0).sqrt())
+            .collect();
         let mut ordered = values.clone();
         ordered.sort_by(f64::total_cmp);
         let at = |share: f64| ordered[((ordered.len() - 1) as f64 * share) as usize];

@@ -15,9 +15,9 @@ mod heatmap;
 pub mod nexus;
 mod peaks;
 mod plot;
-mod total;
 #[cfg(test)]
 mod tests;
+mod total;
 
 pub use calibrant::Calibrant;
 pub use heatmap::HeatMap;

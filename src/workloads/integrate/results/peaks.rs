@@ -76,11 +76,12 @@ pub fn table(title: &str, radial: &[f64], pattern: &[f32], unit: &str, of: Optio
     };
     let _ = writeln!(text, "{:>8}  {:>12}  {:>12}  {:>12}", calibrant.name(), "expected", "found", "difference");
     for ring in calibrant.rings(0.0) {
-        let Some(place) = ring.position(unit, wavelength_m).filter(|place| (*first..=*last).contains(place)) else { continue };
+        let Some(place) = ring.position(unit, wavelength_m).filter(|place| (*first..=*last).contains(place)) else {
+            continue;
+        };
         let [h, k, l] = ring.hkl;
-        let near = found.iter().min_by(|one, other| {
-            (one.position - place).abs().total_cmp(&(other.position - place).abs())
-        });
+        let near =
+            found.iter().min_by(|one, other| (one.position - place).abs().total_cmp(&(other.position - place).abs()));
         let step = (last - first) / radial.len() as f64;
         match near.filter(|peak| (peak.position - place).abs() < 4.0 * step) {
             Some(peak) => {

@@ -1,5 +1,6 @@
 //! A dataset's file as this node sees it: where it lies, or where it was brought.
 
+use crate::types::Scalar;
 use crate::workloads::{
     arrays::{Location, convert},
     integrate::{
@@ -7,7 +8,6 @@ use crate::workloads::{
         plan::DatasetPlan,
     },
 };
-use crate::types::Scalar;
 use std::{
     fs::Metadata,
     path::{Path, PathBuf},

@@ -8,7 +8,12 @@ use crate::{
         results::{About, HeatMap, NexusFile, Part, Total, nexus::Axes, svg, table},
     },
 };
-use std::{fmt::Write as _, fs, path::{Path, PathBuf}, time::{Duration, SystemTime, UNIX_EPOCH}};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// Results that are being written.
 pub struct Output<'p> {
@@ -64,7 +69,8 @@ impl<'p> Output<'p> {
         let mut text = format!("{}: {} frames", self.dataset.name, self.frames);
         if integrated > 0 {
             let rate = integrated as f64 / took.as_secs_f64().max(1e-9);
-            let _ = write!(text, ", {integrated} of them integrated here in {}: {rate:.0} frames/s", format_duration(took));
+            let _ =
+                write!(text, ", {integrated} of them integrated here in {}: {rate:.0} frames/s", format_duration(took));
         }
         text.push('\n');
         let (axes, total) = (&self.axes[0], &self.totals[0]);

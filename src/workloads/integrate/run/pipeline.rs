@@ -3,6 +3,7 @@
 //! the thread that decompressed it, while it is still in that thread's cache.
 
 use super::engine::Engine;
+use crate::types::Scalar;
 use crate::workloads::{
     builtin::CallError,
     integrate::{
@@ -11,7 +12,6 @@ use crate::workloads::{
         results::Part,
     },
 };
-use crate::types::Scalar;
 use std::{
     ops::Range,
     sync::{

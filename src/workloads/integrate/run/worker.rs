@@ -49,9 +49,10 @@ impl BuiltinPart for IntegrateWorker {
 impl IntegrateWorker {
     /// Some frames of a dataset. What is wrong with the dataset is told where its results are written.
     fn frames(&mut self, plan: &IntegratePlan, call: &Call) -> Result<Json, CallError> {
-        let (index, range) = usize::try_from(call.task).ok().and_then(|task| plan.tasks().nth(task)).ok_or_else(|| {
-            CallError::Task(format!("there is no task {} in the plan", call.task))
-        })?;
+        let (index, range) = usize::try_from(call.task)
+            .ok()
+            .and_then(|task| plan.tasks().nth(task))
+            .ok_or_else(|| CallError::Task(format!("there is no task {} in the plan", call.task)))?;
         let dataset = &plan.datasets[index];
         let mut value = json!({ "dataset": dataset.name, "frames": range.end - range.start });
         let begin = Instant::now();
@@ -99,9 +100,10 @@ impl IntegrateWorker {
     fn write(&mut self, plan: &IntegratePlan, call: &Call, from: Option<&str>) -> Result<Json, CallError> {
         let begin = Instant::now();
         let index = usize::try_from(call.task).unwrap_or(usize::MAX);
-        let dataset = plan.datasets.get(index).ok_or_else(|| {
-            CallError::Task(format!("there is no dataset {} in the plan", call.task))
-        })?;
+        let dataset = plan
+            .datasets
+            .get(index)
+            .ok_or_else(|| CallError::Task(format!("there is no dataset {} in the plan", call.task)))?;
         if let Some(value) = existing(plan, dataset, &call.dir)? {
             return Ok(value);
         }
@@ -116,7 +118,8 @@ impl IntegrateWorker {
         let mut next = 0;
         let first_task = plan.first_task(index);
         for (number, range) in (first_task..).zip(dataset.ranges()) {
-            let part = from.and_then(|from| read_part(&call.dir.join(from).join(number.to_string()).join(PART_FILE), &range));
+            let part =
+                from.and_then(|from| read_part(&call.dir.join(from).join(number.to_string()).join(PART_FILE), &range));
             match part {
                 Some(part) if range.end <= stack.frames => output.write(&part).map_err(failed)?,
                 _ if range.start < stack.frames => missing.push(range.start..range.end.min(stack.frames)),

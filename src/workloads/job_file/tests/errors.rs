@@ -172,7 +172,7 @@ there is no kind `train` of job
   |
 2 | kind = "train"
   |        ^^^^^^^
-hint: there are `map`, `kernel`
+hint: there are `map`, `kernel`, `integrate`
 
 `retries` is a whole number from 0 to 4294967295, not -1
  --> job.toml:2:11
