@@ -1,55 +1,83 @@
 //! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's links, else the largest
 //! dataset of three axes.
 
-use super::FrameError;
+use super::{FrameError, links, stack};
 use rust_hdf5::{H5File, H5Group, LinkClass};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The most names of a file that are looked at.
 const MAX_NAMES: usize = 100_000;
+/// Files behind links that are opened in search of frames.
+const MAX_LINKED: usize = 16;
 /// How deep `default` may lead.
 const MAX_DEFAULTS: usize = 8;
 
 /// Datasets that together are the frames, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
+    /// The file that holds them, which may be another than was asked.
+    pub(super) path: PathBuf,
     pub(super) name: String,
     pub(super) datasets: Vec<String>,
 }
 
+/// The same, in the file that was asked.
+struct Here {
+    name: String,
+    datasets: Vec<String>,
+}
+
+/// `dataset` and `entry` are what the user said of them.
 pub(super) fn frames(
     file: &H5File,
     path: &Path,
     dataset: Option<&str>,
     entry: Option<&str>,
 ) -> Result<Found, FrameError> {
-    let inside = entry.map_or(String::new(), |entry| entry.trim_matches('/').to_string());
-    let within = |name: &str| match (inside.as_str(), name.trim_matches('/')) {
-        ("", name) => name.to_string(),
-        (entry, name) if name == entry || name.strip_prefix(entry).is_some_and(|rest| rest.starts_with('/')) => {
-            name.to_string()
-        }
-        (entry, name) => format!("{entry}/{name}"),
+    let inside = entry.map_or(String::new(), links::clean);
+    let told = match dataset.map(links::clean) {
+        Some(name) if inside.is_empty() || name == inside || name.starts_with(&format!("{inside}/")) => Some(name),
+        Some(name) => Some(format!("{inside}/{name}")),
+        None => None,
     };
-    if let Some(dataset) = dataset {
-        let name = within(dataset);
-        return named(file, &name).ok_or_else(|| absent(file, path, &name));
+    // A scan's group, or the dataset itself, may be a link to another file.
+    let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside))?;
+    let other = if place == path { None } else { Some(stack::open(&place)?) };
+    let own = other.as_ref().unwrap_or(file);
+    let found = |here: Here| Found { path: place.clone(), name: here.name, datasets: here.datasets };
+    if told.is_some() {
+        return named(own, &target).map(found).ok_or_else(|| absent(own, &place, &target));
     }
-    if !inside.is_empty() && file.root_group().group(&inside).is_err() {
-        let why = format!("it has no entry `{inside}`");
-        return Err(FrameError::File { path: path.to_path_buf(), why: with_entries(file, why) });
+    if !target.is_empty() && own.root_group().group(&target).is_err() {
+        let why = format!("it has no entry `{target}`");
+        return Err(FrameError::File { path: place.clone(), why: with_entries(own, why) });
     }
-    default(file, &inside)
-        .or_else(|| links(file, &within("entry/data")).or_else(|| links(file, &within("data"))))
-        .or_else(|| largest(file, &inside))
-        .ok_or_else(|| {
-            let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
-            FrameError::File { path: path.to_path_buf(), why: why.into() }
-        })
+    let below = |name: &str| links::clean(&format!("{target}/{name}"));
+    let here = default(own, &target)
+        .or_else(|| parts(own, &below("entry/data")).or_else(|| parts(own, &below("data"))))
+        .or_else(|| largest(own, &target));
+    if let Some(here) = here {
+        return Ok(found(here));
+    }
+    linked(own, &place, &target).ok_or_else(|| {
+        let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
+        FrameError::File { path: place.clone(), why: why.into() }
+    })
+}
+
+/// The frames of the first link to another file that has some: scans of a sample are often files of their own.
+fn linked(file: &H5File, path: &Path, below: &str) -> Option<Found> {
+    let frames = |link: String| {
+        let (place, target) = links::follow(file, path, &link).ok()?;
+        let other = stack::open(&place).ok()?;
+        let here = default(&other, &target).or_else(|| parts(&other, &target)).or_else(|| largest(&other, &target))?;
+        Some(Found { path: place, name: here.name, datasets: here.datasets })
+    };
+    external_links(file, below).into_iter().take(MAX_LINKED).find_map(frames)
 }
 
 /// The dataset of this name, or what the group of this name holds.
-fn named(file: &H5File, name: &str) -> Option<Found> {
+fn named(file: &H5File, name: &str) -> Option<Here> {
     // What an external link or a virtual dataset lacks is told when it is opened.
     let is_link = || {
         let (group, leaf) = name.rsplit_once('/').unwrap_or(("", name));
@@ -59,11 +87,11 @@ fn named(file: &H5File, name: &str) -> Option<Found> {
     };
     if let Some(group) = group_of(file, name).filter(|_| !name.is_empty()) {
         return signal(&group, name)
-            .or_else(|| links(file, name))
+            .or_else(|| parts(file, name))
             .or_else(|| default(file, name))
             .or_else(|| largest(file, name));
     }
-    let one = || Found { name: name.to_string(), datasets: vec![name.to_string()] };
+    let one = || Here { name: name.to_string(), datasets: vec![name.to_string()] };
     if file.dataset(name).is_ok() || is_link().is_some() { Some(one()) } else { None }
 }
 
@@ -76,7 +104,7 @@ fn group_of(file: &H5File, name: &str) -> Option<H5Group> {
 }
 
 /// What NeXus calls the default plot, if it has frames.
-fn default(file: &H5File, from: &str) -> Option<Found> {
+fn default(file: &H5File, from: &str) -> Option<Here> {
     let mut name = from.to_string();
     for _ in 0..MAX_DEFAULTS {
         let group = group_of(file, &name)?;
@@ -93,14 +121,14 @@ fn default(file: &H5File, from: &str) -> Option<Found> {
 }
 
 /// The dataset that a group's `signal` names.
-fn signal(group: &H5Group, name: &str) -> Option<Found> {
+fn signal(group: &H5Group, name: &str) -> Option<Here> {
     let signal = group.attr_string("signal").ok()?;
     let dataset = format!("{name}/{}", signal.trim_matches('/')).trim_matches('/').to_string();
-    Some(Found { name: dataset.clone(), datasets: vec![dataset] })
+    Some(Here { name: dataset.clone(), datasets: vec![dataset] })
 }
 
 /// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
-fn links(file: &H5File, name: &str) -> Option<Found> {
+fn parts(file: &H5File, name: &str) -> Option<Here> {
     let group = group_of(file, name)?;
     let is_part = |leaf: &String| {
         leaf.strip_prefix("data_")
@@ -112,11 +140,11 @@ fn links(file: &H5File, name: &str) -> Option<Found> {
         return None;
     }
     let datasets = leaves.iter().map(|leaf| format!("{name}/{leaf}").trim_matches('/').to_string()).collect();
-    Some(Found { name: name.to_string(), datasets })
+    Some(Here { name: name.to_string(), datasets })
 }
 
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
-fn largest(file: &H5File, below: &str) -> Option<Found> {
+fn largest(file: &H5File, below: &str) -> Option<Here> {
     let mut names = file.dataset_names();
     names.sort();
     names.truncate(MAX_NAMES);
@@ -131,7 +159,7 @@ fn largest(file: &H5File, below: &str) -> Option<Found> {
             best = Some((pixels, name.trim_matches('/').to_string()));
         }
     }
-    best.map(|(_, name)| Found { name: name.clone(), datasets: vec![name] })
+    best.map(|(_, name)| Here { name: name.clone(), datasets: vec![name] })
 }
 
 /// Links to other files, which are not among a file's datasets.

@@ -1,5 +1,6 @@
 //! Virtual datasets: their mappings as blocks of whole frames. Pure but for the last function, which looks where a source is.
 
+use super::MAX_SOURCES;
 use rust_hdf5::format::{
     messages::virtual_mapping::VirtualMapping,
     selection::{Hyperslab, Selection, UNLIMITED},
@@ -25,12 +26,17 @@ pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec
     let mut placed: Vec<(u64, Block)> = Vec::with_capacity(mappings.len());
     for mapping in mappings {
         let name = format!("{}::{}", mapping.source_file_name, mapping.source_dset_name);
-        if mapping.source_file_name.contains("%b") || mapping.source_dset_name.contains("%b") {
-            return Err(format!(
-                "it names its sources by a pattern, `{name}`, which is not followed\nhint: name the files that hold the frames"
-            ));
-        }
         let odd = || format!("it takes parts of frames from `{name}`; only whole frames are put together");
+        if [&mapping.source_file_name, &mapping.source_dset_name].iter().any(|name| name.contains("%b")) {
+            let (start, size) = pattern(&mapping.virtual_selection, rows, columns).ok_or_else(odd)?;
+            let step = usize::try_from(size).unwrap_or(usize::MAX);
+            for (index, first) in (start..frames).step_by(step).enumerate().take(MAX_SOURCES) {
+                let name = |name: &str| name.replace("%b", &index.to_string()).replace("%%", "%");
+                let (file, dataset) = (name(&mapping.source_file_name), name(&mapping.source_dset_name));
+                placed.push((first, Block { file, dataset, start: 0, count: size.min(frames - first) }));
+            }
+            continue;
+        }
         let target = slab(&mapping.virtual_selection, [frames, rows, columns]).ok_or_else(odd)?;
         // An unlimited source selection takes what the target has room for.
         let source = slab(&mapping.source_selection, [UNLIMITED, rows, columns]).ok_or_else(odd)?;
@@ -50,6 +56,19 @@ pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec
         return Err(format!("its sources have {next} frames for {frames}"));
     }
     Ok(placed.into_iter().map(|(_, block)| block).collect())
+}
+
+/// Of a selection without end that `%b` numbers: its first frame, and the frames of each source.
+fn pattern(selection: &Selection, rows: u64, columns: u64) -> Option<(u64, u64)> {
+    let Selection::Hyperslab { form: Hyperslab::Regular(regular), rank: 3 } = selection else { return None };
+    let is_whole = |axis: usize, extent: u64| {
+        let (count, block) = (*regular.count.get(axis)?, *regular.block.get(axis)?);
+        (*regular.start.get(axis)? == 0 && count.checked_mul(block)? == extent).then_some(())
+    };
+    is_whole(1, rows)?;
+    is_whole(2, columns)?;
+    let (stride, count, block) = (*regular.stride.first()?, *regular.count.first()?, *regular.block.first()?);
+    (count == UNLIMITED && stride == block && block > 0).then_some((*regular.start.first()?, block))
 }
 
 /// First frame and number of frames of a selection of whole frames that follow each other.

@@ -5,11 +5,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `find` | which dataset holds the frames when nobody says |
+//! | `links` | soft and external links |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `mapping` | virtual datasets: which frames of which source |
 //! | `read` | stored chunks, and the frames that they decode to |
 
 mod find;
+mod links;
 mod mapping;
 mod read;
 mod stack;

@@ -55,7 +55,7 @@ impl Reader {
         let in_chunk = source.chunk.map_or(1, |chunk| chunk[0] - start % chunk[0]);
         let count = in_chunk.min(frames.end - frames.start).min(run.first + run.count - frames.start);
         let parts = hdf5::guarded(|| Ok(self.parts(&stack, run.source, start)))
-            .unwrap_or_else(|why| Err(why))
+            .unwrap_or_else(Err)
             .map_err(|why| failed(source, start, why))?;
         Ok(Unit { source: run.source, frames: frames.start..frames.start + count, start, parts, stack })
     }

@@ -1,6 +1,6 @@
 //! A dataset's frames: how many of which shape and type, and the sources in which they lie.
 
-use super::{FrameError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping};
+use super::{FrameError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, links, mapping};
 use crate::{
     types::Scalar,
     workloads::{
@@ -9,7 +9,10 @@ use crate::{
     },
 };
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, StorageLayout, format::messages::datatype::ByteOrder};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// Frames in order. Invariant: `runs` cover 0..`frames` without gaps, in order, each within its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +69,9 @@ impl Stack {
         let file = open(path)?;
         let found = find::frames(&file, path, dataset, entry)?;
         let mut builder = Builder::new(path, &found.name);
+        let other = if found.path == path { None } else { Some(open(&found.path)?) };
         for link in &found.datasets {
-            builder.add(&file, path, link)?;
+            builder.add(other.as_ref().unwrap_or(&file), &found.path, link)?;
         }
         builder.finish()
     }
@@ -94,9 +98,14 @@ impl Stack {
     }
 }
 
+/// Virtual datasets within each other.
+const MAX_DEPTH: usize = 8;
+
 /// Puts a stack together, source by source.
 pub(super) struct Builder {
     stack: Stack,
+    /// Sources by file and name.
+    known: BTreeMap<(PathBuf, String), usize>,
 }
 
 impl Builder {
@@ -110,54 +119,89 @@ impl Builder {
             sources: Vec::new(),
             runs: Vec::new(),
         };
-        Self { stack }
+        Self { stack, known: BTreeMap::new() }
     }
 
     /// All frames of a dataset of `file`, which is at `path`, behind those that are there.
     fn add(&mut self, file: &H5File, path: &Path, dataset: &str) -> Result<(), FrameError> {
-        let opened = file.dataset(dataset).map_err(|error| self.unopened(path, dataset, &error))?;
+        let (place, name) = links::follow(file, path, dataset)?;
+        if place == path {
+            return self.add_from(file, &place, &name, None, 0);
+        }
+        self.add_from(&open(&place)?, &place, &name, None, 0)
+    }
+
+    /// Some frames of a dataset: `start` and how many; None for all. `depth`: of virtual datasets within others.
+    fn add_from(
+        &mut self,
+        file: &H5File,
+        path: &Path,
+        dataset: &str,
+        range: Option<(u64, u64)>,
+        depth: usize,
+    ) -> Result<(), FrameError> {
+        if let Some(known) = self.known.get(&(path.to_path_buf(), dataset.to_string())).copied() {
+            let (start, count) = range.unwrap_or((0, self.stack.sources[known].frames));
+            return self.run(known, start, count);
+        }
+        let opened = file.dataset(dataset).map_err(|error| unopened(path, dataset, &error))?;
         let of = |why: String| FrameError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why };
         let layout = opened.storage_layout().map_err(|error| of(error.to_string()))?;
         if layout != StorageLayout::Virtual {
             let source = describe(&opened, path, dataset)?;
-            let count = source.frames;
+            let (start, count) = range.unwrap_or((0, source.frames));
             let source = self.source(source)?;
-            return self.run(source, 0, count);
+            return self.run(source, start, count);
+        }
+        if depth == MAX_DEPTH {
+            return Err(of(format!("more than {MAX_DEPTH} virtual datasets lie within each other")));
         }
         let shape = opened.shape();
         let mappings = opened.virtual_mappings().map_err(|error| of(error.to_string()))?;
+        let extent = if shape.len() == 2 { 1 } else { shape.first().copied().unwrap_or(0) as u64 };
+        let (start, count) = range.unwrap_or((0, extent));
+        let (mut first, before) = (0, self.stack.frames);
         for block in mapping::blocks(&mappings, &shape).map_err(of)? {
-            let place = mapping::source_path(path, &block.file);
-            let at =
-                match self.stack.sources.iter().position(|known| known.path == place && known.dataset == block.dataset)
-                {
-                    Some(known) => known,
-                    None => {
-                        let missing = || FrameError::MissingSource {
-                            path: path.to_path_buf(),
-                            dataset: dataset.to_string(),
-                            missing: place.clone(),
-                        };
-                        let opened = if place == path {
-                            None
-                        } else {
-                            Some(open(&place).map_err(|error| if place.exists() { error } else { missing() })?)
-                        };
-                        let inner = opened.as_ref().unwrap_or(file);
-                        let found = inner
-                            .dataset(&block.dataset)
-                            .map_err(|error| self.unopened(&place, &block.dataset, &error))?;
-                        self.source(describe(&found, &place, &block.dataset)?)?
-                    }
-                };
-            self.run(at, block.start, block.count)?;
+            let (from, to) = (start.max(first), start.saturating_add(count).min(first + block.count));
+            if from < to {
+                let place = mapping::source_path(path, &block.file);
+                if !place.exists() {
+                    let (path, dataset) = (path.to_path_buf(), dataset.to_string());
+                    return Err(FrameError::MissingSource { path, dataset, missing: place });
+                }
+                let range = (block.start + (from - first), to - from);
+                self.add_block(file, path, (&place, &block.dataset), range, depth)?;
+            }
+            first += block.count;
         }
-        let found = self.stack.frames;
-        let expected = if shape.len() == 2 { 1 } else { shape.first().copied().unwrap_or(0) as u64 };
-        if found < expected {
-            return Err(of(format!("only {found} of its {expected} frames have a source")));
+        let found = self.stack.frames - before;
+        if found < count {
+            return Err(of(format!("only {found} of its {count} frames have a source")));
         }
         Ok(())
+    }
+
+    /// What a block of a virtual dataset is made of, which may be links and virtual datasets again. `file` is that of the
+    /// virtual dataset, open at `path`.
+    fn add_block(
+        &mut self,
+        file: &H5File,
+        path: &Path,
+        (place, dataset): (&Path, &str),
+        range: (u64, u64),
+        depth: usize,
+    ) -> Result<(), FrameError> {
+        let name = links::clean(dataset);
+        if self.known.contains_key(&(place.to_path_buf(), name.clone())) {
+            return self.add_from(file, place, &name, Some(range), depth);
+        }
+        let other = if place == path { None } else { Some(open(place)?) };
+        let own = other.as_ref().unwrap_or(file);
+        let (target, name) = links::follow(own, place, &name)?;
+        if target == place {
+            return self.add_from(own, place, &name, Some(range), depth + 1);
+        }
+        self.add_from(&open(&target)?, &target, &name, Some(range), depth + 1)
     }
 
     fn source(&mut self, source: Source) -> Result<usize, FrameError> {
@@ -177,6 +221,7 @@ impl Builder {
         if stack.sources.len() == MAX_SOURCES {
             return Err(of(format!("the frames lie in more than {MAX_SOURCES} datasets")));
         }
+        self.known.insert((source.path.clone(), source.dataset.clone()), stack.sources.len());
         stack.sources.push(source);
         Ok(stack.sources.len() - 1)
     }
@@ -188,7 +233,11 @@ impl Builder {
             let why = format!("it has {} frames, and {} of them from {start} on are asked for", of.frames, count);
             return Err(FrameError::Dataset { path: of.path.clone(), dataset: of.dataset.clone(), why });
         }
-        if count > 0 {
+        let goes_on = |last: &Run| last.source == source && last.start + last.count == start;
+        if let Some(last) = stack.runs.last_mut().filter(|last| goes_on(last)) {
+            last.count += count;
+            stack.frames += count;
+        } else if count > 0 {
             stack.runs.push(Run { first: stack.frames, count, source, start });
             stack.frames += count;
         }
@@ -206,14 +255,14 @@ impl Builder {
         }
         Ok(stack)
     }
+}
 
-    fn unopened(&self, path: &Path, dataset: &str, error: &rust_hdf5::Hdf5Error) -> FrameError {
-        if let rust_hdf5::Hdf5Error::ExternalFileNotFound { file, searched, .. } = error {
-            let missing = searched.first().map_or_else(|| PathBuf::from(file), PathBuf::from);
-            return FrameError::MissingSource { path: path.to_path_buf(), dataset: dataset.to_string(), missing };
-        }
-        FrameError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why: error.to_string() }
+fn unopened(path: &Path, dataset: &str, error: &rust_hdf5::Hdf5Error) -> FrameError {
+    if let rust_hdf5::Hdf5Error::ExternalFileNotFound { file, searched, .. } = error {
+        let missing = searched.first().map_or_else(|| PathBuf::from(file), PathBuf::from);
+        return FrameError::MissingSource { path: path.to_path_buf(), dataset: dataset.to_string(), missing };
     }
+    FrameError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why: error.to_string() }
 }
 
 /// Opens a file for reading, without a lock: it may be that of a running acquisition.
@@ -233,9 +282,6 @@ pub(super) fn open(path: &Path) -> Result<H5File, FrameError> {
 fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<Source, FrameError> {
     let of = |why: String| FrameError::Dataset { path: path.to_path_buf(), dataset: name.to_string(), why };
     let said = |error: rust_hdf5::Hdf5Error| of(error.to_string());
-    if dataset.storage_layout().map_err(said)? == StorageLayout::Virtual {
-        return Err(of("it is a virtual dataset within another one, which is not followed".into()));
-    }
     let shape: Vec<u64> = dataset.shape().into_iter().map(|extent| extent as u64).collect();
     let (frames, rows, columns, is_flat) = match shape[..] {
         [rows, columns] => (1, rows, columns, true),

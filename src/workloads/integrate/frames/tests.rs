@@ -146,3 +146,18 @@ fn a_master_whose_data_file_is_gone_says_so() {
         "{error}"
     );
 }
+
+#[test]
+fn a_sample_whose_scans_are_files_of_their_own_is_followed_into_them() {
+    for entry in [None, Some("1.1")] {
+        let stack = check("sample.h5", None, entry, Scalar::U32);
+        assert_eq!(stack.sources.len(), 2);
+        assert!(
+            stack.files().contains(&fixture("sample_0001/raw/lima_0000.h5"))
+                || stack.sources[0].path.ends_with("lima_0000.h5")
+        );
+    }
+    check("sample.h5", Some("/1.1/measurement/detector"), None, Scalar::U32);
+    check("nested.h5", None, None, Scalar::U32);
+    check("numbered.h5", None, None, Scalar::U32);
+}

@@ -71,7 +71,7 @@ impl Calibrant {
         match self {
             Self::LaB6 => true,
             Self::CeO2 => is_face_centred,
-            Self::Si => is_face_centred && (h % 2 == 1 || (h + k + l) % 4 == 0),
+            Self::Si => is_face_centred && (h % 2 == 1 || (h + k + l).is_multiple_of(4)),
         }
     }
 }
