@@ -141,7 +141,7 @@ fn sigma_clip(
     sums
 }
 
-/// The pixels between two quantiles of their values, each as wide as its ω.
+/// The pixels between two quantiles of their values, each as wide as its ω: those that lie wholly between them, or over both.
 fn quantile(shares: &mut [Share], low: f64, high: f64) -> Sums {
     shares.sort_by(|a, b| (a.value() as f32).total_cmp(&(b.value() as f32)));
     let width = |share: &Share| share.weight * share.norm;
@@ -151,7 +151,8 @@ fn quantile(shares: &mut [Share], low: f64, high: f64) -> Sums {
     for share in shares.iter() {
         let start = end;
         end += width(share);
-        if end >= low * total && start <= high * total {
+        let (low, high) = (low * total, high * total);
+        if (start >= low && end <= high) || (start <= low && end >= high) {
             sums.signal += share.weight * share.signal;
             sums.variance += share.weight * share.weight * share.variance;
             sums.norm += width(share);

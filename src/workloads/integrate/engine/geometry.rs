@@ -127,6 +127,12 @@ impl Projection {
         [row as f64, column as f64]
     }
 
+    /// The same with places of 32 bits.
+    fn rounded(&self, row: f64, column: f64) -> [f64; 2] {
+        let round = |place: f64| f64::from(place as f32);
+        [round(row * self.pixel[0]) - self.poni[0], round(column * self.pixel[1]) - self.poni[1]]
+    }
+
     fn center_on_detector(&self, row: usize, column: usize) -> [f64; 2] {
         let [row, column] = self.oriented(row, column, [self.shape[0] - 1, self.shape[1] - 1]);
         self.on_detector(row + 0.5, column + 0.5)
@@ -164,9 +170,11 @@ impl Projection {
     /// Radial position and χ of the corners of pixels, [rows + 1, columns + 1], with the 32 bits that pyFAI keeps of them.
     pub fn corners(&self, unit: Unit) -> Corners {
         let width = self.shape[1] + 1;
+        // Of other units, pyFAI has rounded the places on the detector too.
+        let is_fast = matches!(unit.name().split('_').next(), Some("q" | "2th" | "r"));
         let corner = |at: usize| {
             let [row, column] = self.oriented(at / width, at % width, self.shape);
-            let point = self.rotated(self.on_detector(row, column));
+            let point = self.rotated(if is_fast { self.on_detector(row, column) } else { self.rounded(row, column) });
             [self.radial(&point, unit) as f32, point.chi() as f32]
         };
         let points = (self.shape[0] + 1) * width;

@@ -36,6 +36,8 @@ mod matrix;
 mod poni;
 mod settings;
 mod splitting;
+#[cfg(test)]
+mod tests;
 mod units;
 mod vulkan;
 

@@ -1,5 +1,6 @@
 //! Pixels as the quadrangles of their corners in (radial, χ): their area in each bin, by integrals under their edges
-//! (`_integrate1d`, `_integrate2d` in pyFAI's `ext/regrid_common.pxi`).
+//! (`_integrate1d`, `_integrate2d` in pyFAI's `ext/regrid_common.pxi`). Areas are kept in 32 bits as there: an area is a small
+//! difference of large ones, and its rounding shows in the fourth digit of a pattern.
 
 use super::{super::matrix::Part, Axis, Positions, ROWS_PER_TASK, Target};
 use rayon::prelude::*;
@@ -30,7 +31,7 @@ impl Positions {
         parts.collect()
     }
 
-    fn split_quadrangle(&self, target: &Target, [row, column]: [usize; 2], areas: &mut Vec<f64>, part: &mut Part) {
+    fn split_quadrangle(&self, target: &Target, [row, column]: [usize; 2], areas: &mut Vec<f32>, part: &mut Part) {
         let Some(corners) = &self.corners else { return };
         let corners = recentred(corners.of(row, column), self.is_mirrored);
         if corners.iter().flatten().any(|position| !position.is_finite()) {
@@ -69,7 +70,7 @@ fn edges(corners: &Quadrangle) -> impl Iterator<Item = ([f64; 2], [f64; 2])> {
 }
 
 /// One dimension: bins are strips in χ.
-fn deal_radially(target: &Target, corners: &Quadrangle, areas: &mut Vec<f64>, part: &mut Part) {
+fn deal_radially(target: &Target, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut Part) {
     let axis = &target.radial;
     let width = axis.width();
     let corners = corners.map(|[radial, chi]| [(radial - axis.min) / width, chi]);
@@ -95,14 +96,14 @@ fn deal_radially(target: &Target, corners: &Quadrangle, areas: &mut Vec<f64>, pa
     for (start, stop) in edges(&corners) {
         add_strips(areas, first, start, stop);
     }
-    let sum: f64 = areas.iter().sum();
+    let sum: f64 = areas.iter().copied().map(f64::from).sum();
     if sum != 0.0 {
-        areas.iter().enumerate().for_each(|(index, area)| part.push(first + index, area / sum));
+        areas.iter().enumerate().for_each(|(index, area)| part.push(first + index, f64::from(*area) * (1.0 / sum)));
     }
 }
 
 /// Adds the signed areas under an edge, bin by bin from `first` on.
-fn add_strips(areas: &mut [f64], first: usize, start: [f64; 2], stop: [f64; 2]) {
+fn add_strips(areas: &mut [f32], first: usize, start: [f64; 2], stop: [f64; 2]) {
     if start[0] == stop[0] {
         return;
     }
@@ -112,12 +113,17 @@ fn add_strips(areas: &mut [f64], first: usize, start: [f64; 2], stop: [f64; 2]) 
     let bins = (low.floor().max(first as f64) as usize)..(high.floor() as i64 + 1).max(0) as usize;
     for bin in bins.start..bins.end.min(first + areas.len()) {
         let (from, to) = (low.max(bin as f64), high.min((bin + 1) as f64));
-        areas[bin - first] += sign * (to - from) * (0.5 * slope * (to + from) + intercept);
+        add(&mut areas[bin - first], sign * (to - from) * (0.5 * slope * (to + from) + intercept));
     }
 }
 
+/// Adds in 64 bits, keeps 32.
+fn add(area: &mut f32, more: f64) {
+    *area = (f64::from(*area) + more) as f32;
+}
+
 /// Two dimensions. Beyond the axes corners are moved to their ends, as pyFAI does.
-fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas: &mut Vec<f64>, part: &mut Part) {
+fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut Part) {
     let axes = [&target.radial, azimuthal];
     let [[radial_min, radial_max], [chi_min, chi_max]] = [range(corners, 0), range(corners, 1)];
     let is_outside =
@@ -139,7 +145,7 @@ fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas:
     for (start, stop) in edges(&corners) {
         add_boxes(areas, extent, start, stop);
     }
-    let sum: f64 = areas.iter().sum();
+    let sum: f64 = areas.iter().copied().map(f64::from).sum();
     if sum == 0.0 {
         return;
     }
@@ -147,29 +153,31 @@ fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas:
         for across in 0..extent[1] {
             let (along_bin, across_bin) = (first[0] as usize + along, first[1] as usize + across);
             if along_bin < axes[0].bins && across_bin < axes[1].bins {
-                part.push(target.bin(along_bin, across_bin), areas[along * extent[1] + across] / sum);
+                part.push(target.bin(along_bin, across_bin), f64::from(areas[along * extent[1] + across]) / sum);
             }
         }
     }
 }
 
-/// Adds the signed areas under an edge, box by box: under each piece of it, boxes are filled from below.
-fn add_boxes(areas: &mut [f64], extent: [usize; 2], start: [f64; 2], stop: [f64; 2]) {
+/// Adds the signed areas under an edge, box by box: under each piece of it, boxes are filled from below. All in 32 bits, so that
+/// what two edges fill both is nothing, and not its rounding.
+fn add_boxes(areas: &mut [f32], extent: [usize; 2], start: [f64; 2], stop: [f64; 2]) {
     if start[0] == stop[0] {
         return;
     }
-    let slope = (stop[1] - start[1]) / (stop[0] - start[0]);
-    let intercept = stop[1] - slope * stop[0];
+    let slope = f64::from(((stop[1] - start[1]) / (stop[0] - start[0])) as f32);
+    let intercept = f64::from((stop[1] - slope * stop[0]) as f32);
     let (low, high, sign) = if start[0] < stop[0] { (start[0], stop[0], 1.0) } else { (stop[0], start[0], -1.0) };
     for along in low.floor() as usize..(high.ceil() as usize).min(extent[0]) {
         let (from, to) = (low.max(along as f64), high.min((along + 1) as f64));
-        let mut rest = (to - from) * (0.5 * slope * (to + from) + intercept);
-        for across in 0..extent[1] {
+        let width = (to - from) as f32;
+        let mut rest = ((to - from) * (0.5 * slope * (to + from) + intercept)) as f32;
+        for area in &mut areas[along * extent[1]..(along + 1) * extent[1]] {
             if rest <= 0.0 {
                 break;
             }
-            let filled = rest.min(to - from);
-            areas[along * extent[1] + across] += sign * filled;
+            let filled = rest.min(width);
+            *area += sign * filled;
             rest -= filled;
         }
     }
