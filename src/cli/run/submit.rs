@@ -5,7 +5,7 @@ use crate::{
     cli::exit::CliError,
     http::Client,
     ports::wall_ms,
-    types::{BlobHash, JobId, NodeId},
+    types::{BlobHash, JobId, NodeId, units::format_bytes},
     wire::api::Submitted,
     workloads::{PlannedJob, Source, Submission},
 };
@@ -18,6 +18,9 @@ use std::{
 
 /// Files hashed and uploaded at once.
 const UPLOADS_AT_ONCE: usize = 8;
+
+/// More than this is not sent to other nodes unless the job file says so.
+const MAX_UNASKED_BYTES: u64 = 16 << 30;
 
 type Stored = BTreeMap<Source, (BlobHash, u64)>;
 
@@ -58,6 +61,18 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
 /// With the files that other nodes, where there are some, cannot read where they lie.
 async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Result<Vec<PlannedJob>, CliError> {
     if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
+        let sources: BTreeSet<&Source> =
+            jobs.iter().flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source)).collect();
+        let length = |source: &Source| match source {
+            Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
+            Source::Bytes(bytes) => bytes.len() as u64,
+        };
+        let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
+        if total > MAX_UNASKED_BYTES {
+            let hint = "input = \"shared\" if every node sees the files where they lie, input = \"upload\" if they are to travel";
+            let problem = format!("{} of input would be copied to other nodes", format_bytes(total));
+            return Err(CliError::Usage(format!("{problem}\nhint: {hint}")));
+        }
         for job in &mut jobs {
             job.uploads.append(&mut job.cluster_uploads);
             job.uploads.sort_by(|one, other| one.path.cmp(&other.path));

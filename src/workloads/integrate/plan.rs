@@ -14,7 +14,7 @@
 
 use super::{
     engine::{ErrorModel, Settings},
-    results::{Calibrant, Part},
+    results::{Calibrant, Part, nexus::Axes},
 };
 use serde::{Deserialize, Serialize};
 use std::{ops::Range, path::PathBuf};
@@ -113,7 +113,17 @@ pub enum Existing {
 }
 
 /// What a task over frames leaves in `PART_FILE`: the patterns, or why there are none.
-pub type Outcome = Result<Part, String>;
+pub type Outcome = Result<Integrated, String>;
+
+/// Patterns, and what they are of: so much that putting them together needs no integrator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Integrated {
+    pub part: Part,
+    /// Of each region.
+    pub axes: Vec<Axes>,
+    /// What integrated, for people.
+    pub engine: String,
+}
 
 impl IntegratePlan {
     pub fn encode(&self) -> Vec<u8> {

@@ -5,6 +5,7 @@
 
 use super::{Part, Total};
 use rust_hdf5::{H5Dataset, H5File, H5Group, types::VarLenUnicode};
+use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
@@ -30,7 +31,7 @@ pub struct About {
 }
 
 /// A region's axes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Axes {
     /// None: the only one.
     pub name: Option<String>,

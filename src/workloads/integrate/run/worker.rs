@@ -10,7 +10,9 @@ use crate::workloads::{
     builtin::{Call, CallError, Part as BuiltinPart},
     integrate::{
         frames::Stack,
-        plan::{DatasetPlan, Existing, IntegratePlan, MAX_PLAN_BYTES, Outcome, PART_FILE, PLAN_FILE, Stage},
+        plan::{
+            DatasetPlan, Existing, IntegratePlan, Integrated, MAX_PLAN_BYTES, Outcome, PART_FILE, PLAN_FILE, Stage,
+        },
         results::Part,
     },
 };
@@ -57,9 +59,9 @@ impl IntegrateWorker {
         let mut value = json!({ "dataset": dataset.name, "frames": range.end - range.start });
         let begin = Instant::now();
         let outcome: Outcome = match self.integrated(plan, dataset, call, range) {
-            Ok((part, spent)) => {
+            Ok((integrated, spent)) => {
                 tell(&mut value, &spent, begin.elapsed());
-                Ok(part)
+                Ok(integrated)
             }
             Err(CallError::Task(why)) => {
                 value["problem"] = why.as_str().into();
@@ -78,22 +80,17 @@ impl IntegrateWorker {
         dataset: &DatasetPlan,
         call: &Call,
         range: Range<u64>,
-    ) -> Result<(Part, Spent), CallError> {
+    ) -> Result<(Integrated, Spent), CallError> {
         let stack = input::open(dataset, &call.dir).map_err(CallError::Task)?;
         let monitors = monitors(plan, dataset, &stack)?;
+        let engine = self.engine(plan, call, &stack)?;
         let mut found: Vec<Part> = Vec::new();
-        let spent = pipeline::integrate(
-            &stack,
-            std::slice::from_ref(&range),
-            self.engine(plan, call, &stack)?,
-            monitors.as_deref(),
-            |part| {
-                found.push(part);
-                Ok(())
-            },
-        )?;
+        let spent = pipeline::integrate(&stack, std::slice::from_ref(&range), engine, monitors.as_deref(), |part| {
+            found.push(part);
+            Ok(())
+        })?;
         found.sort_by_key(|part| part.first);
-        Ok((joined(range.start, found), spent))
+        Ok((Integrated { part: joined(range.start, found), axes: engine.axes(), engine: engine.name() }, spent))
     }
 
     /// A dataset's results: the parts that there are, and the frames that have none.
@@ -109,30 +106,38 @@ impl IntegrateWorker {
         }
         let stack = input::open(dataset, &call.dir).map_err(CallError::Task)?;
         let monitors = monitors(plan, dataset, &stack)?;
-        let axes = self.engine(plan, call, &stack)?.axes();
-        let told = self.engine(plan, call, &stack)?.name();
         let failed = |why: String| CallError::Task(format!("{}: {why}", dataset.name));
-        let mut output = Output::create(plan, dataset, &stack, &call.dir, axes, &told).map_err(failed)?;
-        // Without the results of the job before, everything is missing.
-        let mut missing: Vec<Range<u64>> = Vec::new();
-        let mut next = 0;
-        let first_task = plan.first_task(index);
-        for (number, range) in (first_task..).zip(dataset.ranges()) {
-            let part =
-                from.and_then(|from| read_part(&call.dir.join(from).join(number.to_string()).join(PART_FILE), &range));
-            match part {
-                Some(part) if range.end <= stack.frames => output.write(&part).map_err(failed)?,
-                _ if range.start < stack.frames => missing.push(range.start..range.end.min(stack.frames)),
-                _ => {}
+        let parts = |(number, range): (u64, &Range<u64>)| {
+            let task = call.dir.join(from?).join(number.to_string());
+            read_part(&task.join(PART_FILE), range).filter(|_| range.end <= stack.frames)
+        };
+        let ranges: Vec<Range<u64>> = dataset.ranges().collect();
+        let tasks = || (plan.first_task(index)..).zip(&ranges);
+        // Where all is there, nothing is integrated, and no matrix is needed.
+        let (axes, told) = match tasks().find_map(parts) {
+            Some(integrated) => (integrated.axes, integrated.engine),
+            None => {
+                let engine = self.engine(plan, call, &stack)?;
+                (engine.axes(), engine.name())
             }
-            next = range.end;
+        };
+        let mut output = Output::create(plan, dataset, &stack, &call.dir, axes, &told).map_err(failed)?;
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        for task in tasks() {
+            match parts((task.0, task.1)) {
+                Some(integrated) => output.write(&integrated.part).map_err(failed)?,
+                None => missing.push(task.1.start..task.1.end.min(stack.frames)),
+            }
         }
-        if next < stack.frames {
-            missing.push(next..stack.frames);
+        // Without a job before, that is everything.
+        missing.push(ranges.last().map_or(0, |last| last.end)..stack.frames);
+        missing.retain(|range| range.start < range.end);
+        let mut spent = Spent::default();
+        if !missing.is_empty() {
+            let take = |part: Part| output.write(&part).map_err(failed);
+            let engine = self.engine(plan, call, &stack)?;
+            spent = pipeline::integrate(&stack, &missing, engine, monitors.as_deref(), take)?;
         }
-        let engine = self.engine(plan, call, &stack)?;
-        let take = |part: Part| output.write(&part).map_err(failed);
-        let spent = pipeline::integrate(&stack, &missing, engine, monitors.as_deref(), take)?;
         let text = output.finish(begin.elapsed(), spent.frames).map_err(failed)?;
         print!("{text}");
         let mut value = json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
@@ -193,13 +198,14 @@ fn joined(first: u64, parts: Vec<Part>) -> Part {
 }
 
 /// The part of these frames, if it is there and holds patterns.
-fn read_part(path: &Path, range: &Range<u64>) -> Option<Part> {
+fn read_part(path: &Path, range: &Range<u64>) -> Option<Integrated> {
     let length = fs::metadata(path).ok()?.len();
     if length > MAX_PART_BYTES {
         return None;
     }
     let outcome: Outcome = postcard::from_bytes(&fs::read(path).ok()?).ok()?;
-    outcome.ok().filter(|part| (part.first, part.frames) == (range.start, range.end - range.start))
+    let is_meant = |part: &Part| (part.first, part.frames) == (range.start, range.end - range.start);
+    outcome.ok().filter(|integrated| is_meant(&integrated.part))
 }
 
 fn tell(value: &mut Json, spent: &Spent, took: Duration) {
