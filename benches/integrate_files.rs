@@ -106,7 +106,7 @@ fn integrator(dir: &Path, splitting: Splitting) -> Integrator {
     Integrator::new(&settings, &Images::default(), Options::default()).expect("an integrator")
 }
 
-/// Reads, decompresses, integrates and writes each frame.
+/// Reads, decompresses, integrates and writes all frames, as a worker does: several at once.
 fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
     let begin = cpu_time();
     let axes = integrator.axes().next().expect("a region");
@@ -124,20 +124,19 @@ fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
     };
     let mut file = NexusFile::create(path, about, vec![axes]).expect("writable");
     let (mut reader, mut decoder) = (Reader::new(stack.clone()), Decoder::default());
-    let mut buffer = vec![0u32; stack.frame_bytes() / 4];
+    let mut buffer = vec![0u32; stack.frame_bytes() / 4 * stack.frames as usize];
     let mut sum = Total::default();
-    for first in 0..stack.frames {
-        let unit = reader.read(first..first + 1).expect("it is whole");
-        unit.decode(bytemuck::cast_slice_mut(&mut buffer), &mut decoder).expect("it is whole");
-        let frames = Frames::new(Pixels::U32(&buffer), 1, stack.shape).expect("a frame");
-        let mut patterns = integrator.integrate(&frames, &[]).expect("patterns");
-        let patterns = patterns.remove(0);
-        let mut total = Total::default();
-        total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
-        sum.join(&total);
-        let region = RegionPart { intensity: patterns.intensity, sigma: patterns.sigma, total };
-        file.write(&Part { first, frames: 1, regions: vec![region] }).expect("writable");
+    for (frame, target) in (0..stack.frames).zip(buffer.chunks_exact_mut(stack.frame_bytes() / 4)) {
+        let unit = reader.read(frame..frame + 1).expect("it is whole");
+        unit.decode(bytemuck::cast_slice_mut(target), &mut decoder).expect("it is whole");
     }
+    let frames = Frames::new(Pixels::U32(&buffer), stack.frames as usize, stack.shape).expect("frames");
+    let patterns = integrator.integrate(&frames, &[]).expect("patterns").remove(0);
+    let mut total = Total::default();
+    total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
+    sum.join(&total);
+    let region = RegionPart { intensity: patterns.intensity, sigma: patterns.sigma, total };
+    file.write(&Part { first: 0, frames: stack.frames, regions: vec![region] }).expect("writable");
     file.finish(&[sum]).expect("writable");
     stack.frames as f64 / (cpu_time() - begin).as_secs_f64()
 }

@@ -18,15 +18,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Frames that a GPU gets at once; the CPU takes each as it comes.
-const GPU_BATCH: usize = 8;
+/// Frames that are integrated at once: engines read their matrix once for so many.
+const BATCH: usize = 8;
 /// Threads that decompress for a GPU, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;
 
 /// An integrator that threads share.
 pub struct Engine {
     integrator: Integrator,
-    batch: usize,
     threads: usize,
     name: String,
     scalar: Scalar,
@@ -45,13 +44,13 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, C
     let options = Options { threads, engine: choice, cache: cache() };
     let images = images(plan, dir).map_err(task)?;
     let integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
-    Ok(Engine { integrator, batch, threads, name, scalar: stack.scalar })
+    Ok(Engine { integrator, threads, name, scalar: stack.scalar })
 }
 
-fn gpu() -> Result<(engine::EngineChoice, usize, String), CallError> {
+fn gpu() -> Result<(engine::EngineChoice, String), CallError> {
     let device = device::open()?;
     let name = format!("Vulkan, {}", device.info().gpu.name);
-    Ok((engine::EngineChoice::Vulkan(device), GPU_BATCH, name))
+    Ok((engine::EngineChoice::Vulkan(device), name))
 }
 
 /// Where matrices stay from job to job: the user's cache.
@@ -79,8 +78,9 @@ fn images(plan: &IntegratePlan, dir: &Path) -> Result<Images, String> {
 }
 
 impl Engine {
+    /// Frames that it should get at once.
     pub fn batch(&self) -> usize {
-        self.batch
+        BATCH
     }
 
     /// Threads that read frames should have.

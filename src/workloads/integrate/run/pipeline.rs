@@ -1,6 +1,5 @@
 //! Frames to patterns: one thread reads stored chunks, several decompress and integrate, the caller takes what comes of it.
-//! Between them stand queues of a few frames, so that memory is bounded whatever is slowest. On the CPU a frame is integrated by
-//! the thread that decompressed it, while it is still in that thread's cache.
+//! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
 
 use super::engine::Engine;
 use crate::types::Scalar;
