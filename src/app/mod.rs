@@ -52,6 +52,11 @@ pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
     }
 }
 
+/// The body of the hidden `nodectl integrate-worker`.
+pub fn integrate_worker() -> ExitCode {
+    crate::workloads::integrate::run::main()
+}
+
 /// The body of the hidden `nodectl gpu-probe`.
 pub fn gpu_probe(arguments: &[String]) -> ExitCode {
     crate::gpu::probe_main(arguments)

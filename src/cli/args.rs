@@ -308,6 +308,9 @@ pub struct RunArgs {
     /// A computing mode: how many workers, on whose machines (config/computing) [default: what the job file's `computing` says]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["extend", "detach", "detach_on_interrupt"])]
     pub computing: Option<PathBuf>,
+    /// Integrates HDF5 files as they appear below a directory, until Ctrl-C (jobs of the kind `integrate`)
+    #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach"])]
+    pub watch: Option<PathBuf>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,

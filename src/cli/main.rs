@@ -34,6 +34,7 @@ pub fn main() -> ExitCode {
         Some("kernel-worker") => return app::kernel_worker(),
         Some("train-worker") => return app::train_worker(),
         Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
+        Some("integrate-worker") => return app::integrate_worker(),
         _ => {}
     }
     let cli = match parse(&given) {

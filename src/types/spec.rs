@@ -78,6 +78,8 @@ pub enum Builtin {
     Kernel,
     /// Trains a model (`workloads::train`).
     Train,
+    /// Integrates frames of detectors, or writes a dataset's results (`workloads::integrate`).
+    Integrate,
 }
 
 /// A Python class whose instances live as long as the job, one in each worker process.
@@ -222,6 +224,7 @@ impl Builtin {
         match self {
             Self::Kernel => "kernel-worker",
             Self::Train => "train-worker",
+            Self::Integrate => "integrate-worker",
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | `builtin` | the process of a worker that is a part of this program |
 //! | `job_file` | a TOML file to planned jobs, with errors that show the place |
 //! | `map` | `kind = "map"`: a command over parameter sets |
+//! | `integrate` | `kind = "integrate"`: detector frames to diffraction patterns |
 //! | `kernel` | `kind = "kernel"`: a compute shader over an index space |
 //! | `planned` | a job before it is submitted: uploads to manifest to specification |
 //! | `templates` | the job files that `nodectl init` writes |
@@ -13,6 +14,7 @@
 
 pub mod arrays;
 pub mod builtin;
+pub mod integrate;
 pub mod job_file;
 pub mod kernel;
 mod map;
@@ -21,4 +23,4 @@ pub mod templates;
 pub mod train;
 
 pub use map::load_rows;
-pub use planned::{PlannedJob, Source, Submission, Upload};
+pub use planned::{Delivery, PlannedJob, Source, Submission, Upload};

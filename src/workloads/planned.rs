@@ -22,6 +22,14 @@ pub enum Source {
     Bytes(Arc<[u8]>),
 }
 
+/// A directory of the user's, on the machine of `run`, in which each file of the results gets a place of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    pub directory: PathBuf,
+    /// Whether files that are there are replaced.
+    pub replaces: bool,
+}
+
 /// A valid job, complete but for what only its submission decides.
 #[derive(Clone, Debug)]
 pub struct PlannedJob {
@@ -32,6 +40,10 @@ pub struct PlannedJob {
     pub after: Vec<String>,
     /// Sorted by path, each path once.
     pub uploads: Vec<Upload>,
+    /// Those that travel only where there are other nodes: alone, a node reads them where they lie.
+    pub cluster_uploads: Vec<Upload>,
+    /// Where the files of its results go besides.
+    pub delivery: Option<Delivery>,
     /// Where `run` puts results, relative to its working directory; None for `<name>-<job id>`.
     pub into: Option<PathBuf>,
     /// The computing mode that the job file names; `run --computing` goes before it.

@@ -21,7 +21,7 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 9] = [
+static TEMPLATES: [Template; 10] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
@@ -41,6 +41,15 @@ static TEMPLATES: [Template; 9] = [
         files: &[
             ("kernel.toml", include_bytes!("../../config/jobs/kernel.toml")),
             ("kernel/mandelbrot.wgsl", include_bytes!("../../config/jobs/kernel/mandelbrot.wgsl")),
+        ],
+    },
+    Template {
+        kind: "integrate",
+        summary: "detector frames in HDF5 files to diffraction patterns: LaB6 at 30 keV",
+        files: &[
+            ("integrate.toml", include_bytes!("../../config/jobs/integrate.toml")),
+            ("integrate/lab6.h5", include_bytes!("../../config/jobs/integrate/lab6.h5")),
+            ("integrate/lab6.poni", include_bytes!("../../config/jobs/integrate/lab6.poni")),
         ],
     },
     Template {
@@ -104,8 +113,19 @@ mod tests {
     use super::*;
     use crate::{
         types::{PythonWorker, WorkerRole, WorkerSpec},
-        workloads::{job_file, kernel, map, train},
+        workloads::{integrate, job_file, kernel, map, train},
     };
+
+    /// Every key stands in the text, be it commented out.
+    fn assert_shows(text: &str, keys: &[&str]) {
+        for key in keys {
+            let shown = |line: &str| {
+                let line = line.trim_start_matches("# ").trim_start_matches('[');
+                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
+            };
+            assert!(text.lines().any(shown), "{key} is not shown");
+        }
+    }
 
     /// Writes a template as `init` does and plans its jobs.
     fn plan(template: &Template) -> Vec<crate::workloads::PlannedJob> {
@@ -154,13 +174,16 @@ mod tests {
         assert_eq!((job.name.as_str(), job.task_count(), job.is_step), ("zoom", 4, false));
         assert_eq!(job.uploads.iter().map(|upload| upload.path.as_str()).collect::<Vec<_>>(), ["kernel.plan"]);
         let text = std::str::from_utf8(find("kernel").unwrap().files[0].1).unwrap();
-        for key in kernel::KEYS {
-            let shown = |line: &str| {
-                let line = line.trim_start_matches("# ").trim_start_matches('[');
-                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
-            };
-            assert!(text.lines().any(shown), "{key} is not shown");
-        }
+        assert_shows(text, &kernel::KEYS);
+    }
+
+    #[test]
+    fn the_integrate_template_shows_every_key() {
+        let jobs = plan(find("integrate").unwrap());
+        let names: Vec<(&str, u64)> = jobs.iter().map(|job| (job.name.as_str(), job.task_count())).collect();
+        assert_eq!((names.len(), names[0].0, names[1]), (2, "integrate.frames", ("integrate", 1)));
+        let text = std::str::from_utf8(find("integrate").unwrap().files[0].1).unwrap();
+        assert_shows(text, &integrate::KEYS);
     }
 
     #[test]
@@ -169,26 +192,14 @@ mod tests {
         let paths: Vec<&str> = job.uploads.iter().map(|upload| upload.path.as_str()).collect();
         assert_eq!((job.task_count(), paths), (1, vec!["quickstart/digits.csv.gz", "train.plan"]));
         let text = std::str::from_utf8(find("train").unwrap().files[0].1).unwrap();
-        for key in train::KEYS {
-            let shown = |line: &str| {
-                let line = line.trim_start_matches("# ").trim_start_matches('[');
-                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
-            };
-            assert!(text.lines().any(shown), "{key} is not shown");
-        }
+        assert_shows(text, &train::KEYS);
     }
 
     #[test]
     fn the_map_and_worker_templates_show_every_key() {
         let text = |kind| std::str::from_utf8(find(kind).unwrap().files[0].1).unwrap();
         let text = [text("map"), text("worker")].concat();
-        for key in map::KEYS {
-            let shown = |line: &str| {
-                let line = line.trim_start_matches("# ").trim_start_matches('[');
-                line.strip_prefix(key).is_some_and(|rest| rest.starts_with([' ', ']']))
-            };
-            assert!(text.lines().any(shown), "{key} is not shown");
-        }
+        assert_shows(text, &map::KEYS);
     }
 
     /// Every commented key, uncommented on its own, is accepted; of `params` the commented forms replace the first.

@@ -53,11 +53,12 @@ pub struct RunSummary {
     pub compute: Option<ComputeRate>,
 }
 
-/// What the GPUs of a kernel job did.
+/// What the GPUs of a kernel job did, or how fast frames were integrated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComputeRate {
-    /// Cells a second, times steps.
+    /// Cells a second, times steps; of an integration, frames.
     pub items_per_second: f64,
+    /// 0 of an integration, which tells its own of each task.
     pub gpus: u32,
     /// Which part of the time they computed, from 0 to 1.
     pub gpu_busy: f64,

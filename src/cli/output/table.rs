@@ -265,11 +265,14 @@ fn shares(nodes: &[NodeShare]) -> String {
     columns(&["NODE", "RUNNING", "QUEUED", "DONE"], nodes.iter().map(row))
 }
 
-/// `2.50 G items/s on 2 GPUs, busy 93 % of the time`.
+/// `2.50 G items/s on 2 GPUs, busy 93 % of the time`, or `123.0 frames/s`.
 pub fn compute_line(rate: &ComputeRate) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let items = rate.items_per_second;
     let (size, prefix) = prefixes.into_iter().find(|(size, _)| items >= *size).unwrap_or((1.0, ""));
+    if rate.gpus == 0 {
+        return format!("{items:.1} frames/s");
+    }
     let gpus = if rate.gpus == 1 { "a GPU".into() } else { format!("{} GPUs", rate.gpus) };
     format!("{:.2}{prefix} items/s on {gpus}, busy {:.0} % of the time", items / size, rate.gpu_busy * 100.0)
 }

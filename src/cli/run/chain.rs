@@ -38,7 +38,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     let id = client.submit(&spec).await?.job;
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&base.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed { id, name: base.name, tasks, directory, is_step: false }];
+    let submitted = vec![Followed { id, name: base.name, tasks, directory, is_step: false, delivery: None }];
     let plan = Plan::new(&args.follow, client.node().await?.solo);
     follow_submitted(&client, args, submitted, &plan, super::Interrupts::listen()?).await
 }
@@ -83,8 +83,14 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     let last = &jobs[jobs.len() - 1].line;
     let directory = args.into.unwrap_or_else(|| default_directory(&last.name, &last.id));
     let tasks = count(|job| job.line.tasks);
-    let followed =
-        Followed { id: last.id.clone(), name: last.name.clone(), tasks, directory: directory.clone(), is_step: false };
+    let followed = Followed {
+        id: last.id.clone(),
+        name: last.name.clone(),
+        tasks,
+        directory: directory.clone(),
+        is_step: false,
+        delivery: None,
+    };
     let mut collector = Collector::create(client.clone(), &followed)?;
     let mut first = 0;
     for job in &jobs {

@@ -12,8 +12,10 @@ use crate::{
     },
     http::Client,
     wire::api::{StatusName, TaskResult},
+    workloads::Delivery,
 };
 use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs, io,
@@ -44,6 +46,7 @@ pub struct Collector {
     throughput: Throughput,
     many: bool,
     missing_files: u32,
+    delivery: Option<Delivery>,
 }
 
 /// What is there to say at the end.
@@ -72,6 +75,7 @@ impl Collector {
             throughput: Throughput::default(),
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
+            delivery: job.delivery.clone(),
         })
     }
 
@@ -108,7 +112,33 @@ impl Collector {
         });
         let missing: Vec<u32> = fetches.buffer_unordered(FETCHES_AT_ONCE).try_collect().await?;
         self.missing_files += missing.iter().sum::<u32>();
+        for result in news.values().filter(|result| result.status == StatusName::Done) {
+            self.missing_files += self.deliver(result)?;
+        }
         Ok(())
+    }
+
+    /// Puts a task's files where the user wants them. Returns how many could not be.
+    fn deliver(&self, result: &TaskResult) -> Result<u32, CliError> {
+        let Some(delivery) = &self.delivery else { return Ok(0) };
+        let failed = |source| CliError::file("making", &delivery.directory, source);
+        fs::create_dir_all(&delivery.directory).map_err(failed)?;
+        let from = self.directory.join(result.task.to_string());
+        // A task says which of its files are for the user's directory; those of one that had nothing to do are not.
+        let files = result.value.as_ref().and_then(|value| value.get("files")).and_then(Json::as_array);
+        let is_meant = |path: &str| files.is_some_and(|files| files.iter().any(|file| file.as_str() == Some(path)));
+        let mut missing = 0;
+        for output in result.outputs.iter().filter(|output| is_meant(&output.path)) {
+            let (source, target) = (from.join(&output.path), delivery.directory.join(&output.path));
+            if !source.exists() {
+                continue;
+            }
+            if let Err(error) = place(&source, &target, delivery.replaces) {
+                eprintln!("warning: task {}: {}: {error}", result.task, target.display());
+                missing += 1;
+            }
+        }
+        Ok(missing)
     }
 
     fn is_done(&self, task: u32) -> bool {
@@ -147,6 +177,24 @@ impl Collector {
         let (failures, compute) = (group(&self.failed, &self.tracebacks), self.throughput.rate());
         Ok(Collected { failures, missing_files: self.missing_files, compute })
     }
+}
+
+/// Gives a file another name, whole from the beginning; as a copy where the file system is another.
+fn place(source: &Path, target: &Path, replaces: bool) -> io::Result<()> {
+    if !replaces && target.exists() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is left as it is"));
+    }
+    let mut temporary = target.as_os_str().to_owned();
+    temporary.push(".part");
+    let temporary = PathBuf::from(temporary);
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if fs::hard_link(source, &temporary).is_err() {
+        fs::copy(source, &temporary)?;
+    }
+    fs::rename(&temporary, target)
 }
 
 /// Task directories are replaced: they must not be somebody else's.

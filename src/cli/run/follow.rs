@@ -6,6 +6,7 @@ use crate::{
     http::{Client, ClientError},
     types::limits,
     wire::api::{CursorView, PhaseName, Results},
+    workloads::Delivery,
 };
 use futures::future::try_join_all;
 use std::{
@@ -25,6 +26,8 @@ pub struct Followed {
     pub directory: PathBuf,
     /// A step on the way to another job: its files stay in the cluster, and `directory` is empty.
     pub is_step: bool,
+    /// Where the files of its results go besides `directory`.
+    pub delivery: Option<Delivery>,
 }
 
 /// Follows all jobs until they end.

@@ -95,7 +95,7 @@ impl Interrupts {
         }
     }
 
-    async fn next(&mut self) -> SignalKind {
+    pub async fn next(&mut self) -> SignalKind {
         tokio::select! {
             _ = self.interrupt.recv() => SignalKind::interrupt(),
             _ = self.terminate.recv() => SignalKind::terminate(),

@@ -13,6 +13,7 @@
 //! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `summary` | what to say at the end |
+//! | `watch` | files that are integrated as they appear |
 
 mod chain;
 mod collector;
@@ -28,6 +29,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod throughput;
+mod watch;
 
 use super::{
     args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
@@ -56,6 +58,9 @@ struct Plan {
 pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
+    }
+    if let Some(dir) = args.watch.clone() {
+        return watch::watch(args, &dir, settings).await;
     }
     let jobs = job_file::load(&args.job_file)?;
     if let Some(file) = computing::chosen(&args, &jobs) {
@@ -130,7 +135,14 @@ async fn follow_submitted(
 pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
     let job = client.job(&args.name.job).await?;
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false };
+    let followed = Followed {
+        id: job.line.id,
+        name: job.line.name,
+        tasks: job.line.tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    };
     let solo = client.node().await?.solo;
     follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
@@ -142,7 +154,14 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     }
     let job = client.job(&args.name.job).await?;
     let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed { id: job.line.id, name: job.line.name, tasks: job.line.tasks, directory, is_step: false };
+    let followed = Followed {
+        id: job.line.id,
+        name: job.line.name,
+        tasks: job.line.tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    };
     let progress = progress::Progress::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));

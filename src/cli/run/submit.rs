@@ -5,7 +5,7 @@ use crate::{
     cli::exit::CliError,
     http::Client,
     ports::wall_ms,
-    types::{BlobHash, JobId, NodeId},
+    types::{BlobHash, JobId, NodeId, units::format_bytes},
     wire::api::Submitted,
     workloads::{PlannedJob, Source, Submission},
 };
@@ -19,11 +19,15 @@ use std::{
 /// Files hashed and uploaded at once.
 const UPLOADS_AT_ONCE: usize = 8;
 
+/// More than this is not sent to other nodes unless the job file says so.
+const MAX_UNASKED_BYTES: u64 = 16 << 30;
+
 type Stored = BTreeMap<Source, (BlobHash, u64)>;
 
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several.
 pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
+    let jobs = with_cluster_uploads(client, jobs).await?;
     let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
         _ if job.is_step => None,
@@ -48,9 +52,33 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
         let directory = chosen(&job).unwrap_or_else(default);
         ids.insert(job.name.clone(), id);
         let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-        submitted.push(Followed { id: id.to_string(), name: job.name, tasks, directory, is_step: job.is_step });
+        let (id, delivery) = (id.to_string(), job.delivery);
+        submitted.push(Followed { id, name: job.name, tasks, directory, is_step: job.is_step, delivery });
     }
     Ok(submitted)
+}
+
+/// With the files that other nodes, where there are some, cannot read where they lie.
+async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Result<Vec<PlannedJob>, CliError> {
+    if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
+        let sources: BTreeSet<&Source> =
+            jobs.iter().flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source)).collect();
+        let length = |source: &Source| match source {
+            Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
+            Source::Bytes(bytes) => bytes.len() as u64,
+        };
+        let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
+        if total > MAX_UNASKED_BYTES {
+            let hint = "input = \"shared\" if every node sees the files where they lie, input = \"upload\" if they are to travel";
+            let problem = format!("{} of input would be copied to other nodes", format_bytes(total));
+            return Err(CliError::Usage(format!("{problem}\nhint: {hint}")));
+        }
+        for job in &mut jobs {
+            job.uploads.append(&mut job.cluster_uploads);
+            job.uploads.sort_by(|one, other| one.path.cmp(&other.path));
+        }
+    }
+    Ok(jobs)
 }
 
 /// Half of a job file is of no use to anybody.

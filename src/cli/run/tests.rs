@@ -24,6 +24,7 @@ fn followed(directory: &Path) -> Followed {
         tasks: 4,
         directory: directory.join("out"),
         is_step: false,
+        delivery: None,
     }
 }
 

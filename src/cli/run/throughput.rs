@@ -1,5 +1,5 @@
 //! What a kernel job's results say of its GPUs: how much they did a second, and which part of the time they computed. Its
-//! tasks give `{"items", "gpu_seconds", "gpu"}` as their value. Pure.
+//! tasks give `{"items", "gpu_seconds", "gpu"}` as their value; those of an integration `{"integrated"}`, in frames. Pure.
 
 use crate::{
     cli::output::ComputeRate,
@@ -23,28 +23,29 @@ impl Throughput {
     pub fn take(&mut self, result: &TaskResult) {
         let number = |name: &str| result.value.as_ref().and_then(|value| value.get(name)).and_then(Json::as_f64);
         let gpu = result.value.as_ref().and_then(|value| value.get("gpu")).and_then(Json::as_str);
-        let (StatusName::Done, Some(items), Some(gpu_seconds), Some(gpu)) =
-            (result.status, number("items"), number("gpu_seconds"), gpu)
-        else {
-            return;
-        };
-        self.items += items;
-        self.gpu_seconds += gpu_seconds;
-        self.gpus.insert((result.node.clone(), gpu.to_string()));
+        match (result.status, number("items"), number("gpu_seconds"), gpu, number("integrated")) {
+            (StatusName::Done, Some(items), Some(gpu_seconds), Some(gpu), _) => {
+                self.items += items;
+                self.gpu_seconds += gpu_seconds;
+                self.gpus.insert((result.node.clone(), gpu.to_string()));
+            }
+            (StatusName::Done, .., Some(frames)) if frames > 0.0 => self.items += frames,
+            _ => return,
+        }
         let begin = result.started_ms as f64;
         let end = begin + result.seconds * 1e3;
         let (first, last) = self.span_ms.unwrap_or((begin, end));
         self.span_ms = Some((first.min(begin), last.max(end)));
     }
 
-    /// None for jobs without a GPU's work.
+    /// None for jobs that tell neither of GPUs nor of frames.
     pub fn rate(&self) -> Option<ComputeRate> {
         let (first, last) = self.span_ms?;
         let seconds = ((last - first) / 1e3).max(1e-6);
         Some(ComputeRate {
             items_per_second: self.items / seconds,
             gpus: self.gpus.len() as u32,
-            gpu_busy: (self.gpu_seconds / (seconds * self.gpus.len() as f64)).min(1.0),
+            gpu_busy: (self.gpu_seconds / (seconds * self.gpus.len().max(1) as f64)).min(1.0),
         })
     }
 }
@@ -75,5 +76,15 @@ mod tests {
         }
         let rate = throughput.rate().unwrap();
         assert_eq!((rate.items_per_second, rate.gpus, rate.gpu_busy), (200.0, 2, 0.75));
+    }
+
+    #[test]
+    fn frames_are_counted_over_the_time_of_all_tasks() {
+        let mut throughput = Throughput::default();
+        for (task, start) in [(0, 1000), (1, 1500)] {
+            throughput.take(&result(task, "a", start, json!({ "dataset": "x", "integrated": 30 })));
+        }
+        let rate = throughput.rate().unwrap();
+        assert_eq!((rate.items_per_second, rate.gpus), (40.0, 0));
     }
 }

@@ -57,12 +57,12 @@ pub(super) fn write(path: &Path, arrays: &[(&str, &Array)]) -> Result<(), String
 }
 
 /// The library reads what strangers wrote; should it panic over that, the file is to blame.
-fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(in crate::workloads) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let caught = panic::catch_unwind(panic::AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err("the file is damaged: its reader gave up on it".into()))
 }
 
-fn open(path: &Path) -> Result<H5File, String> {
+pub(in crate::workloads) fn open(path: &Path) -> Result<H5File, String> {
     let opened = H5FileOptions::new().no_locking().open(path);
     opened.map_err(|error| format!("it is no HDF5 file that can be read: {error}"))
 }
@@ -90,7 +90,7 @@ fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
     Ok(info)
 }
 
-fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
+pub(in crate::workloads) fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
     match datatype {
         DatatypeMessage::FixedPoint { size, signed, bit_offset: 0, bit_precision, .. }
             if u32::from(*bit_precision) == size * 8 =>

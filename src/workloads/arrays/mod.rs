@@ -17,7 +17,7 @@
 mod array;
 mod convert;
 mod file;
-mod hdf5;
+pub(in crate::workloads) mod hdf5;
 mod idx;
 mod npy;
 mod npz;

@@ -15,11 +15,14 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::{PlannedJob, kernel, map, train};
+use super::{PlannedJob, integrate, kernel, map, train};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
-use std::{io::Read, path::Path};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -58,14 +61,31 @@ fn read(path: &Path) -> Result<String, JobFileError> {
     })
 }
 
-/// The same for the text of a file at `path`; what it refers to is looked for beside that.
-pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
-    plan(text, path).map_err(|fault| fault.in_file(path, text))
+/// Files that take the place of a job's own datasets: `run --follow` gives them as they appear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Following {
+    pub files: Vec<PathBuf>,
+    /// They were integrated before, and have changed.
+    pub is_again: bool,
 }
 
-fn plan(text: &str, path: &Path) -> Result<Vec<PlannedJob>, Fault> {
+/// A job file whose jobs are to integrate these files.
+pub fn load_following(path: &Path, following: &Following) -> Result<Vec<PlannedJob>, JobFileError> {
+    let text = read(path)?;
+    plan(&text, path, Some(following)).map_err(|fault| fault.in_file(path, &text))
+}
+
+/// The same for the text of a file at `path`; what it refers to is looked for beside that.
+pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
+    plan(text, path, None).map_err(|fault| fault.in_file(path, text))
+}
+
+fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<PlannedJob>, Fault> {
+    let context = Context { following, ..Context::new(text, path) };
+    if integrate::config::is_one(text) {
+        return order::order(integrate::config::plan(&context)?);
+    }
     let root = table(text)?;
-    let context = Context::new(text, path);
     let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
         let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
         return order::order(plan_job(&fields)?);
@@ -104,13 +124,15 @@ pub(super) struct Context<'t> {
     pub(super) base: std::path::PathBuf,
     /// The file's name without its ending: the name of a job that gives none.
     pub(super) stem: String,
+    /// Files in place of a job's own datasets.
+    pub(super) following: Option<&'t Following>,
 }
 
 impl<'t> Context<'t> {
     fn new(text: &'t str, path: &Path) -> Self {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { text, base: parent.to_path_buf(), stem }
+        Self { text, base: parent.to_path_buf(), stem, following: None }
     }
 }
 
@@ -122,15 +144,24 @@ pub(super) struct PlacedJob {
 }
 
 /// The kinds of jobs.
-const KINDS: [&str; 3] = ["map", "kernel", "train"];
+const KINDS: [&str; 4] = ["map", "kernel", "train", "integrate"];
 
 /// The job of a table, last of those that it needs.
 fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
-    let Some(kind) = fields.string("kind")? else { return map::plan(fields).map(|job| vec![job]) };
+    let Some(kind) = fields.string("kind")? else {
+        return match fields.context.following {
+            Some(_) => Err(Fault::new(fields.span.clone(), "`--follow` is for jobs of the kind `integrate`")),
+            None => map::plan(fields).map(|job| vec![job]),
+        };
+    };
+    if fields.context.following.is_some() && kind.value != "integrate" {
+        return Err(Fault::new(kind.span, "`--follow` is for jobs of the kind `integrate`"));
+    }
     match kind.value.as_str() {
         "map" => map::plan(fields).map(|job| vec![job]),
         "kernel" => kernel::plan(fields),
         "train" => train::plan_job(fields).map(|job| vec![job]),
+        "integrate" => integrate::plan(fields),
         other => {
             let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
             Err(fault.suggest(other, &KINDS))

@@ -90,6 +90,8 @@ impl Common<'_> {
         uploads.sort_by(|one, other| one.path.cmp(&other.path));
         let job = PlannedJob {
             is_step: is_tiled,
+            cluster_uploads: Vec::new(),
+            delivery: None,
             after,
             uploads,
             into: if is_tiled { None } else { common::into(fields)? },

@@ -79,6 +79,8 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
         is_step: false,
+        cluster_uploads: Vec::new(),
+        delivery: None,
         name,
     };
     Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })

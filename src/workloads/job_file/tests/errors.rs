@@ -172,7 +172,7 @@ there is no kind `guess` of job
   |
 2 | kind = "guess"
   |        ^^^^^^^
-hint: there are `map`, `kernel`, `train`
+hint: there are `map`, `kernel`, `train`, `integrate`
 
 `retries` is a whole number from 0 to 4294967295, not -1
  --> job.toml:2:11

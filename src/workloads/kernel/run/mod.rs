@@ -13,7 +13,7 @@
 
 mod assemble;
 mod clock;
-mod device;
+pub(in crate::workloads) mod device;
 mod fit;
 mod fold;
 mod inputs;

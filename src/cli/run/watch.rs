@@ -1,0 +1,183 @@
+//! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop. A file is taken once it
+//! has rested for a moment and can be read; one that changes afterwards is integrated again.
+
+use super::{Followed, Interrupts, Plan, connect, follow, interrupt, progress::Progress, stop, submit, summary};
+use crate::{
+    app::settings::Settings,
+    cli::{
+        args::RunArgs,
+        exit::{CliError, Exit, print},
+        output,
+    },
+    http::Client,
+    ports::wall_ms,
+    workloads::{
+        PlannedJob,
+        integrate::{self, frames::Stack},
+        job_file::{self, Following},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How often the directory is looked at.
+const PERIOD: Duration = Duration::from_millis(500);
+/// A file that did not change for so long is whole, if it can be read.
+const REST: Duration = Duration::from_secs(2);
+/// One that cannot be read is tried after this long, so that the user learns why.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Files that are integrated together.
+const MOST_AT_ONCE: usize = 16;
+/// How deep below the directory files are looked for.
+const MAX_DEPTH: usize = 8;
+
+/// Length and time of change.
+type State = (u64, u64);
+
+/// Files and what is known of them.
+#[derive(Default)]
+struct Watch {
+    /// Since when a file has been as it is.
+    resting: BTreeMap<PathBuf, (State, Instant)>,
+    /// As it was when it was integrated.
+    taken: BTreeMap<PathBuf, State>,
+}
+
+/// Runs the job of a file on what appears below `dir`.
+pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exit, CliError> {
+    if !dir.is_dir() {
+        return Err(CliError::Usage(format!("{} is no directory", dir.display())));
+    }
+    // Mistakes in the job file show at once.
+    job_file::load_following(&args.job_file, &Following { files: Vec::new(), is_again: false })?;
+    let (client, own) = connect(settings, false).await?;
+    let ended = integrate_all(&client, &args, dir, own.is_some()).await;
+    stop(own).await;
+    ended
+}
+
+async fn integrate_all(client: &Client, args: &RunArgs, dir: &Path, solo: bool) -> Result<Exit, CliError> {
+    let mut interrupts = Interrupts::listen()?;
+    let plan = Plan::new(&args.follow, solo);
+    let (mut watch, mut exit) = (Watch::default(), Exit::Done);
+    eprintln!("watching {}; Ctrl-C ends it", dir.display());
+    loop {
+        let (files, is_again) = watch.ready(dir, Instant::now());
+        if files.is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => continue,
+                _ = interrupts.next() => return Ok(exit),
+            }
+        }
+        let jobs = job_file::load_following(&args.job_file, &Following { files, is_again })?;
+        let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
+        let submitting = submit::submit(client, jobs, Some(&into));
+        let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
+        let (ended, is_over) = follow_batch(client, &submitted?, &plan, &mut interrupts).await?;
+        // One bad file is told of, and does not end the watch.
+        if ended != Exit::Done {
+            exit = ended;
+        }
+        if is_over {
+            return Ok(exit);
+        }
+    }
+}
+
+/// Follows what was submitted. Also tells whether the watch is to end.
+async fn follow_batch(
+    client: &Client,
+    jobs: &[Followed],
+    plan: &Plan,
+    interrupts: &mut Interrupts,
+) -> Result<(Exit, bool), CliError> {
+    let progress = Progress::choose(plan.list.quiet);
+    let following = follow::follow_all(client, jobs, &progress);
+    tokio::pin!(following);
+    let (ends, is_over) = tokio::select! {
+        ends = &mut following => (ends?, false),
+        _ = interrupts.next() => {
+            eprintln!("ends with what is running; Ctrl-C again cancels it");
+            match interrupt::guard(client, jobs, plan, &progress, interrupts, following).await? {
+                interrupt::Ended::Followed { ends, .. } => (ends, true),
+                interrupt::Ended::Detached => return Ok((Exit::Interrupted, true)),
+            }
+        }
+    };
+    if !plan.list.quiet {
+        summary::tell(&ends);
+    }
+    if !plan.list.json && !plan.list.quiet {
+        summary::print_single_tasks(client, &ends).await?;
+    }
+    print(&output::choose(plan.list).summary(&ends))?;
+    Ok((summary::exit(&ends), is_over))
+}
+
+/// Where the directories of tasks go: beside the results.
+fn runs(jobs: &[PlannedJob], into: Option<&Path>) -> PathBuf {
+    let delivery = jobs.iter().find_map(|job| job.delivery.as_ref());
+    let beside = delivery.map_or(PathBuf::from("runs"), |delivery| delivery.directory.join("runs"));
+    into.map_or(beside, Path::to_path_buf)
+}
+
+impl Watch {
+    /// The files that are to be integrated now, and whether they were before.
+    fn ready(&mut self, dir: &Path, now: Instant) -> (Vec<PathBuf>, bool) {
+        let found = integrate::files_below(dir, MAX_DEPTH);
+        let names: BTreeSet<&PathBuf> = found.iter().map(|(path, _)| path).collect();
+        self.resting.retain(|path, _| names.contains(path));
+        let mut ready: [Vec<(PathBuf, State)>; 2] = Default::default();
+        for (path, state) in found {
+            if self.taken.get(&path) == Some(&state) {
+                continue;
+            }
+            let (known, since) = self.resting.entry(path.clone()).or_insert((state, now));
+            if *known != state {
+                (*known, *since) = (state, now);
+            }
+            let rested = now.duration_since(*since);
+            if rested >= PATIENCE || (rested >= REST && Stack::open(&path, None, None).is_ok()) {
+                ready[usize::from(self.taken.contains_key(&path))].push((path, state));
+            }
+        }
+        let [new, again] = ready;
+        let (batch, is_again) = if new.is_empty() { (again, true) } else { (new, false) };
+        let batch = batch.into_iter().take(MOST_AT_ONCE);
+        let take = |(path, state): (PathBuf, State)| {
+            self.resting.remove(&path);
+            self.taken.insert(path.clone(), state);
+            path
+        };
+        (batch.map(take).collect(), is_again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_is_taken_when_it_rests_and_again_when_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames");
+        fs::create_dir(dir.path().join("scan")).unwrap();
+        let (path, bad) = (dir.path().join("scan/a.h5"), dir.path().join("bad.h5"));
+        fs::copy(fixture.join("chunked.h5"), &path).unwrap();
+        fs::copy(fixture.join("eiger_data_000001.h5"), dir.path().join("eiger_data_000001.h5")).unwrap();
+        fs::write(&bad, "not yet").unwrap();
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let mut ready = |seconds: u64| watch.ready(dir.path(), start + Duration::from_secs(seconds));
+        assert_eq!(ready(0), (Vec::new(), true), "it may still be written");
+        assert_eq!(ready(3), (vec![path.clone()], false));
+        assert_eq!(ready(6), (Vec::new(), true), "once is enough");
+        fs::copy(fixture.join("tiles.h5"), &path).unwrap();
+        assert_eq!(ready(7), (Vec::new(), true));
+        assert_eq!(ready(10), (vec![path], true));
+        assert_eq!(ready(70), (vec![bad], false), "why it cannot be read is worth knowing");
+    }
+}

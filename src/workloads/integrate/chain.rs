@@ -1,0 +1,287 @@
+//! The jobs that carry an integration out (`plan` says what each does).
+
+use super::{
+    datasets::{self, Look, Named, Seen},
+    engine::Settings,
+    job::DEFAULT_WORKERS_PER_GPU,
+    plan::{DatasetPlan, EngineChoice, Existing, IntegratePlan, PART_FILE, PLAN_FILE, PLAN_VERSION, Stage},
+    results::Calibrant,
+    settings::Pictures,
+};
+use crate::{
+    types::{Builtin, BuiltinWorker, ParamSpace, Resources, Value, WorkSpec, WorkerSpec, limits, manifest::safe_path},
+    workloads::{
+        Delivery, PlannedJob, Source, Upload,
+        job_file::{Fault, PlacedJob},
+        map::common::MAX_NAME_BYTES,
+    },
+};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+/// More datasets than so many that are split share their jobs: each pair of jobs has worker processes of its own.
+const MAX_GROUPS: usize = 16;
+
+/// What is to be integrated, and how.
+pub(super) struct Request {
+    pub(super) named: Vec<Named>,
+    /// Path within the files.
+    pub(super) dataset: Option<String>,
+    pub(super) entry: Option<String>,
+    pub(super) monitor: Option<String>,
+    pub(super) calibrant: Option<Calibrant>,
+    pub(super) settings: Settings,
+    pub(super) pictures: Pictures,
+    pub(super) strategy: Strategy,
+    /// For how many it is planned; None: as many as this machine has cores.
+    pub(super) workers: Option<u32>,
+    pub(super) threads: Option<u32>,
+    pub(super) workers_per_gpu: Option<u32>,
+    pub(super) engine: EngineChoice,
+    pub(super) frames_per_task: Option<u64>,
+    pub(super) input: Input,
+    pub(super) location: Option<PathBuf>,
+    pub(super) existing: Existing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Strategy {
+    /// `Split` while there are fewer datasets than workers.
+    #[default]
+    Auto,
+    /// Each dataset over all workers, one after the other.
+    Split,
+    /// A dataset a worker, many at once.
+    Whole,
+}
+
+/// How nodes come by the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Alone, a node reads them where they lie; in a cluster they travel.
+    #[default]
+    Auto,
+    /// Every node sees them where they lie.
+    Shared,
+    /// They travel.
+    Upload,
+}
+
+/// What jobs of every kind have.
+pub(super) struct Common {
+    pub(super) name: String,
+    pub(super) name_span: Range<usize>,
+    pub(super) into: Option<PathBuf>,
+    /// None: what `threads` and `engine` ask for.
+    pub(super) resources: Option<Resources>,
+    pub(super) priority: i32,
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) grace_ms: u64,
+    pub(super) output_limit_bytes: u64,
+    pub(super) log_limit_bytes: u64,
+    pub(super) retries: u32,
+    pub(super) min_nodes: u32,
+    pub(super) place: String,
+    pub(super) speculate: bool,
+}
+
+pub(super) fn build(request: Request, common: &Common) -> Result<Vec<PlacedJob>, Fault> {
+    let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let workers = request.workers.unwrap_or_else(cores);
+    let is_split = match request.strategy {
+        Strategy::Split => true,
+        Strategy::Whole => false,
+        Strategy::Auto => (request.named.len() as u64) < u64::from(workers),
+    };
+    let look = Look {
+        dataset: request.dataset.as_deref(),
+        entry: request.entry.as_deref(),
+        location: request.location.as_deref(),
+        existing: request.existing,
+        workers,
+        frames_per_task: request.frames_per_task,
+        is_split,
+    };
+    let seen = datasets::look(&request.named, &look);
+    if !is_split {
+        let (plan, inputs) = plan(&request, seen, common)?;
+        return Ok(vec![job(&request, common, &common.name, &plan, &inputs, 0)?]);
+    }
+    let groups = seen.len().min(MAX_GROUPS);
+    let mut jobs = Vec::with_capacity(2 * groups);
+    let mut rest = seen;
+    for group in 0..groups {
+        // As even as whole numbers are.
+        let behind = rest.split_off(rest.len().div_ceil(groups - group));
+        let (mut plan, inputs) = plan(&request, std::mem::replace(&mut rest, behind), common)?;
+        let name = if groups == 1 { common.name.clone() } else { format!("{}.{}", common.name, group + 1) };
+        // The first dataset's frames come first, and its results before the next one's frames.
+        let lead = (groups - group) as i32 * 2;
+        let from = (plan.tasks().next().is_some()).then(|| format!("{name}.frames"));
+        if let Some(frames) = &from {
+            plan.stage = Stage::Frames;
+            jobs.push(job(&request, common, frames, &plan, &inputs, lead)?);
+        }
+        plan.stage = Stage::Write { from };
+        jobs.push(job(&request, common, &name, &plan, &inputs, lead + 1)?);
+    }
+    Ok(jobs)
+}
+
+fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
+    let mut datasets: Vec<DatasetPlan> = Vec::with_capacity(seen.len());
+    let mut inputs: Vec<Upload> = Vec::new();
+    let root = root(&seen);
+    for Seen { mut plan, files } in seen {
+        for file in files.iter().filter(|_| request.input != Input::Shared) {
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            let Ok(below) = file.strip_prefix(&root) else { continue };
+            let path = format!("input/{}", below.display());
+            if !file.is_file() {
+                continue;
+            }
+            if !safe_path(&path) {
+                let fault =
+                    Fault::new(common.name_span.clone(), format!("the name of {} cannot travel", file.display()));
+                return Err(fault.hint("rename it, or say input = \"shared\" if every node sees it there"));
+            }
+            if file == plan.path {
+                plan.upload = Some(path.clone());
+            }
+            if !inputs.iter().any(|known| known.path == path) {
+                inputs.push(Upload { path, source: Source::File(file), executable: false });
+            }
+        }
+        datasets.push(plan);
+    }
+    let plan = IntegratePlan {
+        version: PLAN_VERSION,
+        stage: Stage::Write { from: None },
+        datasets,
+        settings: request.settings.clone(),
+        images: request.pictures.files.clone(),
+        monitor: request.monitor.clone(),
+        engine: request.engine,
+        threads: request.threads,
+        calibrant: request.calibrant,
+        location: request.location.clone(),
+        existing: request.existing,
+    };
+    Ok((plan, inputs))
+}
+
+/// The deepest directory that all files are below.
+fn root(seen: &[Seen]) -> PathBuf {
+    let parents = seen
+        .iter()
+        .flat_map(|seen| &seen.files)
+        .filter_map(|file| std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_path_buf)));
+    let common = |one: PathBuf, other: PathBuf| {
+        one.components().zip(other.components()).take_while(|(one, other)| one == other).map(|(part, _)| part).collect()
+    };
+    parents.reduce(common).unwrap_or_default()
+}
+
+/// One job of the chain.
+fn job(
+    request: &Request,
+    common: &Common,
+    name: &str,
+    plan: &IntegratePlan,
+    inputs: &[Upload],
+    lead: i32,
+) -> Result<PlacedJob, Fault> {
+    if name.len() > MAX_NAME_BYTES {
+        let fault =
+            Fault::new(common.name_span.clone(), format!("`{}` is too long: one of its jobs is `{name}`", common.name));
+        return Err(fault.hint(format!("set `name` to at most {} characters", MAX_NAME_BYTES - 12)));
+    }
+    let is_step = plan.stage == Stage::Frames;
+    let params = params(plan);
+    if params.len() > limits::MAX_TASKS {
+        let message = format!("{} tasks; at most {} are possible", params.len(), limits::MAX_TASKS);
+        return Err(Fault::new(common.name_span.clone(), message).hint("raise frames_per_task"));
+    }
+    let mut uploads = request.pictures.uploads.clone();
+    uploads.push(Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false });
+    if request.input == Input::Upload {
+        uploads.extend_from_slice(inputs);
+    }
+    uploads.sort_by(|one, other| one.path.cmp(&other.path));
+    let (after, after_spans) = match &plan.stage {
+        Stage::Write { from: Some(from) } => (vec![from.clone()], vec![common.name_span.clone()]),
+        _ => (Vec::new(), Vec::new()),
+    };
+    let outputs = if is_step { vec![PART_FILE.to_string()] } else { vec!["*.{{h5,png,csv,svg,log}}".to_string()] };
+    let job = PlannedJob {
+        name: name.to_string(),
+        is_step,
+        after,
+        uploads,
+        cluster_uploads: if request.input == Input::Auto { inputs.to_vec() } else { Vec::new() },
+        delivery: request
+            .location
+            .clone()
+            .filter(|_| !is_step)
+            .map(|directory| Delivery { directory, replaces: request.existing == Existing::Overwrite }),
+        into: if is_step { None } else { common.into.clone() },
+        work: WorkSpec {
+            name: name.to_string(),
+            command: Vec::new(),
+            worker: Some(WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Integrate, init: "{}".into() })),
+            env: Vec::new(),
+            resources: common.resources.clone().unwrap_or_else(|| resources(request)),
+            priority: common.priority.saturating_add(lead),
+            timeout_ms: common.timeout_ms,
+            grace_ms: common.grace_ms,
+            inputs: None,
+            after: Vec::new(),
+            outputs,
+            output_limit_bytes: common.output_limit_bytes,
+            log_limit_bytes: common.log_limit_bytes,
+            sweep: None,
+        },
+        params,
+        repeat: 1,
+        retries: common.retries,
+        min_nodes: common.min_nodes,
+        place: common.place.clone(),
+        speculate: common.speculate,
+        wait_for_nodes: false,
+    };
+    Ok(PlacedJob { job, name_span: common.name_span.clone(), after_spans })
+}
+
+/// The tasks as users see them.
+fn params(plan: &IntegratePlan) -> ParamSpace {
+    let name = |index: usize| Value::Text(plan.datasets[index].name.as_str().into());
+    let number = |value: u64| Value::Int(i64::try_from(value).unwrap_or(i64::MAX));
+    match plan.stage {
+        Stage::Frames => ParamSpace::Rows {
+            columns: vec!["dataset".into(), "first".into(), "end".into()],
+            cells: plan
+                .tasks()
+                .flat_map(|(index, range)| [name(index), number(range.start), number(range.end)])
+                .collect(),
+        },
+        Stage::Write { .. } => {
+            ParamSpace::Rows { columns: vec!["dataset".into()], cells: (0..plan.datasets.len()).map(name).collect() }
+        }
+    }
+}
+
+/// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said, what a node has.
+fn resources(request: &Request) -> Resources {
+    let cores = |threads: u32| Resources { cpu_milli: threads.saturating_mul(1000), ..Resources::default() };
+    let share = request.workers_per_gpu.unwrap_or(DEFAULT_WORKERS_PER_GPU).max(1);
+    match (request.engine, request.threads) {
+        (EngineChoice::Vulkan, threads) => {
+            Resources { gpu_milli: (1000 / share).max(1), ..cores(threads.unwrap_or(1)) }
+        }
+        (EngineChoice::Cpu, threads) => cores(threads.unwrap_or(1)),
+        (EngineChoice::Auto, Some(threads)) => cores(threads),
+        (EngineChoice::Auto, None) => Resources::default(),
+    }
+}

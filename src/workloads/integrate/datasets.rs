@@ -1,0 +1,239 @@
+//! Which files are integrated: paths, patterns, lists. Reads directories and headers of HDF5 files, never frames.
+
+use super::{
+    frames::Stack,
+    plan::{DatasetPlan, Existing},
+    run::seen,
+};
+use crate::workloads::job_file::Following;
+use globset::GlobBuilder;
+use ignore::WalkBuilder;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// The most datasets of a job.
+pub(super) const MAX_DATASETS: usize = 100_000;
+/// The largest list of files.
+const MAX_LIST_BYTES: u64 = 64 << 20;
+/// Pixels that a task should not exceed, in bytes: what it has done is lost when its worker dies.
+const TASK_BYTES: u64 = 1 << 30;
+/// Frames that engines take at once.
+const TOGETHER: u64 = 8;
+/// So many tasks for each worker keep all busy until the end.
+const TASKS_PER_WORKER: u64 = 4;
+
+/// A file and, behind `::`, a place in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Named {
+    pub(super) path: PathBuf,
+    pub(super) dataset: Option<String>,
+}
+
+/// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one of these a line. Each may
+/// have `::/path/in/file` behind it. Relative to `base`. The error is a sentence.
+pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
+    let Some(list) = word.strip_prefix('@') else { return pattern_or_path(word, base) };
+    let path = base.join(list);
+    let told = |why: String| format!("{}: {why}", path.display());
+    let length = fs::metadata(&path).map_err(|error| told(error.to_string()))?.len();
+    if length > MAX_LIST_BYTES {
+        return Err(told(format!("{length} bytes are too many for a list of files")));
+    }
+    let text = fs::read_to_string(&path).map_err(|error| told(error.to_string()))?;
+    let beside = path.parent().unwrap_or(base);
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        found.extend(
+            pattern_or_path(line, beside).map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?,
+        );
+    }
+    if found.is_empty() { Err(told("it names no file".into())) } else { Ok(found) }
+}
+
+/// The files that `run --follow` gives.
+pub(super) fn following(following: &Following) -> Vec<Named> {
+    following.files.iter().map(|path| Named { path: path.clone(), dataset: None }).collect()
+}
+
+/// What becomes of results that are there: what is followed is not done twice, unless it has changed.
+pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Existing {
+    match following {
+        Some(following) if following.is_again => Existing::Overwrite,
+        Some(_) if existing == Existing::Error => Existing::Skip,
+        _ => existing,
+    }
+}
+
+/// HDF5 files below a directory with their lengths and times of change, by name; without Dectris' data files, which are read
+/// through their master files.
+pub fn files_below(dir: &Path, depth: usize) -> Vec<(PathBuf, (u64, u64))> {
+    let mut builder = WalkBuilder::new(dir);
+    builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
+    let is_data = |name: &str| {
+        let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
+        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let mut found = Vec::new();
+    for entry in builder.build().flatten() {
+        let path = entry.path();
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if !matches!(ending, "h5" | "hdf5" | "nxs" | "hdf") || is_data(stem) {
+            continue;
+        }
+        if let Ok(metadata) = path.metadata()
+            && metadata.is_file()
+        {
+            found.push((path.to_path_buf(), seen(&metadata)));
+        }
+        if found.len() == MAX_DATASETS {
+            break;
+        }
+    }
+    found.sort();
+    found
+}
+
+fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
+    let (file, dataset) = match word.split_once("::") {
+        Some((file, dataset)) if !dataset.is_empty() => (file, Some(dataset.to_string())),
+        _ => (word, None),
+    };
+    let path = base.join(file);
+    let name = |path: PathBuf| Named { path, dataset: dataset.clone() };
+    // A name with brackets in it is still a name. What does not exist is that dataset's problem, not the others'.
+    if path.exists() || !file.contains(['*', '?', '[', '{']) {
+        return Ok(vec![name(path)]);
+    }
+    let found = matching(&path)?;
+    if found.is_empty() {
+        return Err(format!("no file matches `{file}` in {}", base.display()));
+    }
+    Ok(found.into_iter().map(name).collect())
+}
+
+/// The files that a pattern matches, sorted.
+fn matching(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let text = pattern.to_str().ok_or("the pattern is not UTF-8")?;
+    let told = |error: globset::Error| format!("`{text}` is no pattern: {}", error.kind());
+    let matcher = GlobBuilder::new(text).literal_separator(true).build().map_err(told)?.compile_matcher();
+    let is_plain = |part: &Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
+    let root: PathBuf = pattern.components().take_while(is_plain).collect();
+    let depth = (!text.contains("**")).then(|| pattern.components().count() - root.components().count());
+    let mut builder = WalkBuilder::new(&root);
+    builder.standard_filters(false).follow_links(true).max_depth(depth);
+    let mut found = Vec::new();
+    for entry in builder.build().flatten() {
+        let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+        if is_file && matcher.is_match(entry.path()) {
+            found.push(entry.into_path());
+            if found.len() > MAX_DATASETS {
+                return Err(format!("more than {MAX_DATASETS} files match `{text}`"));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// How datasets are looked at.
+pub(super) struct Look<'l> {
+    /// Of all, unless a file says otherwise.
+    pub(super) dataset: Option<&'l str>,
+    pub(super) entry: Option<&'l str>,
+    pub(super) location: Option<&'l Path>,
+    pub(super) existing: Existing,
+    /// For how many workers it is cut, and into how many frames a task.
+    pub(super) workers: u32,
+    pub(super) frames_per_task: Option<u64>,
+    /// Whether it is cut at all.
+    pub(super) is_split: bool,
+}
+
+/// A dataset, and every file that it needs.
+pub(super) struct Seen {
+    pub(super) plan: DatasetPlan,
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// Looks into each file. What is wrong with one is found again, and told, by the task that writes its results.
+pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
+    let names = names(named);
+    let seen = |(named, name): (&Named, String)| {
+        let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
+        let dataset = named.dataset.as_deref().or(look.dataset);
+        let mut plan = DatasetPlan {
+            name,
+            path: path.clone(),
+            upload: None,
+            seen: path.metadata().ok().map(|metadata| seen(&metadata)),
+            dataset: dataset.map(str::to_string),
+            entry: look.entry.map(str::to_string),
+            frames: 0,
+            frames_per_task: 1,
+        };
+        let is_done = look.existing != Existing::Overwrite
+            && look.location.is_some_and(|location| location.join(&plan.files()[0]).exists());
+        let stack = Stack::open(&path, dataset, look.entry);
+        let files = stack.as_ref().map_or_else(|_| vec![path], Stack::files);
+        if let Ok(stack) = stack
+            && look.is_split
+            && !is_done
+        {
+            plan.frames = stack.frames;
+            plan.frames_per_task = look.frames_per_task.unwrap_or_else(|| frames_per_task(&stack, look.workers));
+        }
+        Seen { plan, files }
+    };
+    named.iter().zip(names).map(seen).collect()
+}
+
+/// Enough tasks for all workers, none so large that much is lost with it, and whole chunks.
+fn frames_per_task(stack: &Stack, workers: u32) -> u64 {
+    let tasks = u64::from(workers.max(1)) * TASKS_PER_WORKER;
+    let most = (TASK_BYTES / stack.frame_bytes().max(1) as u64).max(1);
+    // Engines are quicker with several frames at once.
+    let together = if stack.frames >= tasks * TOGETHER { TOGETHER } else { 1 };
+    let unit = stack.unit().max(1).next_multiple_of(together);
+    stack.frames.div_ceil(tasks).min(most).max(1).div_ceil(unit).saturating_mul(unit)
+}
+
+/// What results are called: the file's name without its ending, with more of its path where that is not enough.
+fn names(named: &[Named]) -> Vec<String> {
+    let safe = |text: &str| -> String {
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
+    };
+    let of = |named: &Named, parts: usize| {
+        let stem = named.path.with_extension("");
+        let components: Vec<String> = stem
+            .components()
+            .filter_map(|part| match part {
+                Component::Normal(part) => Some(safe(&part.to_string_lossy())),
+                _ => None,
+            })
+            .collect();
+        components[components.len().saturating_sub(parts)..].join("_")
+    };
+    let mut names: Vec<String> = Vec::new();
+    for parts in 1..=3 {
+        names = named.iter().map(|named| of(named, parts)).collect();
+        let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
+        names.iter().for_each(|name| *counts.entry(name).or_default() += 1);
+        if counts.values().all(|count| *count == 1) {
+            return names;
+        }
+    }
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let numbered = |name: String| {
+        let count = known.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1);
+        if *count == 1 { name } else { format!("{name}_{count}") }
+    };
+    names.drain(..).map(numbered).collect()
+}

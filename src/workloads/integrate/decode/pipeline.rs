@@ -1,0 +1,243 @@
+//! A dataset's filters, as its header lists them, undone one after the other.
+
+use super::{
+    DecodeError,
+    bitshuffle::{self, Bitshuffle, Compression},
+    bytes, lz4,
+};
+use flate2::{Decompress, FlushDecompress, Status};
+use serde::{Deserialize, Serialize};
+
+/// A filter of a dataset: its registered number and its parameters ("client data").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterSpec {
+    pub id: u16,
+    pub parameters: Vec<u32>,
+}
+
+/// The filters of a dataset, in the order of writing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pipeline(Vec<Step>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Deflate,
+    Shuffle { size: usize },
+    Fletcher32,
+    Lz4,
+    Zstd,
+    Bitshuffle(Bitshuffle),
+}
+
+/// What decoding needs besides its target, kept from chunk to chunk; one a thread.
+#[derive(Default)]
+pub struct Scratch {
+    block: Vec<u8>,
+    /// Between the steps of a pipeline of several.
+    steps: [Vec<u8>; 2],
+    zstd: Zstd,
+}
+
+/// The state of a zstd decoder, made when the first frame asks for it.
+#[derive(Default)]
+pub(super) struct Zstd(Option<Box<ruzstd::decoding::FrameDecoder>>);
+
+impl Pipeline {
+    /// `size` is that of an element, in bytes. The error names a filter that is unknown.
+    pub fn new(filters: &[FilterSpec], size: usize) -> Result<Self, DecodeError> {
+        let step = |filter: &FilterSpec| {
+            let parameter = |index: usize| filter.parameters.get(index).map(|value| *value as usize);
+            Ok(match filter.id {
+                1 => Step::Deflate,
+                2 => Step::Shuffle { size: parameter(0).filter(|size| *size > 0).unwrap_or(size) },
+                3 => Step::Fletcher32,
+                32004 => Step::Lz4,
+                32015 => Step::Zstd,
+                32008 => {
+                    let compression = match parameter(4).unwrap_or(0) {
+                        0 => Compression::None,
+                        2 => Compression::Lz4,
+                        3 => Compression::Zstd,
+                        _ => {
+                            return Err(DecodeError::Damaged(
+                                "bitshuffle with a compression that is neither LZ4 nor zstd",
+                            ));
+                        }
+                    };
+                    let size = parameter(2).filter(|size| *size > 0).unwrap_or(size);
+                    if !matches!(size, 1 | 2 | 4 | 8) {
+                        return Err(DecodeError::Damaged("bitshuffle of elements that are not 1, 2, 4 or 8 bytes"));
+                    }
+                    Step::Bitshuffle(Bitshuffle { size, block: parameter(3).unwrap_or(0), compression })
+                }
+                id => return Err(DecodeError::UnknownFilter { id }),
+            })
+        };
+        filters.iter().map(step).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Undoes the filters but those that `mask` names (bit i: filter i was not applied to this chunk). `target` is as long as
+    /// the chunk's elements are.
+    pub fn decode(
+        &self,
+        source: &[u8],
+        mask: u32,
+        target: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), DecodeError> {
+        let applied = |(index, _): &(usize, &Step)| *index >= 32 || mask >> index & 1 == 0;
+        let steps: Vec<&Step> = self.0.iter().enumerate().filter(applied).map(|(_, step)| step).rev().collect();
+        let Some((last, before)) = steps.split_last() else {
+            if source.len() != target.len() {
+                return Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 });
+            }
+            target.copy_from_slice(source);
+            return Ok(());
+        };
+        let [mut from, mut to] = std::mem::take(&mut scratch.steps);
+        let mut zstd = std::mem::take(&mut scratch.zstd);
+        let mut run = || {
+            let mut is_first = true;
+            for step in before {
+                // A checksum shortens; everything else that comes before the last step keeps the length of the elements.
+                let length = match step {
+                    Step::Fletcher32 => {
+                        let length = if is_first { source.len() } else { from.len() };
+                        length
+                            .checked_sub(CHECKSUM_BYTES)
+                            .ok_or(DecodeError::Damaged("it is shorter than its checksum"))?
+                    }
+                    _ => target.len(),
+                };
+                to.resize(length, 0);
+                step.decode(if is_first { source } else { &from }, &mut to, scratch, &mut zstd)?;
+                std::mem::swap(&mut from, &mut to);
+                is_first = false;
+            }
+            last.decode(if is_first { source } else { &from }, target, scratch, &mut zstd)
+        };
+        let decoded = run();
+        (scratch.steps, scratch.zstd) = ([from, to], zstd);
+        decoded
+    }
+}
+
+/// Fletcher32 appends four bytes.
+const CHECKSUM_BYTES: usize = 4;
+
+impl Step {
+    fn decode(
+        &self,
+        source: &[u8],
+        target: &mut [u8],
+        scratch: &mut Scratch,
+        zstd: &mut Zstd,
+    ) -> Result<(), DecodeError> {
+        match self {
+            Self::Deflate => inflate(source, target),
+            Self::Lz4 => lz4_blocks(source, target, scratch),
+            Self::Zstd => zstd.decode(source, target),
+            Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, scratch, zstd),
+            Self::Shuffle { .. } if source.len() != target.len() => {
+                Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 })
+            }
+            Self::Shuffle { size } => {
+                bytes::unshuffle(source, target, *size);
+                Ok(())
+            }
+            Self::Fletcher32 => {
+                let Some((data, sum)) = source.split_last_chunk::<CHECKSUM_BYTES>() else {
+                    return Err(DecodeError::Damaged("it is shorter than its checksum"));
+                };
+                if data.len() != target.len() {
+                    return Err(DecodeError::Size { expected: target.len(), found: data.len() as u64 });
+                }
+                if fletcher32(data) != u32::from_le_bytes(*sum) {
+                    return Err(DecodeError::Damaged("its checksum is wrong"));
+                }
+                target.copy_from_slice(data);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Filter 1: a zlib stream.
+fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
+    let mut stream = Decompress::new(true);
+    let status = stream.decompress(source, target, FlushDecompress::Finish);
+    let found = stream.total_out();
+    match status {
+        Ok(Status::StreamEnd) if found == target.len() as u64 => Ok(()),
+        Ok(Status::StreamEnd) => Err(DecodeError::Size { expected: target.len(), found }),
+        Ok(Status::Ok | Status::BufError) if found == target.len() as u64 => {
+            Err(DecodeError::Damaged("it inflates to more than it should"))
+        }
+        Ok(Status::Ok | Status::BufError) => Err(DecodeError::Damaged("it ends within its deflate stream")),
+        Err(_) => Err(DecodeError::Damaged("it is no deflate stream")),
+    }
+}
+
+/// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as it was.
+fn lz4_blocks(source: &[u8], target: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
+    let (mut rest, block) = bitshuffle::header(source, target.len())?;
+    if block == 0 {
+        return Err(DecodeError::Damaged("its blocks have an impossible size"));
+    }
+    for part in target.chunks_mut(block) {
+        let own = bitshuffle::sized(&mut rest)?;
+        if own.len() == part.len() {
+            part.copy_from_slice(own);
+            continue;
+        }
+        let buffer = scratch.block(part.len() + lz4::SLACK);
+        lz4::decode(own, buffer, part.len())?;
+        part.copy_from_slice(&buffer[..part.len()]);
+    }
+    if rest.is_empty() { Ok(()) } else { Err(DecodeError::Damaged("bytes follow its last block")) }
+}
+
+/// As `H5_checksum_fletcher32` reckons: over big-endian pairs of bytes, an odd one last.
+fn fletcher32(data: &[u8]) -> u32 {
+    let (mut one, mut two) = (0u32, 0u32);
+    let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
+    let (pairs, odd) = data.as_chunks::<2>();
+    // So many additions cannot overflow 32 bits.
+    for piece in pairs.chunks(360) {
+        for pair in piece {
+            one += u32::from(u16::from_be_bytes(*pair));
+            two += one;
+        }
+        (one, two) = (fold(one), fold(two));
+    }
+    if let [odd] = odd {
+        one += u32::from(*odd) << 8;
+        two += one;
+        (one, two) = (fold(one), fold(two));
+    }
+    fold(two) << 16 | fold(one)
+}
+
+impl Scratch {
+    pub(super) fn block(&mut self, length: usize) -> &mut [u8] {
+        if self.block.len() < length {
+            self.block.resize(length, 0);
+        }
+        &mut self.block[..length]
+    }
+}
+
+impl Zstd {
+    /// Frames of zstd that make exactly `target`.
+    pub(super) fn decode(&mut self, source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
+        let decoder = self.0.get_or_insert_with(|| Box::new(ruzstd::decoding::FrameDecoder::new()));
+        match decoder.decode_all(source, target) {
+            Ok(found) if found == target.len() => Ok(()),
+            Ok(found) => Err(DecodeError::Size { expected: target.len(), found: found as u64 }),
+            Err(ruzstd::decoding::errors::FrameDecoderError::TargetTooSmall) => {
+                Err(DecodeError::Damaged("a zstd frame is longer than it should be"))
+            }
+            Err(_) => Err(DecodeError::Damaged("it is no zstd frame")),
+        }
+    }
+}

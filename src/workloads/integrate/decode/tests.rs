@@ -1,0 +1,169 @@
+//! Each decoder beside an encoder written from its format's description, and on bytes that are no chunk.
+
+use super::{DecodeError, FilterSpec, Pipeline, Scratch, bits, bytes, lz4};
+use proptest::prelude::*;
+
+/// bitshuffle's transposition, bit by bit, as its definition has it.
+fn transpose(source: &[u8], size: usize) -> Vec<u8> {
+    let columns = source.len() / (8 * size);
+    let mut target = vec![0; source.len()];
+    for element in 0..columns * 8 {
+        for byte in 0..size {
+            for bit in 0..8 {
+                let value = source[element * size + byte] >> bit & 1;
+                target[(byte * 8 + bit) * columns + element / 8] |= value << (element % 8);
+            }
+        }
+    }
+    target
+}
+
+/// A chunk of filter 32008 with LZ4, blocks of `block` elements.
+fn bitshuffle_lz4(data: &[u8], size: usize, block: usize) -> Vec<u8> {
+    let mut chunk = (data.len() as u64).to_be_bytes().to_vec();
+    chunk.extend(((block * size) as u32).to_be_bytes());
+    let whole = data.len() / (8 * size) * (8 * size);
+    for part in data[..whole].chunks(block * size) {
+        let packed = lz4_flex::block::compress(&transpose(part, size));
+        chunk.extend((packed.len() as u32).to_be_bytes());
+        chunk.extend(packed);
+    }
+    chunk.extend(&data[whole..]);
+    chunk
+}
+
+/// Counts: mostly small, some saturated.
+fn counts(length: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state
+    };
+    let elements = (0..length.div_ceil(4)).map(|_| match next() % 100 {
+        0 => u32::MAX,
+        1..=5 => next() % 70_000,
+        _ => next() % 12,
+    });
+    elements.flat_map(u32::to_le_bytes).take(length).collect()
+}
+
+fn decode(filter: u16, parameters: &[u32], source: &[u8], length: usize) -> Result<Vec<u8>, DecodeError> {
+    let pipeline = Pipeline::new(&[FilterSpec { id: filter, parameters: parameters.to_vec() }], 4)?;
+    let mut target = vec![0; length];
+    pipeline.decode(source, 0, &mut target, &mut Scratch::default()).map(|()| target)
+}
+
+#[test]
+fn a_chunk_of_every_length_comes_back() {
+    for size in [1usize, 2, 4, 8] {
+        for elements in (0..40).chain([255, 256, 257, 2047, 2048, 2056, 5003]) {
+            let data = counts(elements * size, 7 + elements as u32);
+            let chunk = bitshuffle_lz4(&data, size, 2048);
+            let decoded = decode(32008, &[0, 2, size as u32, 0, 2], &chunk, data.len()).unwrap();
+            assert!(decoded == data, "{elements} elements of {size} bytes");
+        }
+    }
+}
+
+#[test]
+fn the_portable_transposition_agrees_with_the_fast_one() {
+    for size in [1usize, 2, 4, 8] {
+        let data = counts(8 * size * 77, 3);
+        let turned = transpose(&data, size);
+        let (mut fast, mut plain) = (vec![1; data.len()], vec![2; data.len()]);
+        bits::untranspose(&turned, &mut fast, size);
+        bits::portable(&turned, &mut plain, size, 0);
+        assert!(fast == data && plain == data, "{size} bytes");
+    }
+}
+
+#[test]
+fn shuffled_bytes_come_back() {
+    for size in 1..9 {
+        let data = counts(size * 50 + 3, 5);
+        let count = data.len() / size;
+        let mut shuffled: Vec<u8> = Vec::new();
+        (0..size).for_each(|row| shuffled.extend((0..count).map(|index| data[index * size + row])));
+        shuffled.extend(&data[count * size..]);
+        let mut target = vec![0; data.len()];
+        bytes::unshuffle(&shuffled, &mut target, size);
+        assert!(target == data, "{size} bytes");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_chunk_is_told() {
+    let data = counts(4 * 3000, 9);
+    let chunk = bitshuffle_lz4(&data, 4, 2048);
+    let lz4 = [0, 2, 4, 0, 2];
+    let size = |found| DecodeError::Size { expected: 4 * 3000, found };
+    assert_eq!(decode(32008, &lz4, &bitshuffle_lz4(&data[4..], 4, 2048), data.len()), Err(size(4 * 2999)));
+    for cut in [0, 5, 11, 12, 15, 20, chunk.len() - 1] {
+        assert!(matches!(decode(32008, &lz4, &chunk[..cut], data.len()), Err(DecodeError::Damaged(_))), "{cut}");
+    }
+    assert_eq!(decode(32001, &[], &chunk, 4), Err(DecodeError::UnknownFilter { id: 32001 }));
+    assert_eq!(decode(1, &[], &chunk, data.len()), Err(DecodeError::Damaged("it is no deflate stream")));
+    assert!(matches!(decode(32015, &[], &chunk, data.len()), Err(DecodeError::Damaged(_))));
+    assert!(Pipeline::new(&[FilterSpec { id: 32008, parameters: vec![0, 2, 3, 0, 2] }], 4).is_err());
+}
+
+#[test]
+fn a_filter_that_a_chunk_was_spared_is_not_undone() {
+    let data = counts(64, 1);
+    let pipeline = Pipeline::new(&[FilterSpec { id: 32004, parameters: vec![] }], 4).unwrap();
+    let (mut target, mut scratch) = (vec![0; 64], Scratch::default());
+    pipeline.decode(&data, 1, &mut target, &mut scratch).unwrap();
+    assert_eq!(target, data);
+    assert_eq!(
+        pipeline.decode(&data[1..], 1, &mut target, &mut scratch),
+        Err(DecodeError::Size { expected: 64, found: 63 })
+    );
+}
+
+proptest! {
+    #[test]
+    fn lz4_agrees_with_another_implementation(
+        data in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>(), 0u8..3], 0..3000),
+        period in 1usize..40,
+        repeats in 0usize..60,
+    ) {
+        // Matches at short distances, overlapping themselves.
+        let data: Vec<u8> =
+            data.iter().copied().chain((0..repeats * period).map(|index| (index % period) as u8)).collect();
+        let packed = lz4_flex::block::compress(&data);
+        let mut target = vec![0; data.len() + lz4::SLACK];
+        lz4::decode(&packed, &mut target, data.len()).unwrap();
+        prop_assert!(target[..data.len()] == data);
+    }
+
+    #[test]
+    fn lz4_reads_whatever_it_is_given(source in prop::collection::vec(any::<u8>(), 0..300), length in 0usize..600) {
+        let ours = super::fuzz::lz4(&source, length);
+        let mut theirs = vec![0; length];
+        let theirs = lz4_flex::block::decompress_into(&source, &mut theirs).ok().filter(|found| *found == length).map(|_| theirs);
+        if let Some(theirs) = theirs {
+            // The other one takes blocks too that end with a match.
+            prop_assert!(ours.is_none_or(|ours| ours == theirs));
+        } else {
+            prop_assert!(ours.is_none());
+        }
+    }
+
+    #[test]
+    fn no_chunk_makes_a_decoder_panic(
+        source in prop::collection::vec(any::<u8>(), 0..300),
+        filter in prop_oneof![Just(1u16), Just(2), Just(3), Just(32004), Just(32008), Just(32015)],
+        parameters in prop::collection::vec(0u32..9, 0..6),
+        length in 0usize..300,
+        honest in any::<bool>(),
+    ) {
+        let mut chunk = source;
+        if honest && chunk.len() >= 12 {
+            chunk[..8].copy_from_slice(&(length as u64).to_be_bytes());
+            chunk[8..12].copy_from_slice(&64u32.to_be_bytes());
+        }
+        let _ = decode(filter, &parameters, &chunk, length);
+    }
+}

@@ -1,0 +1,98 @@
+//! What is the same for all frames: which pixels count, by what their counts are divided (ω), what is subtracted.
+
+use super::{
+    detectors,
+    errors::SettingsError,
+    geometry::Projection,
+    images::{Image, Images},
+    settings::{ErrorModel, Settings},
+};
+
+/// Per pixel constants, [rows, columns].
+pub(super) struct Corrections {
+    /// flat · polarization · solid angle · absorption.
+    pub omega: Vec<f32>,
+    pub dark: Option<Vec<f32>>,
+    pub variance: Option<Vec<f32>>,
+    /// Not looked at, from the mask or the detector's gaps. Such pixels do not decide about ranges either.
+    pub masked: Option<Vec<bool>>,
+    flat: Option<Vec<f32>>,
+}
+
+impl Corrections {
+    pub fn new(settings: &Settings, images: &Images, projection: &Projection) -> Result<Self, SettingsError> {
+        let shape = projection.shape;
+        let values = |what: &'static str, image: &Option<Image>| {
+            let check = |image: &Image| {
+                check_shape(what, image.shape, image.values.len(), shape).map(|()| image.values.clone())
+            };
+            image.as_ref().map(check).transpose()
+        };
+        let (dark, flat) = (values("dark", &images.dark)?, values("flat", &images.flat)?);
+        let absorption = values("absorption", &images.absorption)?;
+        let variance = values("variance", &images.variance)?;
+        if settings.error_model == ErrorModel::Variance && variance.is_none() {
+            return Err(SettingsError::NoVariance);
+        }
+        let masked = match &images.mask {
+            Some(mask) => {
+                check_shape("mask", mask.shape, mask.masked.len(), shape).map(|()| Some(mask.masked.clone()))?
+            }
+            None => detectors::resolve(&settings.geometry.detector)?.gaps(),
+        };
+        let mut omega = vec![1f32; shape[0] * shape[1]];
+        let mut multiply = |factor: Vec<f32>| omega.iter_mut().zip(factor).for_each(|(omega, factor)| *omega *= factor);
+        flat.clone().into_iter().for_each(&mut multiply);
+        if let Some(factor) = settings.polarization_factor {
+            multiply(projection.polarizations(factor, settings.polarization_offset_rad));
+        }
+        if settings.solid_angle {
+            multiply(projection.solid_angles());
+        }
+        absorption.into_iter().for_each(&mut multiply);
+        if let Some(transmission) = settings.transmission {
+            multiply(projection.transmissions(transmission));
+        }
+        let variance = variance.filter(|_| settings.error_model == ErrorModel::Variance);
+        Ok(Self { omega, dark, variance, masked, flat })
+    }
+
+    /// Whether a pixel can count at all, whatever its value in a frame. A flat field may hold dummies too.
+    pub fn is_valid(&self, pixel: usize, dummy: &Dummy) -> bool {
+        let is_number = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|values| !values[pixel].is_nan());
+        let omega = self.omega[pixel];
+        let is_sound = !omega.is_nan() && omega != 0.0 && is_number(&self.dark) && is_number(&self.variance);
+        is_sound && self.flat.as_ref().is_none_or(|flat| dummy.is_valid(flat[pixel]))
+    }
+}
+
+fn check_shape(what: &'static str, found: [usize; 2], values: usize, wanted: [usize; 2]) -> Result<(), SettingsError> {
+    if found == wanted && values == wanted[0] * wanted[1] {
+        return Ok(());
+    }
+    Err(SettingsError::Shape { what, found, wanted })
+}
+
+/// Which values of a frame count nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dummy {
+    pub value: f32,
+    pub delta: f32,
+}
+
+impl Dummy {
+    /// For frames of a type of numbers. Without any dummy, NaN alone is none.
+    pub fn new(settings: &Settings, detector: &detectors::Resolved, unsigned_bits: Option<u32>) -> Self {
+        let (value, delta) = match settings.dummy {
+            Some(value) => (value as f32, settings.delta_dummy.unwrap_or(0.0) as f32),
+            None => detector.dummy(unsigned_bits).unwrap_or((f32::INFINITY, 0.0)),
+        };
+        Self { value, delta }
+    }
+
+    /// False for NaN too.
+    #[inline(always)]
+    pub fn is_valid(self, value: f32) -> bool {
+        (value - self.value).abs() > self.delta
+    }
+}

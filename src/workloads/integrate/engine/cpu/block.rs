@@ -1,0 +1,342 @@
+//! The inner loops: a range of pixels of up to eight frames, block by block.
+
+use super::{
+    super::{integrator::Job, settings::ErrorModel},
+    BLOCK, LANES, Plan,
+    constants::{Constants, Expectation},
+    lanes::{Lanes, Pixel, Portable, Values},
+    layout::{Layout, Sparse},
+};
+use std::ops::Range;
+
+/// Streams of pixels within a block that are added in turn: pixels side by side are often in one bin, and an addition would
+/// wait for the one before it.
+const STREAMS: usize = 4;
+/// Additions of 32-bit floats to a bin, on average, before they go over to 64 bits.
+const ADDITIONS: usize = 64;
+/// Entries of a table that 16 bits index without a check.
+const TABLE: usize = 1 << 16;
+
+/// Some frames to be integrated with a plan.
+pub(super) struct Task<'a, T> {
+    pub plan: &'a Plan,
+    pub job: &'a Job<'a>,
+    pub expectation: &'a Expectation,
+    /// Up to `LANES`.
+    pub frames: &'a [&'a [T]],
+}
+
+/// The sums over a range of pixels.
+#[derive(Default)]
+pub(super) struct Part {
+    pub regions: Vec<RegionSums>,
+    /// Pixels that were dummies without being expected to be, or the other way round.
+    pub surprises: usize,
+}
+
+/// The sums of one region, by bin and frame.
+pub(super) struct RegionSums {
+    pub signal: Vec<[f64; LANES]>,
+    /// Σ c²·max(1, raw), of the Poisson model.
+    pub variance: Vec<[f64; LANES]>,
+    /// By frame and bin, where there were surprises: what the constants change by.
+    pub corrections: Option<Box<[Option<Vec<Constants>>; LANES]>>,
+}
+
+impl Part {
+    pub fn add(&mut self, other: &Self) {
+        self.surprises += other.surprises;
+        for (ours, theirs) in self.regions.iter_mut().zip(&other.regions) {
+            for (ours, theirs) in [(&mut ours.signal, &theirs.signal), (&mut ours.variance, &theirs.variance)] {
+                for (ours, theirs) in ours.iter_mut().flatten().zip(theirs.iter().flatten()) {
+                    *ours += theirs;
+                }
+            }
+            let Some(theirs) = &theirs.corrections else { continue };
+            for (ours, theirs) in ours.corrections.get_or_insert_default().iter_mut().zip(theirs.iter()) {
+                match (ours, theirs) {
+                    (_, None) => {}
+                    (Some(ours), Some(theirs)) => ours.iter_mut().zip(theirs).for_each(|(a, b)| *a = a.plus(b)),
+                    (ours, Some(theirs)) => *ours = Some(theirs.clone()),
+                }
+            }
+        }
+    }
+}
+
+/// Sums of 32 bits over few pixels.
+enum Table {
+    Single(Box<[Values]>),
+    /// Of pixels whose first bin it is: what goes to that bin, and to the one after it.
+    Pairs(Box<[[Values; 2]]>),
+    Direct,
+}
+
+impl Table {
+    fn new(layout: &Layout) -> Self {
+        match layout {
+            Layout::Single { .. } => Self::Single(vec![[0.0; LANES]; TABLE].into()),
+            Layout::Pairs { .. } => Self::Pairs(vec![[[0.0; LANES]; 2]; TABLE].into()),
+            Layout::Sparse(_) => Self::Direct,
+        }
+    }
+
+    /// Moves the sums over to 64 bits.
+    #[inline(always)]
+    fn flush(&mut self, sums: &mut [[f64; LANES]]) {
+        let move_over = |from: &mut Values, to: &mut [f64; LANES]| {
+            for lane in 0..LANES {
+                to[lane] += f64::from(from[lane]);
+            }
+            *from = [0.0; LANES];
+        };
+        match self {
+            Self::Single(table) => sums.iter_mut().zip(table.iter_mut()).for_each(|(to, from)| move_over(from, to)),
+            Self::Pairs(table) => {
+                for (bin, from) in table.iter_mut().enumerate().take(sums.len()) {
+                    move_over(&mut from[0], &mut sums[bin]);
+                    if let Some(next) = sums.get_mut(bin + 1) {
+                        move_over(&mut from[1], next);
+                    }
+                }
+            }
+            Self::Direct => {}
+        }
+    }
+}
+
+/// Where a range of pixels is added up.
+struct Sums<'a> {
+    layout: &'a Layout,
+    table: Table,
+    sums: Vec<[f64; LANES]>,
+    /// Of sparse shares: the next pixel to come.
+    cursor: usize,
+}
+
+impl<'a> Sums<'a> {
+    fn new(layout: &'a Layout, bins: usize, start: usize) -> Self {
+        let cursor = match layout {
+            Layout::Single { .. } => 0,
+            Layout::Pairs { more: sparse, .. } | Layout::Sparse(sparse) => {
+                sparse.pixels.partition_point(|pixel| (*pixel as usize) < start)
+            }
+        };
+        Self { layout, table: Table::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
+    }
+
+    /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances are.
+    #[inline(always)]
+    fn add<const SQUARED: bool>(&mut self, at: usize, values: &[Values]) {
+        match (&mut self.table, self.layout) {
+            (Table::Single(table), Layout::Single { bins }) => add_single(table, &bins[at..at + values.len()], values),
+            (Table::Pairs(table), Layout::Pairs { bins, seconds, more }) => {
+                let range = at..at + values.len();
+                add_pairs::<SQUARED>(table, &bins[range.clone()], &seconds[range], values);
+                add_sparse::<SQUARED>(&mut self.sums, more, &mut self.cursor, at, values);
+            }
+            (_, Layout::Sparse(sparse)) => add_sparse::<SQUARED>(&mut self.sums, sparse, &mut self.cursor, at, values),
+            _ => unreachable!("a table is made for its layout"),
+        }
+    }
+}
+
+/// Calls `each` with all of 0..count, in an order that keeps neighbours apart.
+#[inline(always)]
+fn in_streams(count: usize, mut each: impl FnMut(usize)) {
+    let length = count / STREAMS;
+    for index in 0..length {
+        for stream in 0..STREAMS {
+            each(stream * length + index);
+        }
+    }
+    (length * STREAMS..count).for_each(each);
+}
+
+#[inline(always)]
+fn add_single(table: &mut [Values], bins: &[u16], values: &[Values]) {
+    let table: &mut [Values; TABLE] = table.try_into().expect("a table has that size");
+    in_streams(bins.len(), |pixel| {
+        let sums = &mut table[usize::from(bins[pixel])];
+        for lane in 0..LANES {
+            sums[lane] += values[pixel][lane];
+        }
+    });
+}
+
+#[inline(always)]
+fn add_pairs<const SQUARED: bool>(table: &mut [[Values; 2]], bins: &[u16], seconds: &[f32], values: &[Values]) {
+    let table: &mut [[Values; 2]; TABLE] = table.try_into().expect("a table has that size");
+    in_streams(bins.len(), |pixel| {
+        let [first, second] = &mut table[usize::from(bins[pixel])];
+        let (mut to_first, mut to_second) = (1.0 - seconds[pixel], seconds[pixel]);
+        if SQUARED {
+            (to_first, to_second) = (to_first * to_first, to_second * to_second);
+        }
+        for lane in 0..LANES {
+            first[lane] += to_first * values[pixel][lane];
+            second[lane] += to_second * values[pixel][lane];
+        }
+    });
+}
+
+#[inline(always)]
+fn add_sparse<const SQUARED: bool>(
+    sums: &mut [[f64; LANES]],
+    sparse: &Sparse,
+    cursor: &mut usize,
+    at: usize,
+    values: &[Values],
+) {
+    while let Some(pixel) =
+        sparse.pixels.get(*cursor).map(|pixel| *pixel as usize).filter(|pixel| *pixel < at + values.len())
+    {
+        let values = &values[pixel - at];
+        for share in sparse.starts[*cursor] as usize..sparse.starts[*cursor + 1] as usize {
+            let sums = &mut sums[sparse.bins[share] as usize];
+            let weight = sparse.weights[share];
+            let weight = f64::from(if SQUARED { weight * weight } else { weight });
+            for lane in 0..LANES {
+                sums[lane] += weight * f64::from(values[lane]);
+            }
+        }
+        *cursor += 1;
+    }
+}
+
+impl<T: Pixel> Task<'_, T> {
+    /// The sums over a range of pixels that begins at a multiple of 8, with the best instructions there are.
+    pub fn run(&self, range: Range<usize>) -> Part {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the line above.
+            return unsafe { self.run_avx2(range) };
+        }
+        self.run_with::<Portable>(range)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn run_avx2(&self, range: Range<usize>) -> Part {
+        self.run_with::<super::lanes::Avx2>(range)
+    }
+
+    #[inline(always)]
+    fn run_with<L: Lanes>(&self, range: Range<usize>) -> Part {
+        let is_poisson = self.job.model == ErrorModel::Poisson;
+        let bins = |region: usize| self.job.regions[region].matrix.bin_count;
+        let sums = |(region, layout)| Sums::new(layout, bins(region), range.start);
+        let mut signals: Vec<Sums<'_>> = self.plan.layouts.iter().enumerate().map(sums).collect();
+        let mut variances: Vec<Sums<'_>> =
+            if is_poisson { self.plan.layouts.iter().enumerate().map(sums).collect() } else { Vec::new() };
+        let mut corrections: Vec<_> = self.plan.layouts.iter().map(|_| None).collect();
+        let mut surprises = 0;
+        let mut values = [[0.0; LANES]; BLOCK];
+        // Of frames that are not there, the last one is added up once more.
+        let frames: [&[T]; LANES] = std::array::from_fn(|lane| self.frames[lane.min(self.frames.len() - 1)]);
+        let fewest = signals.iter().map(|sums| sums.sums.len()).min().unwrap_or(0);
+        let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
+        let mut next_flush = range.start + pixels_between;
+        for at in range.clone().step_by(BLOCK) {
+            let count = BLOCK.min(range.end - at);
+            let mut invalid = [[0u8; LANES]; BLOCK / 8];
+            self.convert::<L>(&frames, at, &mut values[..count], &mut invalid);
+            for (index, bits) in invalid[..count.div_ceil(8)].iter().enumerate() {
+                let chunk = at / 8 + index;
+                let expected = u64::from(self.expectation.invalid[chunk]) * 0x0101_0101_0101_0101;
+                let valid = u64::from(self.plan.valid[chunk]) * 0x0101_0101_0101_0101;
+                let surprising = (u64::from_le_bytes(*bits) ^ expected) & valid;
+                if surprising != 0 {
+                    surprises += self.correct(&mut corrections, chunk, surprising.to_le_bytes(), bits);
+                }
+            }
+            signals.iter_mut().for_each(|sums| sums.add::<false>(at, &values[..count]));
+            if is_poisson {
+                to_variances(&mut values[..count], &invalid);
+                variances.iter_mut().for_each(|sums| sums.add::<true>(at, &values[..count]));
+            }
+            if at + BLOCK >= next_flush {
+                signals.iter_mut().chain(&mut variances).for_each(|sums| sums.table.flush(&mut sums.sums));
+                next_flush += pixels_between;
+            }
+        }
+        signals.iter_mut().chain(&mut variances).for_each(|sums| sums.table.flush(&mut sums.sums));
+        let mut variances = variances.into_iter().map(|sums| sums.sums);
+        let regions = signals.into_iter().zip(corrections).map(|(signal, corrections)| RegionSums {
+            signal: signal.sums,
+            variance: variances.next().unwrap_or_default(),
+            corrections,
+        });
+        Part { regions: regions.collect(), surprises }
+    }
+
+    /// Converts a block. Its last pixels, fewer than eight, are copied to where eight can be read.
+    #[inline(always)]
+    fn convert<L: Lanes>(
+        &self,
+        frames: &[&[T]; LANES],
+        at: usize,
+        values: &mut [Values],
+        invalid: &mut [[u8; LANES]; BLOCK / 8],
+    ) {
+        let dummy = self.job.dummy;
+        let (eights, rest) = values.as_chunks_mut::<8>();
+        for (index, out) in eights.iter_mut().enumerate() {
+            // SAFETY: `L` was chosen for this processor; the block lies within the frames.
+            invalid[index] = unsafe { L::convert(frames, at + 8 * index, dummy, out) };
+        }
+        if let (false, Some(last)) = (rest.is_empty(), frames[0].last()) {
+            let start = at + 8 * eights.len();
+            let padded: [[T; 8]; LANES] =
+                frames.map(|frame| std::array::from_fn(|index| frame.get(start + index).copied().unwrap_or(*last)));
+            let mut out = [[0.0; LANES]; 8];
+            // SAFETY: `L` was chosen for this processor; there are eight pixels.
+            invalid[eights.len()] =
+                unsafe { L::convert(&padded.each_ref().map(|frame| &frame[..]), 0, dummy, &mut out) };
+            rest.copy_from_slice(&out[..rest.len()]);
+        }
+    }
+
+    /// Corrects the constants for the pixels of a chunk of eight that are not what was expected. Returns how many.
+    #[cold]
+    fn correct(
+        &self,
+        corrections: &mut [Option<Box<[Option<Vec<Constants>>; LANES]>>],
+        chunk: usize,
+        surprising: [u8; LANES],
+        invalid: &[u8; LANES],
+    ) -> usize {
+        let mut count = 0;
+        for lane in 0..self.frames.len() {
+            for bit in (0..8).filter(|bit| surprising[lane] & (1 << bit) != 0) {
+                count += 1;
+                let sign = if invalid[lane] & (1 << bit) != 0 { -1.0 } else { 1.0 };
+                for (region, correction) in self.job.regions.iter().zip(corrections.iter_mut()) {
+                    let of_frame = &mut correction.get_or_insert_default()[lane];
+                    let bins = region.matrix.bin_count;
+                    let of_frame = of_frame.get_or_insert_with(|| vec![Constants::default(); bins]);
+                    for (bin, weight) in region.matrix.of(chunk * 8 + bit) {
+                        of_frame[bin].add(self.job.corrections, chunk * 8 + bit, weight, sign);
+                    }
+                }
+            }
+        }
+        count
+    }
+}
+
+/// From counts to their Poisson variances, max(1, counts); of dummies 0.
+#[inline(always)]
+fn to_variances(values: &mut [Values], invalid: &[[u8; LANES]; BLOCK / 8]) {
+    values.iter_mut().flatten().for_each(|value| *value = value.max(1.0));
+    for (index, bits) in invalid.iter().enumerate().take(values.len().div_ceil(8)) {
+        if *bits == [0; LANES] {
+            continue;
+        }
+        for (bit, values) in values[8 * index..].iter_mut().take(8).enumerate() {
+            for lane in (0..LANES).filter(|lane| bits[*lane] & (1 << bit) != 0) {
+                values[lane] = 0.0;
+            }
+        }
+    }
+}

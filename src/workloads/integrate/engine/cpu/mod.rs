@@ -1,0 +1,165 @@
+//! The engine on the processor. Frames go through it eight at a time: a block of their pixels is converted and interleaved, so
+//! that each share of the matrix is looked up once and multiplied with eight values. Sums over few pixels are 32-bit floats,
+//! over many 64-bit ones. What depends on the detector alone (Σ c·ω, Σ c, …) is summed once; pixels that differ from what was
+//! expected of them (a dead pixel that lives, or the other way round) correct it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `layout` | matrices as the inner loops want them |
+//! | `constants` | sums that are the same for all frames, and their corrections |
+//! | `lanes` | conversion of pixels, by instruction set |
+//! | `block` | the inner loops |
+
+mod block;
+mod constants;
+mod lanes;
+mod layout;
+
+use self::{
+    block::{Part, Task},
+    constants::{Constants, Expectation},
+    layout::Layout,
+};
+use super::{
+    corrections::Dummy,
+    frames::{Frames, Pixels, Sums},
+    integrator::Job,
+    settings::ErrorModel,
+};
+use rayon::prelude::*;
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Frames that are integrated together.
+const LANES: usize = 8;
+/// Pixels that are converted together. A multiple of 8 and of the streams in `block`.
+const BLOCK: usize = 256;
+/// One frame in so many pixels may differ from what is expected before the expectation is made anew.
+const PIXELS_PER_SURPRISE: usize = 512;
+
+#[derive(Default)]
+pub(super) struct Engine {
+    /// One for each kind of dummies that frames have had: one, as a rule.
+    plans: Mutex<Vec<Arc<Plan>>>,
+}
+
+/// What is prepared for frames with some kind of dummies.
+struct Plan {
+    dummy: Dummy,
+    /// Which pixels can count at all: a bit each, eight to a byte.
+    valid: Vec<u8>,
+    layouts: Vec<Layout>,
+    expectation: Mutex<Arc<Expectation>>,
+}
+
+impl Plan {
+    fn new(job: &Job<'_>) -> Self {
+        let pixels = job.corrections.omega.len();
+        let mut valid = vec![0u8; pixels.div_ceil(8)];
+        for pixel in (0..pixels).filter(|pixel| job.corrections.is_valid(*pixel, &job.dummy)) {
+            valid[pixel / 8] |= 1 << (pixel % 8);
+        }
+        let layouts = job.regions.iter().map(|region| Layout::new(&region.matrix, &valid)).collect();
+        let expectation = Mutex::new(Arc::new(Expectation::new(job, &valid, vec![0; valid.len()])));
+        Self { dummy: job.dummy, valid, layouts, expectation }
+    }
+
+    fn expectation(&self) -> Arc<Expectation> {
+        self.expectation.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Engine {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For each region and frame, the sums of all bins. In the caller's pool.
+    pub fn sums(&self, job: &Job<'_>, frames: &Frames<'_>) -> Vec<Vec<Vec<Sums>>> {
+        let plan = self.plan(job);
+        let groups: Vec<Vec<Vec<Vec<Sums>>>> = match frames.pixels {
+            Pixels::U8(values) => groups(&plan, job, frames, values),
+            Pixels::U16(values) => groups(&plan, job, frames, values),
+            Pixels::U32(values) => groups(&plan, job, frames, values),
+            Pixels::I32(values) => groups(&plan, job, frames, values),
+            Pixels::F32(values) => groups(&plan, job, frames, values),
+        };
+        let mut by_region: Vec<Vec<Vec<Sums>>> =
+            job.regions.iter().map(|_| Vec::with_capacity(frames.frames)).collect();
+        for group in groups {
+            by_region.iter_mut().zip(group).for_each(|(region, frames)| region.extend(frames));
+        }
+        by_region
+    }
+
+    fn plan(&self, job: &Job<'_>) -> Arc<Plan> {
+        // Others wait while the first one makes the plan.
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.iter().find(|plan| plan.dummy == job.dummy) {
+            return plan.clone();
+        }
+        let plan = Arc::new(Plan::new(job));
+        plans.push(plan.clone());
+        plan
+    }
+}
+
+/// The sums [group][region][frame][bin] of groups of up to `LANES` frames.
+fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, values: &[T]) -> Vec<Vec<Vec<Vec<Sums>>>> {
+    let pixels = frames.shape[0] * frames.shape[1];
+    let groups = frames.frames.div_ceil(LANES);
+    // Few frames for many threads: frames are cut.
+    let parts = rayon::current_num_threads().div_ceil(groups.max(1)).max(1);
+    let part_pixels = pixels.div_ceil(parts).next_multiple_of(BLOCK);
+    let each = (0..groups).into_par_iter().map(|group| {
+        let first = group * LANES;
+        let values: Vec<&[T]> = (first..frames.frames.min(first + LANES))
+            .map(|frame| &values[frame * pixels..(frame + 1) * pixels])
+            .collect();
+        let expectation = plan.expectation();
+        let cuts: Vec<Range<usize>> =
+            (0..pixels).step_by(part_pixels).map(|start| start..pixels.min(start + part_pixels)).collect();
+        let task = Task { plan, job, expectation: &expectation, frames: &values };
+        let parts: Vec<Part> = cuts.into_par_iter().map(|range| task.run(range)).collect();
+        finish(&task, parts)
+    });
+    each.collect()
+}
+
+/// Joins the parts of a group of frames.
+fn finish<T: lanes::Pixel>(task: &Task<'_, T>, parts: Vec<Part>) -> Vec<Vec<Vec<Sums>>> {
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_default();
+    parts.for_each(|part| whole.add(&part));
+    if whole.surprises > task.frames[0].len() / PIXELS_PER_SURPRISE * task.frames.len() {
+        let expected = lanes::invalid_bits(task.frames[0], task.job.dummy);
+        let expectation = Expectation::new(task.job, &task.plan.valid, expected);
+        *task.plan.expectation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);
+    }
+    let is_poisson = task.job.model == ErrorModel::Poisson;
+    let regions = whole.regions.into_iter().zip(&task.expectation.constants);
+    let each = regions.map(|(region, constants)| {
+        let of_frame = |lane: usize| {
+            let correction = region.corrections.as_ref().and_then(|lanes| lanes[lane].as_ref());
+            let bin = |(bin, constant): (usize, &Constants)| {
+                let now = correction.map_or(*constant, |correction| constant.plus(&correction[bin]));
+                // What corrections leave of nothing is their rounding.
+                if now.count.abs() <= 1e-9 * (constant.count + 1.0) || now.norm == 0.0 {
+                    return Sums::default();
+                }
+                Sums {
+                    signal: region.signal[bin][lane] - now.dark,
+                    variance: if is_poisson { region.variance[bin][lane] } else { now.variance },
+                    norm: now.norm,
+                    norm2: now.norm2,
+                    count: now.count,
+                }
+            };
+            constants.iter().enumerate().map(bin).collect()
+        };
+        (0..task.frames.len()).map(of_frame).collect()
+    });
+    each.collect()
+}

@@ -1,0 +1,199 @@
+//! Detectors: by the name of their type, or by their pixels alone. What is known of types (pixel size, shape, gaps between
+//! modules, values of dead pixels) is pyFAI's; the table holds those that can be stated in a line.
+
+mod table;
+
+use super::errors::SettingsError;
+use crate::types::suggest::nearest;
+use serde::{Deserialize, Serialize};
+
+/// The detector of an experiment. What is None comes from the type that is named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DetectorSettings {
+    /// As pyFAI calls it: `Pilatus1M`, `Eiger2 4M`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Height and width of a pixel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pixel1_m: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pixel2_m: Option<f64>,
+    /// Rows, columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<[usize; 2]>,
+    /// Where the first pixel is, 1 to 4 (pyFAI's `orientation`); 3 unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orientation: Option<u8>,
+}
+
+/// The most pixels of a detector; guards against slips of the keyboard.
+const MAX_PIXELS: usize = 1 << 30;
+
+impl DetectorSettings {
+    pub(super) fn check(&self) -> Result<(), SettingsError> {
+        resolve(self).map(drop)
+    }
+}
+
+/// A type of detector.
+struct Detector {
+    name: &'static str,
+    /// Other names, in lower case without spaces, dashes and underscores.
+    aliases: &'static [&'static str],
+    pixel_m: [f64; 2],
+    shape: [usize; 2],
+    /// The value of dead pixels, how far from it values may be.
+    dummy: Option<(i64, Option<f64>)>,
+    /// Rows and columns without pixels, from and to.
+    row_gaps: &'static [(usize, usize)],
+    column_gaps: &'static [(usize, usize)],
+    /// Only pixels in the circle that fits in see something.
+    is_circular: bool,
+}
+
+/// A detector with nothing left open.
+pub(super) struct Resolved {
+    pub shape: [usize; 2],
+    pub pixel: [f64; 2],
+    pub orientation: u8,
+    definition: Option<&'static Detector>,
+}
+
+pub(super) fn resolve(settings: &DetectorSettings) -> Result<Resolved, SettingsError> {
+    let definition = settings.name.as_deref().map(find).transpose()?;
+    let pixel = |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
+    let sizes = [("pixel1", pixel(settings.pixel1_m, 0)), ("pixel2", pixel(settings.pixel2_m, 1))];
+    let mut pixel = [0.0; 2];
+    for (size, (name, value)) in pixel.iter_mut().zip(sizes) {
+        let sound = value.filter(|value| value.is_finite() && *value > 0.0);
+        let said = value.map_or("not given".into(), |value| value.to_string());
+        *size =
+            sound.ok_or_else(|| SettingsError::value(name, said, "a length in metres, or a detector's name".into()))?;
+    }
+    // Of a type, other pixels are several of the usual ones read as one, or a part of one.
+    let binned = definition.map(|known| {
+        let extent = |axis: usize| (known.shape[axis] as f64 * known.pixel_m[axis] / pixel[axis]).round() as usize;
+        [extent(0), extent(1)]
+    });
+    let shape = settings.shape.or(binned).ok_or(SettingsError::NoShape)?;
+    let pixels = shape[0].checked_mul(shape[1]).filter(|pixels| (1..=MAX_PIXELS).contains(pixels));
+    if pixels.is_none() {
+        return Err(SettingsError::value("shape", format!("{shape:?}"), format!("1 to {MAX_PIXELS} pixels")));
+    }
+    // 0 is pyFAI's "unspecified", which it reads as 3.
+    let orientation = settings.orientation.filter(|given| *given != 0).unwrap_or(3);
+    if !(1..=4).contains(&orientation) {
+        return Err(SettingsError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()));
+    }
+    Ok(Resolved { shape, pixel, orientation, definition })
+}
+
+/// A name as the table has it: case, spaces, dashes and underscores do not matter.
+fn plain(name: &str) -> String {
+    name.chars().filter(|letter| !" -_".contains(*letter)).flat_map(char::to_lowercase).collect()
+}
+
+fn find(name: &str) -> Result<&'static Detector, SettingsError> {
+    let wanted = plain(name);
+    let found = table::DETECTORS.iter().find(|known| plain(known.name) == wanted || known.aliases.contains(&&*wanted));
+    found.ok_or_else(|| {
+        let hint = nearest(name, table::DETECTORS.iter().map(|known| known.name)).map(str::to_owned);
+        SettingsError::UnknownDetector { name: name.into(), hint }
+    })
+}
+
+/// The names of all types.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    table::DETECTORS.iter().map(|known| known.name)
+}
+
+impl Resolved {
+    /// Which pixels do not exist, [rows, columns]; None where all do. Gaps are known of unbinned detectors only.
+    pub fn gaps(&self) -> Option<Vec<bool>> {
+        let known = self.definition?;
+        let is_gap = |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
+        let [rows, columns] = self.shape;
+        if known.is_circular {
+            let middle = [rows / 2, columns / 2].map(|half| half as f64);
+            let beyond = |row: usize, column: usize| {
+                let across = [row as f64 + 0.5 - middle[0], column as f64 + 0.5 - middle[1]];
+                across[0] * across[0] + across[1] * across[1] > middle[0] * middle[0]
+            };
+            return Some((0..rows * columns).map(|at| beyond(at / columns, at % columns)).collect());
+        }
+        if self.shape != known.shape || (known.row_gaps.is_empty() && known.column_gaps.is_empty()) {
+            return None;
+        }
+        let column_gaps: Vec<bool> = (0..columns).map(|column| is_gap(known.column_gaps, column)).collect();
+        let row = |row: usize| {
+            let whole = is_gap(known.row_gaps, row);
+            column_gaps.iter().map(move |gap| whole || *gap)
+        };
+        Some((0..rows).flat_map(row).collect())
+    }
+
+    /// The value of dead pixels of frames whose numbers have `bits` bits unsigned (None: signed or floats), and how far from it
+    /// values may be (pyFAI's `get_dummies`).
+    pub fn dummy(&self, unsigned_bits: Option<u32>) -> Option<(f32, f32)> {
+        let (value, delta) = self.definition?.dummy?;
+        let wrapped = match unsigned_bits {
+            Some(8) => f32::from(value as u8),
+            Some(16) => f32::from(value as u16),
+            Some(_) => value as u32 as f32,
+            None => value as f32,
+        };
+        Some((wrapped, delta.map_or(f32::EPSILON, |delta| delta as f32)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> DetectorSettings {
+        DetectorSettings { name: Some(name.into()), ..DetectorSettings::default() }
+    }
+
+    #[test]
+    fn names_are_found_however_they_are_written() {
+        for name in ["Eiger2 4M", "eiger2_4m", "Eiger2_4M"] {
+            let found = resolve(&named(name)).expect("a known type");
+            assert_eq!(found.shape, [2162, 2068]);
+        }
+        let error = resolve(&named("Pilatus1N")).err().expect("no such type").to_string();
+        assert!(error.contains("did you mean \"Pilatus1M\""), "{error}");
+    }
+
+    #[test]
+    fn no_two_types_share_a_name() {
+        let mut all: Vec<String> = table::DETECTORS.iter().map(|known| plain(known.name)).collect();
+        all.extend(table::DETECTORS.iter().flat_map(|known| known.aliases.iter().map(|alias| (*alias).to_owned())));
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn gaps_of_a_pilatus() {
+        let gaps = resolve(&named("Pilatus1M")).expect("known").gaps().expect("it has gaps");
+        let count = gaps.iter().filter(|gap| **gap).count();
+        assert_eq!(count, 4 * 17 * 981 + 7 * (1043 - 4 * 17));
+        assert!(!gaps[0] && gaps[195 * 981]);
+    }
+
+    #[test]
+    fn dead_pixels_of_a_pilatus_by_type() {
+        let known = resolve(&named("Pilatus1M")).expect("known");
+        assert_eq!(known.dummy(None), Some((-2.0, 1.5)));
+        assert_eq!(known.dummy(Some(32)), Some((4294967294u32 as f32, 1.5)));
+        assert_eq!(known.dummy(Some(16)), Some((65534.0, 1.5)));
+    }
+
+    #[test]
+    fn several_pixels_read_as_one() {
+        let settings = DetectorSettings { pixel1_m: Some(100e-6), pixel2_m: Some(100e-6), ..named("Perkin") };
+        assert_eq!(resolve(&settings).expect("known").shape, [4096, 4096]);
+    }
+}

@@ -1,0 +1,219 @@
+//! The integrator: settings and images become matrices once, then batches of frames become patterns.
+
+use super::{
+    bins::{self, Prepared},
+    cache,
+    corrections::{Corrections, Dummy},
+    cpu, detectors,
+    errors::{IntegrationError, SettingsError},
+    frames::{Axes, Frames, Patterns, Pixels, Sums},
+    geometry::Projection,
+    images::Images,
+    matrix::{Matrix, Rows},
+    settings::{ErrorModel, Settings},
+    splitting::Positions,
+    vulkan,
+};
+use crate::gpu::device::Device;
+use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+use std::{path::PathBuf, sync::OnceLock};
+
+/// What an integrator works with.
+pub struct Options {
+    /// Threads of the integrator, at least 1.
+    pub threads: usize,
+    pub engine: EngineChoice,
+    /// Where matrices are kept from one run to the next; None: nowhere.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 1, engine: EngineChoice::Cpu, cache: None }
+    }
+}
+
+/// Where sums are made.
+#[derive(Clone, Default)]
+pub enum EngineChoice {
+    #[default]
+    Cpu,
+    /// A GPU. Sums that need all pixels of a bin together (filters, the azimuthal error model) are the processor's there too.
+    Vulkan(Device),
+}
+
+/// Integrates frames of one detector in one geometry. Shared by threads: calls may overlap.
+pub struct Integrator {
+    settings: Settings,
+    corrections: Corrections,
+    detector: detectors::Resolved,
+    regions: Vec<Region>,
+    engine: Engine,
+    pool: ThreadPool,
+}
+
+enum Engine {
+    Cpu(cpu::Engine),
+    Vulkan(vulkan::Engine),
+}
+
+/// A region's matrix and axes.
+pub(super) struct Region {
+    pub axes: Axes,
+    pub matrix: Matrix,
+    /// The matrix by bins, made when somebody asks.
+    rows: OnceLock<Rows>,
+}
+
+impl Region {
+    pub fn new(matrix: Matrix, axes: Axes) -> Self {
+        Self { axes, matrix, rows: OnceLock::new() }
+    }
+
+    pub fn rows(&self) -> &Rows {
+        self.rows.get_or_init(|| self.matrix.rows())
+    }
+}
+
+impl Integrator {
+    /// Builds the matrices, or takes them from the cache.
+    ///
+    /// # Errors
+    /// Where settings or images make no sense, alone or together; with the reason.
+    pub fn new(settings: &Settings, images: &Images, options: Options) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let threads = ThreadPoolBuilder::new().num_threads(options.threads.max(1));
+        let pool = threads.build().map_err(|error| SettingsError::Threads(error.to_string()))?;
+        let detector = detectors::resolve(&settings.geometry.detector)?;
+        let projection = Projection::new(&settings.geometry)?;
+        let (corrections, regions) = pool.install(|| -> Result<_, SettingsError> {
+            let corrections = Corrections::new(settings, images, &projection)?;
+            let regions = cache::regions(options.cache.as_deref(), settings, corrections.masked.as_deref(), || {
+                split(settings, &projection, corrections.masked.as_deref())
+            })?;
+            Ok((corrections, regions))
+        })?;
+        let engine = match options.engine {
+            EngineChoice::Cpu => Engine::Cpu(cpu::Engine::new()),
+            EngineChoice::Vulkan(device) => Engine::Vulkan(vulkan::Engine::new(device)?),
+        };
+        Ok(Self { settings: settings.clone(), corrections, detector, regions, engine, pool })
+    }
+
+    /// Rows and columns of frames.
+    pub fn shape(&self) -> [usize; 2] {
+        self.detector.shape
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The axes of each region's patterns, in the order of the settings' regions.
+    pub fn axes(&self) -> impl Iterator<Item = &Axes> {
+        self.regions.iter().map(|region| &region.axes)
+    }
+
+    /// The patterns of frames, for each region. `monitors`: what each frame is divided by; none for 1.
+    ///
+    /// # Errors
+    /// Where frames have another shape than the detector, or monitors another number than frames.
+    pub fn integrate(&self, frames: &Frames<'_>, monitors: &[f64]) -> Result<Vec<Patterns>, IntegrationError> {
+        if frames.shape != self.shape() {
+            return Err(IntegrationError::Shape { found: frames.shape, wanted: self.shape() });
+        }
+        if !monitors.is_empty() && monitors.len() != frames.frames {
+            return Err(IntegrationError::Monitors { monitors: monitors.len(), frames: frames.frames });
+        }
+        let sums = self.pool.install(|| self.sums(frames))?;
+        let has_errors = self.has_errors();
+        let patterns = self.regions.iter().zip(sums).map(|(region, of_frames)| {
+            let mut patterns = Patterns::with_capacity(frames.frames, region.axes.bins(), has_errors);
+            for (frame, sums) in of_frames.into_iter().enumerate() {
+                let monitor = monitors.get(frame).copied().unwrap_or(1.0);
+                patterns.push(sums.into_iter().map(|sums| Sums {
+                    norm: sums.norm * monitor,
+                    norm2: sums.norm2 * monitor * monitor,
+                    ..sums
+                }));
+            }
+            patterns
+        });
+        Ok(patterns.collect())
+    }
+
+    fn has_errors(&self) -> bool {
+        self.settings.error_model != ErrorModel::No || self.settings.filter.is_some()
+    }
+
+    /// For each region and frame, the sums of all bins; ω without the monitor.
+    fn sums(&self, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
+        let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(&frames.pixels));
+        let is_together = self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal;
+        if is_together {
+            return Ok(self.sums_by_bins(frames, dummy));
+        }
+        let job =
+            Job { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model };
+        match &self.engine {
+            Engine::Cpu(engine) => Ok(engine.sums(&job, frames)),
+            Engine::Vulkan(engine) => engine.sums(&job, frames),
+        }
+    }
+
+    fn sums_by_bins(&self, frames: &Frames<'_>, dummy: Dummy) -> Vec<Vec<Vec<Sums>>> {
+        let (model, filter) = (self.settings.error_model, self.settings.filter);
+        let of_frame = |frame: usize| {
+            let values = values(frames, frame);
+            let prepared = Prepared::new(values, &self.corrections, dummy, model, |pixel| {
+                self.corrections.is_valid(pixel, &dummy)
+            });
+            self.regions.iter().map(|region| bins::sums(region.rows(), &prepared, model, filter)).collect()
+        };
+        let by_frame: Vec<Vec<Vec<Sums>>> = (0..frames.frames).into_par_iter().map(of_frame).collect();
+        let mut by_region: Vec<Vec<Vec<Sums>>> = self.regions.iter().map(|_| Vec::new()).collect();
+        for of_frame in by_frame {
+            by_region.iter_mut().zip(of_frame).for_each(|(region, sums)| region.push(sums));
+        }
+        by_region
+    }
+}
+
+/// What engines are given with frames.
+pub(super) struct Job<'a> {
+    pub corrections: &'a Corrections,
+    pub regions: &'a [Region],
+    pub dummy: Dummy,
+    pub model: ErrorModel,
+}
+
+fn split(
+    settings: &Settings,
+    projection: &Projection,
+    masked: Option<&[bool]>,
+) -> Result<Vec<(Matrix, Axes)>, SettingsError> {
+    let positions = Positions::new(settings, projection);
+    settings.regions().iter().map(|region| positions.split(settings, region, masked)).collect()
+}
+
+/// The values of one frame as 32-bit floats, as pyFAI sees them.
+pub(super) fn values<'a>(frames: &Frames<'a>, frame: usize) -> Box<dyn Iterator<Item = f32> + 'a> {
+    let pixels = frames.shape[0] * frames.shape[1];
+    let range = frame * pixels..(frame + 1) * pixels;
+    match frames.pixels {
+        Pixels::U8(values) => Box::new(values[range].iter().map(|value| f32::from(*value))),
+        Pixels::U16(values) => Box::new(values[range].iter().map(|value| f32::from(*value))),
+        Pixels::U32(values) => Box::new(values[range].iter().map(|value| *value as f32)),
+        Pixels::I32(values) => Box::new(values[range].iter().map(|value| *value as f32)),
+        Pixels::F32(values) => Box::new(values[range].iter().copied()),
+    }
+}
+
+fn unsigned_bits(pixels: &Pixels<'_>) -> Option<u32> {
+    match pixels {
+        Pixels::U8(_) => Some(8),
+        Pixels::U16(_) => Some(16),
+        Pixels::U32(_) => Some(32),
+        Pixels::I32(_) | Pixels::F32(_) => None,
+    }
+}

@@ -1,0 +1,232 @@
+//! What users choose about an integration, as plain data that travels with a job. Images (mask, dark, …) come beside it: see
+//! `images`.
+
+use super::{errors::SettingsError, geometry::Geometry, units::Unit};
+use serde::{Deserialize, Serialize};
+
+/// The most bins of a pattern; guards against slips of the keyboard.
+pub const MAX_BINS: u64 = 1 << 24;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub geometry: Geometry,
+    #[serde(default)]
+    pub unit: Unit,
+    /// Radial bins.
+    pub points: u32,
+    /// Azimuthal bins: with them, integration is in two dimensions (a cake).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub azimuthal_points: Option<u32>,
+    /// One pattern each. None: the whole detector.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<Region>,
+    #[serde(default)]
+    pub splitting: Splitting,
+    #[serde(default)]
+    pub range_over: RangeOver,
+    /// Divide by the solid angle of pixels, cos³ of the incidence.
+    #[serde(default = "yes")]
+    pub solid_angle: bool,
+    /// From -1 (vertical) over 0 (unpolarized) to 1 (horizontal).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polarization_factor: Option<f64>,
+    /// Angle between the polarization's main axis and the detector's second axis.
+    #[serde(default)]
+    pub polarization_offset_rad: f64,
+    /// Transmission of the detector's sensitive layer at normal incidence, 0 to 1 (G. Wu et al., J. Appl. Cryst. 35 (2002) 356).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transmission: Option<f64>,
+    /// Pixels with this value count nothing. None: what the detector's type says, of Dectris -2 ± 1.5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dummy: Option<f64>,
+    /// How far from `dummy` a value may be and still be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta_dummy: Option<f64>,
+    #[serde(default)]
+    pub error_model: ErrorModel,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
+}
+
+/// A part of the detector in radial and azimuthal positions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Region {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Smallest and largest position, in the unit of the settings. None: all that the detector sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub radial_range: Option<[f64; 2]>,
+    /// From and to, in degrees; what would lie beyond the seam at ±180° is left out, as pyFAI does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub azimuthal_range_deg: Option<[f64; 2]>,
+}
+
+/// How the counts of a pixel are dealt to the bins it covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Splitting {
+    /// All to the bin of its centre.
+    No,
+    /// Evenly over the bounding box of its corners.
+    #[default]
+    BBox,
+    /// By the area of the quadrangle of its corners.
+    Full,
+}
+
+/// Which pixels decide where a pattern begins and ends when no range is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RangeOver {
+    /// Those that the mask leaves, as pyFAI's sparse methods do.
+    #[default]
+    Valid,
+    /// All, as pyFAI's histograms without splitting do.
+    All,
+}
+
+/// Where error bars come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorModel {
+    /// No error bars.
+    #[default]
+    No,
+    /// The variance of a pixel is its counts, at least 1.
+    Poisson,
+    /// The variance of a pixel is its squared distance from the mean of its bin.
+    Azimuthal,
+    /// The variance of pixels is an image.
+    Variance,
+}
+
+/// What is done against outliers in a bin.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Filter {
+    /// Pixels farther from the mean of their bin than `threshold` standard deviations are left out, again and again.
+    SigmaClip {
+        #[serde(default = "five")]
+        threshold: f64,
+        #[serde(default = "five_times")]
+        iterations: u32,
+    },
+    /// The mean of the pixels between two quantiles of their bin; from 0.5 to 0.5 is the median.
+    Quantile { low: f64, high: f64 },
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn five() -> f64 {
+    5.0
+}
+
+fn five_times() -> u32 {
+    5
+}
+
+impl Settings {
+    /// The rest at its default: bounding box splitting, solid angle corrected, no error bars.
+    pub fn new(geometry: Geometry, unit: Unit, points: u32) -> Self {
+        Self {
+            geometry,
+            unit,
+            points,
+            azimuthal_points: None,
+            regions: Vec::new(),
+            splitting: Splitting::default(),
+            range_over: RangeOver::default(),
+            solid_angle: true,
+            polarization_factor: None,
+            polarization_offset_rad: 0.0,
+            transmission: None,
+            dummy: None,
+            delta_dummy: None,
+            error_model: ErrorModel::default(),
+            filter: None,
+        }
+    }
+
+    /// The regions, of which there is at least one.
+    pub fn regions(&self) -> Vec<Region> {
+        if self.regions.is_empty() { vec![Region::default()] } else { self.regions.clone() }
+    }
+
+    /// Bins of a pattern.
+    pub fn bins(&self) -> u64 {
+        u64::from(self.points) * u64::from(self.azimuthal_points.unwrap_or(1))
+    }
+
+    /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        self.geometry.check()?;
+        if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {
+            return Err(SettingsError::NoWavelength { unit: self.unit.name() });
+        }
+        if self.bins() == 0 || self.bins() > MAX_BINS {
+            return Err(SettingsError::value(
+                "points",
+                format!("{} bins", self.bins()),
+                format!("1 to {MAX_BINS} bins"),
+            ));
+        }
+        check_within("polarization_factor", self.polarization_factor, -1.0, 1.0)?;
+        check_within("transmission", self.transmission, 0.0, 1.0)?;
+        if self.transmission.is_some_and(|t0| t0 == 0.0 || t0 == 1.0) {
+            return Err(SettingsError::value("transmission", "0 or 1".into(), "a share between them".into()));
+        }
+        check_finite("polarization_offset_rad", Some(self.polarization_offset_rad))?;
+        check_finite("dummy", self.dummy)?;
+        check_within("delta_dummy", self.delta_dummy, 0.0, f64::MAX)?;
+        for region in &self.regions {
+            for range in [region.radial_range, region.azimuthal_range_deg].into_iter().flatten() {
+                let is_sound = range.iter().all(|end| end.is_finite()) && range[0] != range[1];
+                if !is_sound {
+                    return Err(SettingsError::value(
+                        "range",
+                        format!("{range:?}"),
+                        "two different finite numbers".into(),
+                    ));
+                }
+            }
+        }
+        self.check_filter()
+    }
+
+    fn check_filter(&self) -> Result<(), SettingsError> {
+        match self.filter {
+            None => Ok(()),
+            Some(_) if self.azimuthal_points.is_some() => Err(SettingsError::Conflict(
+                "a filter works on patterns of one dimension; hint: leave out azimuthal_points",
+            )),
+            Some(Filter::SigmaClip { threshold, iterations }) => {
+                check_within("threshold", Some(threshold), 0.0, f64::MAX)?;
+                check_within("iterations", Some(iterations.into()), 0.0, 1000.0)
+            }
+            Some(Filter::Quantile { low, high }) => {
+                check_within("low", Some(low), 0.0, 1.0)?;
+                check_within("high", Some(high), low, 1.0)?;
+                let is_azimuthal = self.error_model == ErrorModel::Azimuthal;
+                let why = "error_model = \"azimuthal\" has no meaning for a median; hint: poisson";
+                if is_azimuthal { Err(SettingsError::Conflict(why)) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+fn check_within(name: &'static str, value: Option<f64>, least: f64, most: f64) -> Result<(), SettingsError> {
+    match value {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(SettingsError::value(name, value.to_string(), format!("a number from {least} to {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_finite(name: &'static str, value: Option<f64>) -> Result<(), SettingsError> {
+    check_within(name, value, f64::MIN, f64::MAX)
+}

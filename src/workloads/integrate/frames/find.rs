@@ -1,0 +1,204 @@
+//! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's links, else the largest
+//! dataset of three axes.
+
+use super::{FrameError, links, stack};
+use rust_hdf5::{H5File, H5Group, LinkClass};
+use std::path::{Path, PathBuf};
+
+/// The most names of a file that are looked at.
+const MAX_NAMES: usize = 100_000;
+/// Files behind links that are opened in search of frames.
+const MAX_LINKED: usize = 16;
+/// How deep `default` may lead.
+const MAX_DEFAULTS: usize = 8;
+
+/// Datasets that together are the frames, in order.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The file that holds them, which may be another than was asked.
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) datasets: Vec<String>,
+}
+
+/// The same, in the file that was asked.
+struct Here {
+    name: String,
+    datasets: Vec<String>,
+}
+
+/// `dataset` and `entry` are what the user said of them.
+pub(super) fn frames(
+    file: &H5File,
+    path: &Path,
+    dataset: Option<&str>,
+    entry: Option<&str>,
+) -> Result<Found, FrameError> {
+    let inside = entry.map_or(String::new(), links::clean);
+    let told = match dataset.map(links::clean) {
+        Some(name) if inside.is_empty() || name == inside || name.starts_with(&format!("{inside}/")) => Some(name),
+        Some(name) => Some(format!("{inside}/{name}")),
+        None => None,
+    };
+    // A scan's group, or the dataset itself, may be a link to another file.
+    let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside))?;
+    let other = if place == path { None } else { Some(stack::open(&place)?) };
+    let own = other.as_ref().unwrap_or(file);
+    let found = |here: Here| Found { path: place.clone(), name: here.name, datasets: here.datasets };
+    if told.is_some() {
+        return named(own, &target).map(found).ok_or_else(|| absent(own, &place, &target));
+    }
+    if !target.is_empty() && own.root_group().group(&target).is_err() {
+        let why = format!("it has no entry `{target}`");
+        return Err(FrameError::File { path: place.clone(), why: with_entries(own, why) });
+    }
+    let below = |name: &str| links::clean(&format!("{target}/{name}"));
+    let here = default(own, &target)
+        .or_else(|| parts(own, &below("entry/data")).or_else(|| parts(own, &below("data"))))
+        .or_else(|| largest(own, &target));
+    if let Some(here) = here {
+        return Ok(found(here));
+    }
+    linked(own, &place, &target).ok_or_else(|| {
+        let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
+        FrameError::File { path: place.clone(), why: why.into() }
+    })
+}
+
+/// The frames of the first link to another file that has some: scans of a sample are often files of their own.
+fn linked(file: &H5File, path: &Path, below: &str) -> Option<Found> {
+    let frames = |link: String| {
+        let (place, target) = links::follow(file, path, &link).ok()?;
+        let other = stack::open(&place).ok()?;
+        let here = default(&other, &target).or_else(|| parts(&other, &target)).or_else(|| largest(&other, &target))?;
+        Some(Found { path: place, name: here.name, datasets: here.datasets })
+    };
+    external_links(file, below).into_iter().take(MAX_LINKED).find_map(frames)
+}
+
+/// The dataset of this name, or what the group of this name holds.
+fn named(file: &H5File, name: &str) -> Option<Here> {
+    // What an external link or a virtual dataset lacks is told when it is opened.
+    let is_link = || {
+        let (group, leaf) = name.rsplit_once('/').unwrap_or(("", name));
+        let group = group_of(file, group)?;
+        let class = group.link_class(leaf).ok()?;
+        (class != LinkClass::Hard).then_some(())
+    };
+    if let Some(group) = group_of(file, name).filter(|_| !name.is_empty()) {
+        return signal(&group, name)
+            .or_else(|| parts(file, name))
+            .or_else(|| default(file, name))
+            .or_else(|| largest(file, name));
+    }
+    let one = || Here { name: name.to_string(), datasets: vec![name.to_string()] };
+    if file.dataset(name).is_ok() || is_link().is_some() { Some(one()) } else { None }
+}
+
+fn group_of(file: &H5File, name: &str) -> Option<H5Group> {
+    let root = file.root_group();
+    match name {
+        "" => Some(root),
+        name => root.group(name).ok(),
+    }
+}
+
+/// What NeXus calls the default plot, if it has frames.
+fn default(file: &H5File, from: &str) -> Option<Here> {
+    let mut name = from.to_string();
+    for _ in 0..MAX_DEFAULTS {
+        let group = group_of(file, &name)?;
+        let next = if name.is_empty() { file.attr_string("default") } else { group.attr_string("default") };
+        match next {
+            Ok(next) => {
+                let next = next.trim_matches('/');
+                name = if name.is_empty() { next.to_string() } else { format!("{name}/{next}") };
+            }
+            Err(_) => return signal(&group, &name).filter(|found| rank(file, &found.datasets[0]) == Some(3)),
+        }
+    }
+    None
+}
+
+/// The dataset that a group's `signal` names.
+fn signal(group: &H5Group, name: &str) -> Option<Here> {
+    let signal = group.attr_string("signal").ok()?;
+    let dataset = format!("{name}/{}", signal.trim_matches('/')).trim_matches('/').to_string();
+    Some(Here { name: dataset.clone(), datasets: vec![dataset] })
+}
+
+/// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
+fn parts(file: &H5File, name: &str) -> Option<Here> {
+    let group = group_of(file, name)?;
+    let is_part = |leaf: &String| {
+        leaf.strip_prefix("data_")
+            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let mut leaves: Vec<String> = group.link_names().ok()?.into_iter().filter(is_part).collect();
+    leaves.sort_by_key(|leaf| (leaf.len(), leaf.clone()));
+    if leaves.is_empty() {
+        return None;
+    }
+    let datasets = leaves.iter().map(|leaf| format!("{name}/{leaf}").trim_matches('/').to_string()).collect();
+    Some(Here { name: name.to_string(), datasets })
+}
+
+/// The dataset of three axes with the most numbers, below a group; of several the first by name.
+fn largest(file: &H5File, below: &str) -> Option<Here> {
+    let mut names = file.dataset_names();
+    names.sort();
+    names.truncate(MAX_NAMES);
+    let prefix = format!("{below}/");
+    let is_below = |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
+    let mut best: Option<(u128, String)> = None;
+    for name in names.iter().filter(is_below).chain(&external_links(file, below)) {
+        let Ok(dataset) = file.dataset(name) else { continue };
+        let shape = dataset.shape();
+        let pixels = shape.iter().map(|extent| *extent as u128).product();
+        if shape.len() == 3 && pixels > best.as_ref().map_or(0, |(most, _)| *most) {
+            best = Some((pixels, name.trim_matches('/').to_string()));
+        }
+    }
+    best.map(|(_, name)| Here { name: name.clone(), datasets: vec![name] })
+}
+
+/// Links to other files, which are not among a file's datasets.
+fn external_links(file: &H5File, below: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut waiting = vec![below.to_string()];
+    let mut seen = 0;
+    while let Some(name) = waiting.pop() {
+        let Some(group) = group_of(file, &name) else { continue };
+        let path = |leaf: String| format!("{name}/{leaf}").trim_matches('/').to_string();
+        waiting.extend(group.group_names().unwrap_or_default().into_iter().map(path));
+        for leaf in group.link_names().unwrap_or_default() {
+            if matches!(group.link_class(&leaf), Ok(LinkClass::External { .. })) {
+                found.push(path(leaf));
+            }
+        }
+        seen += 1;
+        if seen > MAX_NAMES || found.len() > MAX_NAMES {
+            break;
+        }
+    }
+    found
+}
+
+fn rank(file: &H5File, name: &str) -> Option<usize> {
+    file.dataset(name).ok().map(|dataset| dataset.shape().len())
+}
+
+fn absent(file: &H5File, path: &Path, name: &str) -> FrameError {
+    let mut names = file.dataset_names();
+    names.sort();
+    names.truncate(20);
+    let listed = names.iter().map(|name| format!("`/{}`", name.trim_matches('/'))).collect::<Vec<_>>().join(", ");
+    let why = format!("it has no dataset `/{name}`\nhint: there are {listed}");
+    FrameError::File { path: path.to_path_buf(), why }
+}
+
+fn with_entries(file: &H5File, why: String) -> String {
+    let mut names = file.root_group().group_names().unwrap_or_default();
+    names.truncate(20);
+    format!("{why}\nhint: there are {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
+}

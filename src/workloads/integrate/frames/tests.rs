@@ -1,0 +1,163 @@
+//! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
+
+use super::{Decoder, FrameError, Reader, Stack};
+use crate::types::Scalar;
+use std::{path::PathBuf, sync::Arc};
+
+const FRAMES: u64 = 5;
+const SHAPE: [usize; 2] = [37, 45];
+
+pub(in crate::workloads::integrate) fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames").join(name)
+}
+
+/// What `make.py` writes, as 32 bits.
+fn pixel(frame: u64, row: u64, column: u64) -> u32 {
+    if row == column { u32::MAX } else { ((frame * 31 + row * 7 + column * 3) % 23) as u32 }
+}
+
+fn expected(scalar: Scalar, frame: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for row in 0..SHAPE[0] as u64 {
+        for column in 0..SHAPE[1] as u64 {
+            let value = pixel(frame, row, column);
+            match scalar {
+                Scalar::F32 => bytes.extend((value as f32).to_le_bytes()),
+                other => bytes.extend(&value.to_le_bytes()[..other.bytes()]),
+            }
+        }
+    }
+    bytes
+}
+
+fn check(name: &str, dataset: Option<&str>, entry: Option<&str>, scalar: Scalar) -> Stack {
+    let stack = Stack::open(&fixture(name), dataset, entry).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!((stack.frames, stack.shape, stack.scalar), (FRAMES, SHAPE, scalar), "{name}");
+    let shared = Arc::new(stack.clone());
+    let (mut reader, mut decoder) = (Reader::new(shared), Decoder::default());
+    for start in [0, 1, 3] {
+        let mut next = start;
+        while next < FRAMES {
+            let unit = reader.read(next..FRAMES).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(unit.frames.start, next);
+            let mut target = vec![0; stack.frame_bytes() * (unit.frames.end - unit.frames.start) as usize];
+            unit.decode(&mut target, &mut decoder).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for (frame, found) in unit.frames.clone().zip(target.chunks(stack.frame_bytes())) {
+                assert!(found == expected(scalar, frame), "{name}: frame {frame}");
+            }
+            next = unit.frames.end;
+        }
+    }
+    stack
+}
+
+#[test]
+fn every_compression_and_layout_gives_the_same_pixels() {
+    let names = [
+        "bitshuffle_lz4.h5",
+        "bitshuffle_zstd.h5",
+        "bitshuffle.h5",
+        "lz4.h5",
+        "zstd.h5",
+        "gzip_shuffle.h5",
+        "fletcher.h5",
+        "chunked.h5",
+        "contiguous.h5",
+        "tiles.h5",
+        "big_endian.h5",
+    ];
+    for name in names {
+        check(name, None, None, Scalar::U32);
+    }
+    assert_eq!(check("tiles.h5", Some("/data"), None, Scalar::U32).unit(), 2);
+}
+
+#[test]
+fn every_type_of_pixel_is_read() {
+    for (name, scalar) in
+        [("u1.h5", Scalar::U8), ("u2.h5", Scalar::U16), ("i4.h5", Scalar::I32), ("f4.h5", Scalar::F32)]
+    {
+        check(name, None, None, scalar);
+    }
+}
+
+#[test]
+fn frames_are_found_where_they_are_met_in_practice() {
+    let scan = check("scan.h5", None, None, Scalar::U32);
+    assert_eq!(scan.dataset, "1.1/instrument/detector/data");
+    assert_eq!(scan.sources.len(), 2);
+    assert_eq!(scan.files(), ["scan.h5", "./lima_0000.h5", "./lima_0001.h5"].map(fixture));
+    check("scan.h5", Some("/1.1/measurement/detector"), None, Scalar::U32);
+    check("scan.h5", Some("measurement/detector"), Some("1.1"), Scalar::U32);
+    check("scan.h5", None, Some("/1.1"), Scalar::U32);
+    let eiger = check("eiger_master.h5", None, None, Scalar::U32);
+    assert_eq!((eiger.dataset.as_str(), eiger.sources.len()), ("entry/data", 2));
+    check("eiger_master.h5", Some("/entry/data"), None, Scalar::U32);
+    check("eiger_master.h5", None, Some("entry"), Scalar::U32);
+    assert_eq!(check("nexus.h5", None, None, Scalar::U32).dataset, "entry/result/images");
+    let part = Stack::open(&fixture("lima_0001.h5"), None, None).unwrap();
+    assert_eq!((part.frames, part.dataset.as_str()), (3, "entry_0000/measurement/data"));
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told() {
+    let told = |name: &str, dataset: Option<&str>, entry: Option<&str>| {
+        let error = Stack::open(&fixture(name), dataset, entry).map(|stack| {
+            let mut reader = Reader::new(Arc::new(stack.clone()));
+            let (mut next, mut decoder) = (0, Decoder::default());
+            while next < stack.frames {
+                let unit = reader.read(next..next + 1)?;
+                unit.decode(&mut vec![0; stack.frame_bytes()], &mut decoder)?;
+                next += 1;
+            }
+            Ok::<_, FrameError>(())
+        });
+        let error = error.and_then(|read| read).expect_err(name).to_string();
+        error.replace(&format!("{}/", fixture("").display()), "").replace(&fixture("").display().to_string(), "")
+    };
+    assert!(told("unknown.h5", None, None).contains("the HDF5 filter 32001, which nodectl does not know"));
+    assert!(
+        told("missing.h5", None, None).contains("nowhere.h5, which cannot be opened"),
+        "{}",
+        told("missing.h5", None, None)
+    );
+    assert!(told("scan.h5", None, Some("3.1")).contains("it has no entry `3.1`\nhint: there are `1.1`, `2.1`"));
+    assert!(told("scan.h5", None, Some("2.1")).contains("no dataset of three axes"));
+    assert!(told("scan.h5", Some("/nothing"), None).contains("it has no dataset `/nothing`\nhint: there are `/1.1/"));
+    assert!(
+        told("wrong_size.h5", None, None).contains("frame 1: the chunk is 6656 bytes after decompression, not 6660")
+    );
+    assert!(told("unwritten.h5", None, None).contains("frame 3: it was never written"));
+    let cut = told("truncated.h5", None, None);
+    assert!(cut.contains("truncated.h5") && cut.contains("the file is cut short"), "{cut}");
+    assert!(told("make.py", None, None).contains("no HDF5 file"));
+    assert!(told("absent.h5", None, None).contains("No such file"));
+}
+
+#[test]
+fn a_master_whose_data_file_is_gone_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["eiger_master.h5", "eiger_data_000001.h5"] {
+        std::fs::copy(fixture(name), dir.path().join(name)).unwrap();
+    }
+    let error = Stack::open(&dir.path().join("eiger_master.h5"), None, None).unwrap_err();
+    assert!(
+        matches!(&error, FrameError::MissingSource { missing, .. } if missing.ends_with("eiger_data_000002.h5")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_sample_whose_scans_are_files_of_their_own_is_followed_into_them() {
+    for entry in [None, Some("1.1")] {
+        let stack = check("sample.h5", None, entry, Scalar::U32);
+        assert_eq!(stack.sources.len(), 2);
+        assert!(
+            stack.files().contains(&fixture("sample_0001/raw/lima_0000.h5"))
+                || stack.sources[0].path.ends_with("lima_0000.h5")
+        );
+    }
+    check("sample.h5", Some("/1.1/measurement/detector"), None, Scalar::U32);
+    check("nested.h5", None, None, Scalar::U32);
+    check("numbered.h5", None, None, Scalar::U32);
+}

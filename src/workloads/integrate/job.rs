@@ -1,0 +1,147 @@
+//! The job file of an integration: its keys, put together to a request and the jobs that carry it out.
+
+use super::{
+    chain::{self, Common, Input, Request, Strategy},
+    datasets::{self, MAX_DATASETS, Named},
+    plan::{EngineChoice, Existing},
+    results::Calibrant,
+    settings,
+};
+use crate::workloads::{
+    job_file::{Fault, Fields, PlacedJob},
+    map::{common, resources},
+};
+
+#[rustfmt::skip]
+pub(in crate::workloads) const KEYS: [&str; 50] = [
+    "name", "kind", "datasets", "dataset", "entry", "monitor", "calibrant",
+    "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
+    "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
+    "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile",
+    "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
+    "existing_output", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where",
+    "speculate", "resources",
+];
+
+/// Of a job with a worker: for workers that die or hang. What is wrong with a dataset is not tried again.
+pub(super) const DEFAULT_RETRIES: u32 = 3;
+/// Workers that share a GPU unless somebody says otherwise.
+pub(super) const DEFAULT_WORKERS_PER_GPU: u32 = 4;
+
+/// Plans one job: the last of those that are returned, which come in order.
+pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+    fields.check_keys(&KEYS)?;
+    debug_assert!(settings::KEYS.iter().all(|key| KEYS.contains(key)));
+    let named = named(fields)?;
+    let (settings, pictures) = settings::plan(fields)?;
+    let text = |key: &str| fields.string(key).map(|item| item.map(|item| item.value));
+    let common = common(fields)?;
+    let output = text("output")?;
+    // What is followed has one place for all its results, and is not done twice when it is begun again.
+    let following = fields.context.following;
+    let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
+    let location = output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
+    let existing = chosen(
+        fields,
+        "existing_output",
+        &[("error", Existing::Error), ("skip", Existing::Skip), ("overwrite", Existing::Overwrite)],
+    )?;
+    let engine = chosen(
+        fields,
+        "engine",
+        &[("auto", EngineChoice::Auto), ("cpu", EngineChoice::Cpu), ("vulkan", EngineChoice::Vulkan)],
+    )?;
+    let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
+    let request = Request {
+        named,
+        dataset: text("dataset")?,
+        entry: text("entry")?,
+        monitor: text("monitor")?,
+        calibrant: calibrant(fields)?,
+        settings,
+        pictures,
+        strategy: match chosen(
+            fields,
+            "strategy",
+            &[("auto", Strategy::Auto), ("split", Strategy::Split), ("whole", Strategy::Whole)],
+        )? {
+            Strategy::Auto if following.is_some() => Strategy::Split,
+            strategy => strategy,
+        },
+        workers: count("workers")?,
+        threads: count("threads_per_worker")?,
+        workers_per_gpu: count("workers_per_gpu")?,
+        engine,
+        frames_per_task: count("frames_per_task")?.map(u64::from),
+        input: chosen(fields, "input", &[("auto", Input::Auto), ("shared", Input::Shared), ("upload", Input::Upload)])?,
+        location,
+        existing: datasets::existing(following, existing),
+    };
+    chain::build(request, &common)
+}
+
+fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {
+    let (name, name_span) = common::name(fields)?;
+    let given = fields.get("resources").is_some();
+    Ok(Common {
+        name,
+        name_span,
+        into: common::into(fields)?,
+        resources: if given { Some(resources::plan(fields, true)?) } else { None },
+        priority: common::priority(fields)?,
+        timeout_ms: common::timeout(fields)?,
+        grace_ms: common::grace_ms(fields)?,
+        output_limit_bytes: common::output_limit_bytes(fields)?,
+        log_limit_bytes: common::log_limit_bytes(fields)?,
+        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
+        place: common::place(fields)?,
+        speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+    })
+}
+
+fn named(fields: &Fields<'_, '_>) -> Result<Vec<Named>, Fault> {
+    if let Some(following) = fields.context.following {
+        return Ok(datasets::following(following));
+    }
+    let words = fields.one_or_more("datasets")?;
+    if words.is_empty() {
+        let fault = Fault::new(fields.span.clone(), "the job has no `datasets`");
+        return Err(fault.hint("paths, patterns, or @FILE with one a line, e.g. datasets = \"scans/*.h5\""));
+    }
+    let mut named: Vec<Named> = Vec::new();
+    for word in words {
+        for found in
+            datasets::named(&word.value, &fields.context.base).map_err(|why| Fault::new(word.span.clone(), why))?
+        {
+            if !named.contains(&found) {
+                named.push(found);
+            }
+        }
+        if named.len() > MAX_DATASETS {
+            return Err(Fault::new(word.span, format!("more than {MAX_DATASETS} datasets")));
+        }
+    }
+    Ok(named)
+}
+
+fn calibrant(fields: &Fields<'_, '_>) -> Result<Option<Calibrant>, Fault> {
+    let Some(name) = fields.string("calibrant")? else { return Ok(None) };
+    match Calibrant::from_name(&name.value) {
+        Some(calibrant) => Ok(Some(calibrant)),
+        None => {
+            let fault = Fault::new(name.span, format!("the rings of `{}` are not known", name.value));
+            Err(fault.suggest(&name.value, &Calibrant::ALL.map(Calibrant::name)))
+        }
+    }
+}
+
+/// One of some words; the first where the key is left out.
+fn chosen<T: Copy>(fields: &Fields<'_, '_>, key: &str, words: &[(&str, T)]) -> Result<T, Fault> {
+    let Some(text) = fields.string(key)? else { return Ok(words[0].1) };
+    let found = words.iter().find(|(word, _)| *word == text.value).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        Fault::new(text.span, format!("`{key}` is one of {}", known.join(", "))).suggest(&text.value, &known)
+    })
+}

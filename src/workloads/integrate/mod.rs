@@ -1,0 +1,34 @@
+//! `kind = "integrate"`: stacks of detector frames to diffraction patterns.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `engine/` | geometry, sparse matrices and the integration of frames that are in memory |
+//! | `decode/` | chunks of HDF5 datasets back to bytes |
+//! | `frames/` | where the frames of a dataset lie; reading and decoding them |
+//! | `results/` | the files that come of a dataset |
+//! | `plan` | what the job file becomes and workers run; the chain of jobs |
+//! | `run/` | what runs in the worker processes |
+//! | `job` | the job file's keys |
+//! | `settings` | those that say how frames are integrated |
+//! | `datasets` | which files are integrated |
+//! | `config` | the integrator's own configuration files |
+//! | `chain` | the jobs that carry a plan out |
+
+mod chain;
+pub mod config;
+mod datasets;
+pub mod decode;
+pub mod engine;
+pub mod frames;
+mod job;
+pub mod plan;
+pub mod results;
+pub mod run;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use datasets::files_below;
+#[cfg(test)]
+pub(super) use job::KEYS;
+pub(super) use job::plan;

@@ -1,0 +1,259 @@
+//! A dataset's results as NeXus (manual.nexusformat.org: NXentry, NXprocess, NXdata, NXnote), with the names that pyFAI gives
+//! what it writes: `data`, `data_errors`, `radial`, `azimuthal`. silx, pyFAI and h5py open it at its default plot.
+//!
+//! The file is written under another name and gets its own when it is whole and on the disk.
+
+use super::{Part, Total};
+use rust_hdf5::{H5Dataset, H5File, H5Group, types::VarLenUnicode};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+/// What stands in the file besides patterns.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The dataset's name.
+    pub title: String,
+    pub source_file: String,
+    pub source_dataset: String,
+    pub frames: u64,
+    /// The settings, as JSON.
+    pub configuration: String,
+    /// In pyFAI's words, e.g. `q_nm^-1`.
+    pub unit: String,
+    pub has_errors: bool,
+    /// When it was integrated: ISO 8601.
+    pub date: String,
+    /// What integrated, for people.
+    pub engine: String,
+}
+
+/// A region's axes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Axes {
+    /// None: the only one.
+    pub name: Option<String>,
+    pub radial: Vec<f64>,
+    /// Degrees.
+    pub azimuthal_deg: Option<Vec<f64>>,
+}
+
+/// A file that is being written.
+pub struct NexusFile {
+    file: H5File,
+    temporary: PathBuf,
+    path: PathBuf,
+    about: About,
+    regions: Vec<Region>,
+}
+
+struct Region {
+    axes: Axes,
+    data: H5Dataset,
+    errors: Option<H5Dataset>,
+}
+
+type Written<T> = Result<T, String>;
+
+fn said(error: rust_hdf5::Hdf5Error) -> String {
+    error.to_string()
+}
+
+impl Axes {
+    fn bins(&self) -> usize {
+        self.radial.len() * self.azimuthal_deg.as_ref().map_or(1, Vec::len)
+    }
+
+    /// The shape of one frame's pattern.
+    fn shape(&self) -> Vec<usize> {
+        self.azimuthal_deg.iter().map(Vec::len).chain([self.radial.len()]).collect()
+    }
+}
+
+impl NexusFile {
+    /// Begins a file that will be at `path`.
+    pub fn create(path: &Path, about: About, axes: Vec<Axes>) -> Written<Self> {
+        let temporary = path.with_extension("h5.part");
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.to_string()),
+            _ => {}
+        }
+        let file = H5File::create(&temporary).map_err(said)?;
+        let entry = class(&file.root_group(), "entry", "NXentry")?;
+        file.set_attr_string("NX_class", "NXroot").map_err(said)?;
+        file.set_attr_string("default", "entry").map_err(said)?;
+        file.set_attr_string("creator", "nodectl").map_err(said)?;
+        entry.set_attr_string("default", &name_of("result", axes.first())).map_err(said)?;
+        text(&entry, "title", &about.title)?;
+        text(&entry, "start_time", &about.date)?;
+        process(&entry, &about)?;
+        let mut regions = Vec::with_capacity(axes.len());
+        for axes in axes {
+            regions.push(region(&entry, &about, axes)?);
+        }
+        Ok(Self { file, temporary, path: path.to_path_buf(), about, regions })
+    }
+
+    /// Writes the patterns of some frames, in any order.
+    pub fn write(&mut self, part: &Part) -> Written<()> {
+        if part.regions.len() != self.regions.len() {
+            return Err(format!("patterns of {} regions for {}", part.regions.len(), self.regions.len()));
+        }
+        if part.first.checked_add(part.frames).is_none_or(|end| end > self.about.frames) {
+            return Err(format!("frames from {} on are beyond the last of {}", part.first, self.about.frames));
+        }
+        for (region, values) in self.regions.iter().zip(&part.regions) {
+            let shape = region.axes.shape();
+            let starts: Vec<usize> = [part.first as usize].into_iter().chain(shape.iter().map(|_| 0)).collect();
+            let counts: Vec<usize> = [part.frames as usize].into_iter().chain(shape).collect();
+            let expected = region.axes.bins() * part.frames as usize;
+            let put = |dataset: &H5Dataset, values: &[f32]| {
+                if values.len() != expected {
+                    return Err(format!("{} values for {expected}", values.len()));
+                }
+                dataset.write_slice(&starts, &counts, values).map_err(said)
+            };
+            put(&region.data, &values.intensity)?;
+            match (&region.errors, &values.sigma) {
+                (Some(dataset), Some(sigma)) => put(dataset, sigma)?,
+                (None, None) => {}
+                _ => return Err("patterns with and without errors".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the means, and gives the file its name.
+    pub fn finish(self, totals: &[Total]) -> Written<()> {
+        let entry = self.file.root_group().group("entry").map_err(said)?;
+        for (region, total) in self.regions.iter().zip(totals) {
+            let group = data(&entry, &name_of("mean", Some(&region.axes)), &region.axes, &self.about, false)?;
+            let (mean, sigma) = total.mean();
+            let shape = region.axes.shape();
+            let write = |name: &str, values: &[f32], long: &str| {
+                let dataset = group.new_dataset::<f32>().shape(&shape).create(name).map_err(said)?;
+                dataset.write_raw(values).map_err(said)?;
+                attribute(&dataset, "long_name", long)
+            };
+            write("data", &mean, "Intensity, mean of all frames")?;
+            if let Some(sigma) = sigma {
+                write("data_errors", &sigma, "Standard error")?;
+            }
+        }
+        // Datasets hold on to the file.
+        let Self { file, temporary, path, regions, .. } = self;
+        drop(regions);
+        file.close().map_err(said)?;
+        File::open(&temporary).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
+        fs::rename(&temporary, &path).map_err(|error| error.to_string())
+    }
+}
+
+fn name_of(base: &str, axes: Option<&Axes>) -> String {
+    match axes.and_then(|axes| axes.name.as_deref()) {
+        Some(name) => format!("{base}_{name}"),
+        None => base.to_string(),
+    }
+}
+
+fn class(parent: &H5Group, name: &str, class: &str) -> Written<H5Group> {
+    let group = parent.create_group(name).map_err(said)?;
+    group.set_attr_string("NX_class", class).map_err(said)?;
+    Ok(group)
+}
+
+/// A string, which h5py gives as one.
+fn text(group: &H5Group, name: &str, value: &str) -> Written<()> {
+    let scalar = group.write_vlen_strings(name, &[value]);
+    scalar.map(drop).map_err(said)
+}
+
+fn attribute(dataset: &H5Dataset, name: &str, value: &str) -> Written<()> {
+    let attribute = dataset.new_attr::<VarLenUnicode>().shape(()).create(name).map_err(said)?;
+    attribute.write_string(value).map_err(said)
+}
+
+fn process(entry: &H5Group, about: &About) -> Written<()> {
+    let process = class(entry, "process", "NXprocess")?;
+    text(&process, "program", "nodectl")?;
+    text(&process, "version", env!("CARGO_PKG_VERSION"))?;
+    text(&process, "date", &about.date)?;
+    text(&process, "engine", &about.engine)?;
+    let configuration = class(&process, "configuration", "NXnote")?;
+    text(&configuration, "type", "application/json")?;
+    text(&configuration, "data", &about.configuration)?;
+    let input = class(&process, "input", "NXcollection")?;
+    text(&input, "file", &about.source_file)?;
+    text(&input, "dataset", &about.source_dataset)?;
+    let frames = input.new_dataset::<u64>().shape([1usize]).create("frames").map_err(said)?;
+    frames.write_raw(&[about.frames]).map_err(said)
+}
+
+/// An NXdata with its axes, and nothing in it yet.
+fn data(entry: &H5Group, name: &str, axes: &Axes, about: &About, over_frames: bool) -> Written<H5Group> {
+    let group = class(entry, name, "NXdata")?;
+    group.set_attr_string("signal", "data").map_err(said)?;
+    group.set_attr_string("title", &format!("{} ({name})", about.title)).map_err(said)?;
+    let mut names = Vec::new();
+    if over_frames {
+        names.push("frame");
+        let frames: Vec<u64> = (0..about.frames).collect();
+        let dataset = group.new_dataset::<u64>().shape([frames.len()]).create("frame").map_err(said)?;
+        dataset.write_raw(&frames).map_err(said)?;
+    }
+    if let Some(azimuthal) = &axes.azimuthal_deg {
+        names.push("azimuthal");
+        axis(&group, "azimuthal", azimuthal, "deg", "Azimuthal angle χ (deg)")?;
+    }
+    names.push("radial");
+    let (unit, long) = radial_unit(&about.unit);
+    axis(&group, "radial", &axes.radial, unit, &long)?;
+    group.set_attr_string_array("axes", &names).map_err(said)?;
+    let indices = |group: &H5Group, index: usize, name: &str| {
+        group.set_attr_numeric(&format!("{name}_indices"), &(index as i64)).map_err(said)
+    };
+    names.iter().enumerate().try_for_each(|(index, name)| indices(&group, index, name))?;
+    Ok(group)
+}
+
+fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) -> Written<()> {
+    let dataset = group.new_dataset::<f64>().shape([values.len()]).create(name).map_err(said)?;
+    dataset.write_raw(values).map_err(said)?;
+    attribute(&dataset, "units", units)?;
+    attribute(&dataset, "long_name", long)
+}
+
+fn region(entry: &H5Group, about: &About, axes: Axes) -> Written<Region> {
+    let group = data(entry, &name_of("result", Some(&axes)), &axes, about, true)?;
+    let shape: Vec<usize> = [about.frames as usize].into_iter().chain(axes.shape()).collect();
+    let dataset = |name: &str, long: &str| {
+        let dataset = group.new_dataset::<f32>().shape(&shape).create(name).map_err(said)?;
+        attribute(&dataset, "long_name", long)?;
+        let what = if axes.azimuthal_deg.is_some() { "image" } else { "spectrum" };
+        attribute(&dataset, "interpretation", what)?;
+        Ok::<_, String>(dataset)
+    };
+    let values = dataset("data", "Intensity")?;
+    let errors = if about.has_errors { Some(dataset("data_errors", "Standard error of the intensity")?) } else { None };
+    Ok(Region { axes, data: values, errors })
+}
+
+/// A unit in NeXus' words, and an axis' caption.
+pub(super) fn radial_unit(unit: &str) -> (&'static str, String) {
+    match unit {
+        "q_nm^-1" => ("1/nm", "Scattering vector q (nm⁻¹)".into()),
+        "q_A^-1" => ("1/angstrom", "Scattering vector q (Å⁻¹)".into()),
+        "2th_deg" => ("deg", "Scattering angle 2θ (deg)".into()),
+        "2th_rad" => ("rad", "Scattering angle 2θ (rad)".into()),
+        "r_mm" => ("mm", "Radius (mm)".into()),
+        "r_m" => ("m", "Radius (m)".into()),
+        "d*2_nm^-2" => ("1/nm^2", "d*² (nm⁻²)".into()),
+        "d*2_A^-2" => ("1/angstrom^2", "d*² (Å⁻²)".into()),
+        "d_m" => ("m", "Spacing d (m)".into()),
+        "d_nm" => ("nm", "Spacing d (nm)".into()),
+        "d_A" => ("angstrom", "Spacing d (Å)".into()),
+        other => ("", other.replace("_None", "")),
+    }
+}

@@ -1,0 +1,196 @@
+//! Frames to patterns: one thread reads stored chunks, several decompress and integrate, the caller takes what comes of it.
+//! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
+
+use super::engine::Engine;
+use crate::types::Scalar;
+use crate::workloads::{
+    builtin::CallError,
+    integrate::{
+        engine::{Frames, Pixels},
+        frames::{Decoder, FrameError, Reader, Stack, Unit},
+        results::Part,
+    },
+};
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Batches that were read and wait, for each thread that takes them.
+const READ_AHEAD: usize = 2;
+/// The most bytes of frames that are integrated together.
+const MAX_BATCH_BYTES: usize = 256 << 20;
+
+/// How long the stages were busy, and what they moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    pub frames: u64,
+    pub stored_bytes: u64,
+    pub read: Duration,
+    pub decode: Duration,
+    pub integrate: Duration,
+}
+
+/// Stored frames that follow each other.
+type Batch = Vec<Unit>;
+
+/// Integrates ranges of a stack's frames. `monitors`: a number for each frame of the stack. `take` gets the patterns in any
+/// order, each frame once; its error ends everything.
+pub fn integrate(
+    stack: &Arc<Stack>,
+    ranges: &[Range<u64>],
+    engine: &Engine,
+    monitors: Option<&[f64]>,
+    mut take: impl FnMut(Part) -> Result<(), CallError>,
+) -> Result<Spent, CallError> {
+    let threads = engine.threads().max(1);
+    let (unit_sender, units) = sync_channel::<Result<Batch, FrameError>>(threads * READ_AHEAD);
+    let (part_sender, parts) = sync_channel::<Result<Part, CallError>>(threads);
+    let units = Mutex::new(units);
+    let spent = Mutex::new(Spent::default());
+    thread::scope(|scope| {
+        let (units, spent) = (&units, &spent);
+        scope.spawn(move || read(stack, ranges, engine.batch(), &unit_sender, spent));
+        for _ in 0..threads {
+            let sender = part_sender.clone();
+            scope.spawn(move || work(stack, engine, monitors, units, &sender, spent));
+        }
+        drop(part_sender);
+        let mut ended = Ok(());
+        for part in &parts {
+            ended = part.and_then(&mut take);
+            if ended.is_err() {
+                break;
+            }
+        }
+        // Senders see that nobody listens and end.
+        drop(parts);
+        ended
+    })?;
+    Ok(spent.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn note(spent: &Mutex<Spent>, add: impl FnOnce(&mut Spent)) {
+    add(&mut spent.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Reads batches of frames until there are none, or nobody wants more.
+fn read(
+    stack: &Arc<Stack>,
+    ranges: &[Range<u64>],
+    batch: usize,
+    sender: &SyncSender<Result<Batch, FrameError>>,
+    spent: &Mutex<Spent>,
+) {
+    let batch = batch.clamp(1, (MAX_BATCH_BYTES / stack.frame_bytes().max(1)).max(1)) as u64;
+    let mut reader = Reader::new(stack.clone());
+    for range in ranges {
+        let mut next = range.start;
+        while next < range.end {
+            let begin = Instant::now();
+            let mut units = Vec::new();
+            let end = (next + batch).min(range.end);
+            let mut failed = None;
+            while next < end {
+                match reader.read(next..range.end) {
+                    Ok(unit) => {
+                        next = unit.frames.end;
+                        units.push(unit);
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            note(spent, |spent| spent.read += begin.elapsed());
+            let is_over = failed.is_some();
+            if sender.send(failed.map_or(Ok(units), Err)).is_err() || is_over {
+                return;
+            }
+        }
+    }
+}
+
+/// Decompresses and integrates batches until there are none.
+fn work(
+    stack: &Stack,
+    engine: &Engine,
+    monitors: Option<&[f64]>,
+    units: &Mutex<Receiver<Result<Batch, FrameError>>>,
+    sender: &SyncSender<Result<Part, CallError>>,
+    spent: &Mutex<Spent>,
+) {
+    let mut decoder = Decoder::default();
+    // Of 32 bits, so that every type of pixel is aligned.
+    let mut buffer: Vec<u32> = Vec::new();
+    loop {
+        let received = units.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(batch) = received else { return };
+        let done = batch
+            .map_err(|error| CallError::Task(error.to_string()))
+            .and_then(|batch| one(stack, engine, monitors, &batch, &mut buffer, &mut decoder, spent));
+        let is_over = done.is_err();
+        if sender.send(done).is_err() || is_over {
+            return;
+        }
+    }
+}
+
+fn one(
+    stack: &Stack,
+    engine: &Engine,
+    monitors: Option<&[f64]>,
+    batch: &Batch,
+    buffer: &mut Vec<u32>,
+    decoder: &mut Decoder,
+    spent: &Mutex<Spent>,
+) -> Result<Part, CallError> {
+    let begin = Instant::now();
+    let frame_bytes = stack.frame_bytes();
+    let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+        return Err(CallError::Task("a batch of no frames".into()));
+    };
+    let frames = first.frames.start..last.frames.end;
+    let count = (frames.end - frames.start) as usize;
+    let length = frame_bytes * count;
+    buffer.resize(length.div_ceil(4), 0);
+    let bytes = &mut bytemuck::cast_slice_mut::<u32, u8>(buffer)[..length];
+    let mut rest = &mut bytes[..];
+    for unit in batch {
+        let own = frame_bytes * (unit.frames.end - unit.frames.start) as usize;
+        let (target, behind) = rest.split_at_mut(own);
+        unit.decode(target, decoder).map_err(|error| CallError::Task(error.to_string()))?;
+        rest = behind;
+    }
+    let decoded = Instant::now();
+    let pixels = pixels(stack.scalar, bytes);
+    let monitors = monitors.map(|all| &all[frames.start as usize..frames.end as usize]);
+    let view = Frames::new(pixels, count, stack.shape).map_err(|error| CallError::Task(error.to_string()))?;
+    let part = engine.integrate(frames.start, &view, monitors)?;
+    let stored: usize = batch.iter().map(Unit::stored_bytes).sum();
+    note(spent, |spent| {
+        spent.frames += count as u64;
+        spent.stored_bytes += stored as u64;
+        spent.decode += decoded - begin;
+        spent.integrate += decoded.elapsed();
+    });
+    Ok(part)
+}
+
+/// `bytes` lie at a multiple of four.
+fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
+    match scalar {
+        Scalar::U8 => Pixels::U8(bytes),
+        Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
+        Scalar::I32 => Pixels::I32(bytemuck::cast_slice(bytes)),
+        Scalar::F32 => Pixels::F32(bytemuck::cast_slice(bytes)),
+        // `Stack::SCALARS` has no other.
+        _ => Pixels::U32(bytemuck::cast_slice(bytes)),
+    }
+}

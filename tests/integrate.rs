@@ -1,0 +1,240 @@
+//! Integrations on clusters of real nodes: the shipped example against the rings of its calibrant, the strategies against each
+//! other, bad datasets beside good ones, files as they appear, and what h5py makes of the results.
+
+mod common;
+
+use common::{
+    LATER,
+    cluster::{Cluster, both},
+    job::{read_results, run_to_end, write_job},
+    wait_until,
+};
+use nodectl::workloads::{
+    arrays::{Array, Location},
+    integrate::results::{Calibrant, peaks},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn fixture(name: &str) -> PathBuf {
+    root().join("tests/fixtures/frames").join(name)
+}
+
+fn read(path: &Path, member: &str) -> Array {
+    let location = Location { member: Some(member.into()), ..Location::new(path) };
+    location.read().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn f32s(array: &Array) -> Vec<f32> {
+    array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn f64s(array: &Array) -> Vec<f64> {
+    array.bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+}
+
+/// A directory with datasets of `tests/fixtures/frames` and a geometry that suits them.
+fn lab(cluster: &Cluster, names: &[&str]) -> PathBuf {
+    let dir = cluster.dir.path().join("lab");
+    fs::create_dir_all(&dir).expect("writable");
+    for name in names {
+        fs::copy(fixture(name), dir.join(name)).expect("writable");
+    }
+    let poni = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
+                \"max_shape\": [37, 45]}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n";
+    fs::write(dir.join("geometry.poni"), poni).expect("writable");
+    dir
+}
+
+fn job(dir: &Path, name: &str, more: &str) -> PathBuf {
+    let text = format!(
+        "kind = \"integrate\"\nname = \"{name}\"\nponi = \"geometry.poni\"\npoints = 20\nengine = \"cpu\"\n{more}\n"
+    );
+    write_job(dir, name, &text)
+}
+
+/// The shipped example, on two nodes.
+#[test]
+fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
+    let cluster = Cluster::of(2);
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &root().join("config/jobs/integrate.toml"), &into);
+    assert_eq!(code, Some(0), "{output}");
+    let own = into.join("0");
+    for file in ["lab6.h5", "lab6.png", "lab6.csv", "lab6.svg", "lab6.log"] {
+        assert!(own.join(file).metadata().is_ok_and(|metadata| metadata.len() > 100), "{file}\n{output}");
+    }
+    let file = own.join("lab6.h5");
+    assert_eq!(read(&file, "entry/result/data").info.shape, [6, 1000]);
+    let (radial, mean) = (f64s(&read(&file, "entry/mean/radial")), f32s(&read(&file, "entry/mean/data")));
+    let found = peaks(&radial, &mean);
+    let step = radial[1] - radial[0];
+    let rings = Calibrant::LaB6.rings(0.1);
+    let places = rings.iter().map(|ring| ring.position("q_nm^-1", None).expect("no wavelength needed"));
+    let places: Vec<f64> = places.filter(|place| (14.0..55.0).contains(place)).collect();
+    assert!(places.len() >= 10, "{places:?}");
+    for place in &places {
+        let near = found.iter().map(|peak| (peak.position - place).abs()).fold(f64::MAX, f64::min);
+        assert!(near < 2.0 * step, "nothing at {place}: {found:?}");
+    }
+    assert!(output.contains("LaB6") && output.contains("expected"), "printed: {output}");
+}
+
+#[test]
+fn strategies_agree_and_bad_datasets_stop_nobody() {
+    let cluster = Cluster::of(2);
+    let dir = lab(
+        &cluster,
+        &["chunked.h5", "tiles.h5", "scan.h5", "lima_0000.h5", "lima_0001.h5", "truncated.h5", "unknown.h5"],
+    );
+    let more = "datasets = [\"chunked.h5\", \"tiles.h5\", \"scan.h5\", \"truncated.h5\", \"unknown.h5\"]\nerror_model = \"poisson\"\n";
+    let out = cluster.dir.path().join("patterns");
+    let whole = job(&dir, "whole", &format!("{more}strategy = \"whole\"\noutput = {out:?}"));
+    let into = cluster.dir.path().join("whole");
+    let (code, output) = run_to_end(&cluster, 0, &whole, &into);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("3 of 5 tasks done, 2 failed"), "{output}");
+    assert!(output.contains("the HDF5 filter 32001, which nodectl does not know"), "{output}");
+    assert!(output.contains("the file is cut short"), "{output}");
+    let patterns = f32s(&read(&out.join("chunked.h5"), "entry/result/data"));
+    assert_eq!(patterns.len(), 5 * 20);
+    for other in ["tiles.h5", "scan.h5"] {
+        assert_eq!(f32s(&read(&out.join(other), "entry/result/data")), patterns, "{other}");
+    }
+    // Split over tasks of two frames, the same comes out, in a file of the same name elsewhere.
+    let split = job(
+        &dir,
+        "split",
+        "datasets = \"scan.h5\"\nerror_model = \"poisson\"\nstrategy = \"split\"\nframes_per_task = 2\nworkers = 4",
+    );
+    let into = cluster.dir.path().join("split");
+    let (code, output) = run_to_end(&cluster, 1, &split, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let file = into.join("0/scan.h5");
+    assert_eq!(f32s(&read(&file, "entry/result/data")), patterns);
+    let whole = f32s(&read(&out.join("scan.h5"), "entry/mean/data_errors"));
+    for (one, other) in f32s(&read(&file, "entry/mean/data_errors")).iter().zip(whole) {
+        assert!((one - other).abs() <= 1e-6 * other, "{one} {other}");
+    }
+    // What is there is not overwritten.
+    let again =
+        job(&dir, "again", &format!("datasets = [\"scan.h5\", \"tiles.h5\"]\nstrategy = \"whole\"\noutput = {out:?}"));
+    let (code, output) = run_to_end(&cluster, 0, &again, &cluster.dir.path().join("again"));
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("scan.h5 exists"), "{output}");
+    let skip = job(&dir, "skip", &format!("datasets = [\"scan.h5\"]\nexisting_output = \"skip\"\noutput = {out:?}"));
+    let into = cluster.dir.path().join("skip");
+    let (code, output) = run_to_end(&cluster, 0, &skip, &into);
+    assert_eq!((code, output.contains("is there already")), (Some(0), true), "{output}");
+    assert_eq!(read_results(&into).len(), 1);
+}
+
+#[test]
+fn a_dataset_that_was_mended_is_done_by_retry() {
+    let cluster = Cluster::of(1);
+    let dir = lab(&cluster, &["chunked.h5", "truncated.h5"]);
+    let file = job(&dir, "mended", "datasets = [\"chunked.h5\", \"truncated.h5\"]\nstrategy = \"split\"\nworkers = 2");
+    let output = cluster.ok(0, &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
+    let ids: Vec<&str> = output.split_whitespace().collect();
+    let id = *ids.last().expect("an id");
+    assert_eq!(cluster.wait_end(0, id), "failed");
+    fs::copy(fixture("chunked.h5"), dir.join("truncated.h5")).expect("writable");
+    cluster.ok(0, &["retry", id, "--failed"]);
+    assert_eq!(cluster.wait_end(0, id), "done");
+}
+
+/// Every dataset is done, each once, though a node dies on the way.
+#[test]
+fn a_node_that_dies_takes_no_dataset_with_it() {
+    const DATASETS: usize = 150;
+    let mut cluster = Cluster::of(3);
+    let dir = lab(&cluster, &[]);
+    for number in 0..DATASETS {
+        fs::copy(fixture("bitshuffle_lz4.h5"), dir.join(format!("d{number:03}.h5"))).expect("writable");
+    }
+    let file = job(&dir, "many", "datasets = \"d*.h5\"\nstrategy = \"whole\"\ninput = \"shared\"");
+    let id = cluster.submit(0, &file);
+    cluster.wait_done(0, &id, 20, LATER);
+    cluster.kill9(2);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let results = cluster.results(0, &id);
+    let mut names: Vec<String> = results.values().map(|result| result["value"]["dataset"].to_string()).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!((results.len(), names.len()), (DATASETS, DATASETS));
+    assert!(results.values().all(|result| result["value"]["frames"] == 5));
+}
+
+#[test]
+fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
+    let cluster = Cluster::of(1);
+    let dir = lab(&cluster, &[]);
+    let (watched, out) = (cluster.dir.path().join("raw"), cluster.dir.path().join("patterns"));
+    fs::create_dir(&watched).expect("writable");
+    let file = job(&dir, "live", &format!("output = {out:?}"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
+    command.arg("--data-dir").arg(cluster.dir.path().join("n0")).args(["run", "--follow"]).arg(&watched).arg(&file);
+    command.current_dir(cluster.dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("nodectl starts");
+    for name in ["chunked.h5", "bitshuffle_zstd.h5"] {
+        fs::copy(fixture(name), watched.join(name)).expect("writable");
+        wait_until(LATER, &format!("{name} is integrated"), || out.join(name).exists());
+    }
+    let pid = Pid::from_raw(child.id().try_into().expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    let one = f32s(&read(&out.join("chunked.h5"), "entry/result/data"));
+    assert_eq!(f32s(&read(&out.join("bitshuffle_zstd.h5"), "entry/result/data")), one);
+}
+
+/// silx, pyFAI and h5py go by these attributes.
+const CHECK: &str = r#"
+import json, sys
+import h5py
+import numpy as np
+with h5py.File(sys.argv[1]) as file:
+    entry = file[file.attrs["default"]]
+    assert entry.attrs["NX_class"] == "NXentry"
+    data = entry[entry.attrs["default"]]
+    assert data.attrs["NX_class"] == "NXdata" and data.attrs["signal"] == "data"
+    axes = list(data.attrs["axes"])
+    assert axes == ["frame", "radial"], axes
+    assert data["data"].shape == (5, 20) == tuple(len(data[axis]) for axis in axes)
+    assert data["data_errors"].shape == data["data"].shape
+    assert data["radial"].attrs["units"] == "1/nm"
+    assert np.all(np.isfinite(data["data"][()])) and data["data"][()].max() > 0
+    process = entry["process"]
+    assert process.attrs["NX_class"] == "NXprocess" and process["program"][()][0] in (b"nodectl", "nodectl")
+    text = process["configuration/data"][()][0]
+    assert json.loads(text)["points"] == 20
+    assert entry["mean/data"].shape == (20,)
+print("good")
+"#;
+
+#[test]
+fn h5py_opens_the_results_at_their_default_plot() {
+    let python = std::env::var("NODECTL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let has_h5py = Command::new(&python).args(["-c", "import h5py"]).output();
+    if !has_h5py.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: {python} has no h5py (NODECTL_TEST_PYTHON names one that has)");
+        return;
+    }
+    let cluster = Cluster::of(1);
+    let dir = lab(&cluster, &["chunked.h5"]);
+    let file = job(&dir, "h5py", "datasets = \"chunked.h5\"\nerror_model = \"poisson\"");
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &file, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let checked =
+        Command::new(&python).arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
+    assert!(both(&checked).contains("good"), "{}", both(&checked));
+}
