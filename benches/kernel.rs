@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use support::{
     common::{
@@ -60,11 +61,11 @@ fn run(speeds: &[u32], height: u64) -> (Vec<f64>, usize) {
     );
     let file = write_job(cluster.dir.path(), "count", &job);
     cluster.ok(0, &["run", "--quiet", file.to_str().expect("UTF-8")]);
-    let results = cluster.json(0, &["results", "count.tiles", "--json"]);
-    let results = results.as_array().expect("a list");
+    let lines = cluster.ok(0, &["results", "count.tiles", "--json"]);
+    let results: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let (mut busy, mut items) = (BTreeMap::<String, f64>::new(), 0);
     let (mut first, mut last) = (f64::MAX, 0f64);
-    for result in results {
+    for result in &results {
         let began = result["started_ms"].as_f64().expect("a time") / 1e3;
         (first, last) = (first.min(began), last.max(began + result["seconds"].as_f64().expect("a time")));
         *busy.entry(text(&result["node_name"])).or_default() +=
