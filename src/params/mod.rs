@@ -297,12 +297,12 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
     let mut asked: BTreeMap<NodeId, Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     loop {
-        let members = match shared.node.ask(Query::Nodes).await {
-            Ok(Answer::Nodes(members)) => members,
-            _ => Vec::new(),
+        let alive: BTreeSet<NodeId> = match shared.node.ask(Query::Nodes).await {
+            Ok(Answer::Nodes(members)) => {
+                members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect()
+            }
+            _ => known.clone(),
         };
-        let alive: BTreeSet<NodeId> =
-            members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect();
         for peer in known.difference(&alive) {
             let _ = job.events.send(Event::PeerDead { peer: *peer }).await;
             asked.remove(peer);
