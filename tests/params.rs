@@ -9,7 +9,7 @@ use common::{
     wait_until,
 };
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -56,7 +56,7 @@ fn python_path() -> Option<OsString> {
 }
 
 /// A cluster whose tasks find the package.
-fn cluster(nodes: usize, path: &OsString) -> Cluster {
+fn cluster(nodes: usize, path: &OsStr) -> Cluster {
     let mut cluster = Cluster::of(0);
     let path = path.to_str().expect("UTF-8");
     for _ in 0..nodes {

@@ -240,7 +240,7 @@ impl Shared {
         let job = Job {
             events: events.clone(),
             digest,
-            tensors: Arc::new(Register { job: register.job.clone(), ..register.clone() }),
+            tensors: Arc::new(register.clone()),
             called: Arc::default(),
             connected: Arc::default(),
             limit_bytes,

@@ -99,7 +99,7 @@ impl Simulation {
             .enumerate()
             .map(|(i, n)| TensorSpec { name: i.to_string(), shape: vec![*n] })
             .collect();
-        let settings = settings(consistency, nodes, seed % 3 == 0);
+        let settings = settings(consistency, nodes, seed.is_multiple_of(3));
         let layout = Arc::new(Layout::new(&tensors, settings.block_bytes).unwrap());
         let mut simulation = Self {
             random: StdRng::seed_from_u64(seed),
