@@ -225,7 +225,7 @@ impl Shared {
         let job = Job {
             events: events.clone(),
             digest,
-            tensors: Arc::new(Register { job: register.job.clone(), ..register.clone() }),
+            tensors: Arc::new(register.clone()),
             called: Arc::default(),
             limit_bytes,
             number,
@@ -283,9 +283,12 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     loop {
-        let members = match shared.node.ask(Query::Nodes).await {
-            Ok(Answer::Nodes(members)) => members,
-            _ => Vec::new(),
+        let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
+            if job.events.is_closed() || shared.stopped.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+            continue;
         };
         let alive: BTreeSet<NodeId> =
             members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect();

@@ -78,7 +78,7 @@ fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
         Ok(event) => Received::Event(event),
         Err(mpsc::error::TryRecvError::Disconnected) => Received::Closed,
         Err(mpsc::error::TryRecvError::Empty) => {
-            std::thread::sleep(patience);
+            std::thread::park_timeout(patience);
             Received::Nothing
         }
     }
