@@ -7,6 +7,7 @@ pub mod http;
 pub mod logic;
 pub mod net;
 pub mod node;
+pub mod params;
 pub mod pool;
 pub mod ports;
 pub mod store;

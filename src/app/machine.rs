@@ -2,6 +2,7 @@
 //! Reads `/proc` and `/sys` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
 //! unknown: a container that hides a file must not keep a node from starting.
 
+use crate::types::Resources;
 use std::{fs, path::Path, thread::available_parallelism};
 
 /// What this process may use of the machine.
@@ -36,6 +37,12 @@ pub fn describe() -> Machine {
         memory_bytes: limit.map_or(total, |limit| if total == 0 { limit } else { limit.min(total) }),
         model: model(Path::new("/sys")),
     }
+}
+
+/// What it has for tasks.
+pub fn detected() -> Resources {
+    let machine = describe();
+    Resources { cpu_milli: machine.cpu_milli, memory_bytes: machine.memory_bytes, ..Resources::default() }
 }
 
 /// Reads how busy it is. Costs a few small reads; nothing is kept between calls.

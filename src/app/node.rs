@@ -6,15 +6,20 @@ use crate::{
     logic::Config,
     net::{self, Identity, NetConfig, Offline, Secret},
     node::{EVENT_QUEUE, Node, Ports},
+    params::ParameterServers,
     pool::Pools,
-    ports::{BlobFetcher, Event, GpuMeter, Machine, Network, NodeHandle, PoolService, Runner, Streams, wall_ms},
+    ports::{
+        BlobFetcher, Duplex, Event, GpuMeter, Machine, Network, NodeHandle, PoolHost, PoolService, Runner, Streams,
+        wall_ms,
+    },
     store::{self, Store},
-    types::{GpuKind, NodeId, NodeInfo, Resources},
+    types::{GpuKind, NodeId, NodeInfo, PoolToken, Resources},
     worker::{self, Workers},
 };
 use anyhow::Context;
+use futures::future::{BoxFuture, FutureExt};
 use rand::{TryRng, rngs::SysRng};
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -28,6 +33,7 @@ pub struct StartedNode {
     handle: NodeHandle,
     workers: Arc<Workers>,
     pools: Arc<dyn PoolService>,
+    params: Arc<ParameterServers>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
     api: JoinHandle<std::io::Result<()>>,
@@ -55,6 +61,7 @@ impl StartedNode {
     /// The node has left, or must: clears up after it.
     async fn end(self) {
         self.node.abort();
+        self.params.close();
         let _ = self.stop_api.send(());
         let _ = self.api.await;
         let workers = self.workers;
@@ -85,7 +92,7 @@ pub async fn run_node(
         foundation.identity.clone(),
         keys,
         foundation.store.blobs(),
-        foundation.pools.clone(),
+        Arc::new(StreamHosts { pools: foundation.pools.clone(), params: foundation.params.clone() }),
         foundation.events.clone(),
     )
     .await?;
@@ -142,6 +149,7 @@ struct Foundation {
     /// Higher than in every earlier life of this node.
     generation: u64,
     pools: Arc<Pools>,
+    params: Arc<ParameterServers>,
 }
 
 impl Foundation {
@@ -152,8 +160,10 @@ impl Foundation {
         let directory = store.dir().join(store::TEMPORARY);
         let generation = generation(&store)?;
         let handle = NodeHandle::new(events.clone());
-        let pools = Arc::new(Pools::new(identity.node_id(), generation, handle, directory));
-        Ok(Self { store, identity, events, inbox, generation, pools })
+        let pools = Arc::new(Pools::new(identity.node_id(), generation, handle.clone(), directory));
+        let cores = settings.node.offered(machine::detected()).cpu_milli.div_ceil(1000);
+        let params = Arc::new(ParameterServers::new(identity.node_id(), handle, cores));
+        Ok(Self { store, identity, events, inbox, generation, pools, params })
     }
 
     async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
@@ -163,11 +173,12 @@ impl Foundation {
         fetcher: Arc<F>,
         solo: bool,
     ) -> anyhow::Result<StartedNode> {
-        let Self { store, identity, events, inbox, generation, pools } = self;
+        let Self { store, identity, events, inbox, generation, pools, params } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
         let listener = http::bind(&http::socket_path(&data_dir)).await?;
+        params.open(&data_dir, network.clone()).context("listening for workers that train")?;
         let reach = worker::PoolLinks { host: pools.clone(), streams: network.clone() };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
@@ -201,7 +212,23 @@ impl Foundation {
         let node = tokio::spawn(node.run());
         let gpus_known = gpus.look();
         let socket = http::socket_path(&data_dir);
-        Ok(StartedNode { socket, handle, workers, pools, gpus_known, node, api, stop_api })
+        Ok(StartedNode { socket, handle, workers, pools, params, gpus_known, node, api, stop_api })
+    }
+}
+
+/// Who serves streams of other nodes.
+struct StreamHosts {
+    pools: Arc<Pools>,
+    params: Arc<ParameterServers>,
+}
+
+impl PoolHost for StreamHosts {
+    fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>> {
+        if self.params.has(&token) {
+            let params = self.params.clone();
+            return async move { params.attach(from, token, stream).await }.boxed();
+        }
+        self.pools.attach(from, token, stream)
     }
 }
 
@@ -220,8 +247,7 @@ struct ThisMachine {
 impl ThisMachine {
     fn new(id: NodeId, settings: &Settings, network: Arc<dyn Network>, gpus: Arc<Gpus>) -> Self {
         let machine = machine::describe();
-        let detected =
-            Resources { cpu_milli: machine.cpu_milli, memory_bytes: machine.memory_bytes, ..Resources::default() };
+        let detected = machine::detected();
         Self {
             id,
             name: settings.node.name.clone(),

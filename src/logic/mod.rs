@@ -20,6 +20,7 @@
 //! | `executor` | running tasks for others |
 //! | `questions` | finding who can answer a user |
 //! | `pool` | one pool of Python workers, apart from all that |
+//! | `params` | the parameters that a training job shares, likewise |
 
 pub mod coordinator;
 pub mod copies;
@@ -30,6 +31,7 @@ pub mod executor;
 pub mod io;
 pub mod lattice;
 pub mod members;
+pub mod params;
 pub mod pool;
 mod questions;
 pub mod rank;

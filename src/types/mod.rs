@@ -12,6 +12,7 @@
 //! | `template` | `{placeholder}` expansion in commands |
 //! | `suggest` | "did you mean" |
 //! | `spec` | the immutable description of a job |
+//! | `servers` | parameter servers: tensors, consistency, compression |
 //! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `params` | optimizers and schedules of parameters that are trained |
@@ -34,6 +35,7 @@ pub mod query;
 pub mod record;
 pub mod resources;
 pub mod scalar;
+pub mod servers;
 pub mod spec;
 pub mod suggest;
 pub mod sweep;

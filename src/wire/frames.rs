@@ -34,7 +34,25 @@
 //! | `CANCEL` | client | pool | task | nobody wants the result any more |
 //! | `SNAPSHOT` | client | pool | number | arguments of `handle_update` that stand for all updates up to that number |
 //! | `CLOSE` | client | pool | | end the workers |
-//! | `ERROR` | pool | client | | text: the pool has ended, and why |
+//! | `ERROR` | pool, servers | client | | text: the pool has ended, or the worker cannot go on, and why |
+//!
+//! Workers that train together speak to their node's parameter servers over `params.sock`, in frames too:
+//!
+//! | kind | from | to | id | payload |
+//! |---|---|---|---|---|
+//! | `REGISTER` | worker | servers | | JSON: `wire::api::params::Register`; the first frame |
+//! | `REGISTERED` | servers | worker | | JSON: `wire::api::params::Registered`; a descriptor of the shared memory comes with it |
+//! | `READY` | worker | servers | | none: the initial values are in the shared memory |
+//! | `STARTED` | servers | worker | clock | training has begun for it |
+//! | `PUSH` | worker | servers | clock | u32s: tensors whose gradients are in the shared memory |
+//! | `CLOCK` | worker | servers | clock | a u32: it ends its clock, over so many samples |
+//! | `RELEASED` | servers | worker | clock | its gradients count: it is at this clock |
+//! | `MOVED` | servers | worker | clock | it was cut off: it is at this clock, what it has pushed is void, it must pull anew |
+//! | `PULL` | worker | servers | | u32s: tensors whose values it wants |
+//! | `PULLED` | servers | worker | | u32s: tensors whose values are in the shared memory |
+//! | `BARRIER`, `PASSED` | worker, servers | | | it waits for all workers; all have come |
+//! | `CLOSE` | worker | servers | | it has finished |
+//! | `STATUS` | servers | worker | | text: what everybody waits for |
 //!
 //! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
 //! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is
@@ -84,6 +102,17 @@ pub enum Kind {
     Send = 50,
     Lost = 51,
     Error = 52,
+    Register = 64,
+    Push = 65,
+    Clock = 66,
+    Pull = 67,
+    Barrier = 68,
+    Registered = 80,
+    Started = 81,
+    Released = 82,
+    Moved = 83,
+    Pulled = 84,
+    Passed = 85,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +154,17 @@ impl Kind {
             Send,
             Lost,
             Error,
+            Register,
+            Push,
+            Clock,
+            Pull,
+            Barrier,
+            Registered,
+            Started,
+            Released,
+            Moved,
+            Pulled,
+            Passed,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }

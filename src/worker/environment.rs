@@ -1,7 +1,7 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
 use super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
-use crate::ports::StartTask;
+use crate::{ports::StartTask, types::servers};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -51,9 +51,11 @@ const INHERITED_PREFIXES: [&str; 13] = [
     "OCL_",
 ];
 
-/// The part of this process's environment that tasks inherit.
-pub fn base() -> BTreeMap<OsString, OsString> {
-    inherited(std::env::vars_os())
+/// The part of this process's environment that tasks inherit, and where they find what is in the data directory.
+pub fn base(data_dir: &Path) -> BTreeMap<OsString, OsString> {
+    let mut base = inherited(std::env::vars_os());
+    base.insert(servers::SOCKET_VARIABLE.into(), data_dir.join(servers::SOCKET).into());
+    base
 }
 
 fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
@@ -95,6 +97,13 @@ pub fn of_task(
     // Whatever the job says: these are ours, and the secret is nobody's.
     env.retain(|name, _| !name.as_bytes().starts_with(b"NODECTL_"));
     let mut set = |name: &str, value: OsString| env.insert(name.into(), value);
+    // Tasks that train together find each other through their node.
+    if let Some((name, value)) = own.iter().find(|(name, _)| name == servers::VARIABLE) {
+        set(name, value.into());
+        if let Some(socket) = base.get(OsStr::new(servers::SOCKET_VARIABLE)) {
+            set(servers::SOCKET_VARIABLE, socket.clone());
+        }
+    }
     set("NODECTL_JOB_ID", task.job.to_string().into());
     set("NODECTL_TASK_ID", task.task.to_string().into());
     set("NODECTL_ATTEMPT", task.attempt.number.to_string().into());

@@ -115,7 +115,7 @@ impl Workers {
             link: Mutex::new(Some(Arc::new(link))),
             remover,
             layout,
-            base_env: environment::base(),
+            base_env: environment::base(&config.data_dir),
             persistent,
             running: Mutex::default(),
         };

@@ -9,12 +9,14 @@
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
 //! | `sweep` | what the tasks of a sweep report, in requests |
+//! | `params` | workers that train together |
 //! | `pool` | pools of Python workers |
 //! | `doctor` | findings |
 
 pub mod cluster;
 pub mod doctor;
 pub mod job;
+pub mod params;
 pub mod pool;
 pub mod result;
 pub mod submit;

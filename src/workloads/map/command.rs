@@ -13,14 +13,18 @@ use crate::{
 use globset::GlobBuilder;
 use toml::de::DeValue;
 
-pub(super) struct Command {
+pub(in crate::workloads) struct Command {
     /// The program and its arguments; empty only beside a worker.
-    pub(super) words: Vec<Item<String>>,
-    pub(super) env: Vec<(String, String)>,
-    pub(super) outputs: Vec<String>,
+    pub(in crate::workloads) words: Vec<Item<String>>,
+    pub(in crate::workloads) env: Vec<(String, String)>,
+    pub(in crate::workloads) outputs: Vec<String>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<Command, Fault> {
+pub(in crate::workloads) fn plan(
+    fields: &Fields<'_, '_>,
+    params: &ParamSpace,
+    has_worker: bool,
+) -> Result<Command, Fault> {
     let words = if has_worker { Vec::new() } else { words(fields)? };
     let env = env(fields)?;
     let outputs = outputs(fields)?;
@@ -37,7 +41,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: boo
 }
 
 /// A program with a `/` in its name that is not absolute must travel with the job.
-pub(super) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Result<(), Fault> {
+pub(in crate::workloads) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Result<(), Fault> {
     let name = &program.value;
     if name.starts_with('/') || name.contains('{') {
         return Ok(());

@@ -48,7 +48,7 @@ pub(super) fn task_files(fields: &Fields<'_, '_>) -> Result<Option<Vec<Upload>>,
 }
 
 /// Everything that travels with the job, sorted by path.
-pub(super) fn plan(
+pub(in crate::workloads) fn plan(
     fields: &Fields<'_, '_>,
     files: Option<Vec<Upload>>,
     words: &[Item<String>],

@@ -5,6 +5,7 @@
 //! | `parameters` | how a training loop reaches its parameters |
 //! | `local` | parameters in this process |
 //! | `job/` | the job file's keys, put together to a plan |
+//! | `script` | the user's own program in place of a model |
 //! | `plan` | what a job file becomes and the worker runs |
 //! | `data/` | from files to samples, checked |
 //! | `run/` | what runs in the worker process |
@@ -21,9 +22,15 @@ pub mod parameters;
 pub mod plan;
 mod predict;
 pub mod run;
+mod script;
 
 #[cfg(test)]
 pub(super) use job::KEYS;
-pub(super) use job::plan as plan_job;
 pub use parameters::{Parameters, ParametersError, State, Tensor};
 pub use predict::{Prediction, predict};
+
+use super::job_file::{Fault, Fields, PlacedJob};
+
+pub(super) fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+    if fields.get("command").is_some() { script::plan(fields) } else { job::plan(fields) }
+}

@@ -1,0 +1,387 @@
+"""Parameters that workers share: pull, compute, push.
+
+    import numpy as np
+    from nodectl.params import ParameterServer
+
+    server = ParameterServer.connect(optimizer="momentum", rate=0.1)
+    weights = server.register({"w": np.zeros((10, 3), "f4")})
+    for step in range(100):
+        gradient = ...                       # of this worker's share of the data, at weights["w"]
+        server.push_pull({"w": gradient})    # weights["w"] is what all workers came to
+
+Started by a job of `kind = "train"`, its workers share the parameters through the nodes that they run on. Started by hand, the same
+script trains alone. Arrays are f32; those that `register` returns lie in memory shared with the node, so nothing is copied but by
+`push` of an array that lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
+
+import numpy as np
+
+from ._errors import NodeError
+
+__all__ = ["ParameterServer"]
+
+_HEADER = struct.Struct("<BBxxIQ")
+_HELLO, _READY, _CLOSE, _STATUS, _ERROR = 16, 17, 35, 49, 52
+_REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER = 64, 65, 66, 67, 68
+_REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED = 80, 81, 82, 83, 84, 85
+_MORE, _CHUNK = 1, 1 << 20
+_ALIGNMENT = 16
+
+Arrays = Dict[str, "np.ndarray[Any, Any]"]
+Names = Union[None, str, Iterable[str]]
+
+
+class ParameterServer:
+    """The parameters that this worker shares with the others of its job. Made by `connect`."""
+
+    #: This worker's number, from 0, and how many there are.
+    worker: int
+    workers: int
+
+    @property
+    def step(self) -> int:
+        """How many clocks were ended: 0 at first, more where a worker joins others that train already."""
+        raise NotImplementedError
+
+    @staticmethod
+    def connect(
+        optimizer: str = "sgd",
+        rate: float = 0.01,
+        *,
+        momentum: float = 0.9,
+        betas: "tuple[float, float]" = (0.9, 0.999),
+        epsilon: Optional[float] = None,
+        weight_decay: float = 0.0,
+        clip_norm: Optional[float] = None,
+        warmup: int = 0,
+        decay: str = "constant",
+        decay_steps: int = 1,
+        factor: float = 0.1,
+        floor: float = 0.0,
+        consistency: str = "bsp",
+        staleness: int = 0,
+        local_steps: int = 1,
+        compression: str = "none",
+        fraction: float = 0.01,
+        block_bytes: int = 4 << 20,
+        replicas: int = 2,
+    ) -> "ParameterServer":
+        """The optimizer's rule and rate, and what workers may see of each other.
+
+        optimizer: "sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"; the formulas are PyTorch's.
+        decay: "constant"; "step": times `factor` each `decay_steps`; "cosine" or "linear": to `floor` at clock `decay_steps`.
+        consistency: "bsp"; "ssp": others may be `staleness` clocks behind; "async"; "local": `local_steps` steps by oneself, then
+            an outer step with the average of what they came to.
+        compression: of gradients between nodes: "none", "f16", "bf16", "int8", "topk" with `fraction`.
+        """
+        from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
+        settings = {
+            "workers": from_job.get("workers", 1),
+            "training": {
+                "optimizer": _optimizer(optimizer, momentum, betas, epsilon),
+                "rate": rate,
+                "schedule": {"warmup_steps": warmup, "decay": _decay(decay, decay_steps, factor, floor)},
+                "weight_decay": weight_decay,
+                "clip_norm": clip_norm,
+            },
+            "consistency": _consistency(consistency, staleness, local_steps),
+            "block_bytes": block_bytes,
+            "replicas": replicas,
+            "compression": _compression(compression, fraction),
+        }
+        path = os.environ.get("NODECTL_PARAMS_SOCKET")
+        if path and from_job:
+            return _Shared(path, settings)
+        from ._alone import Alone
+
+        return Alone(settings)
+
+    def register(self, arrays: Mapping[str, Any]) -> Arrays:
+        """Names and initial values of the parameters, in the order in which the model uses them: the same on every worker. Where
+        training goes on already, the values are those of the others. Returns the arrays in which `pull` puts values."""
+        raise NotImplementedError
+
+    @property
+    def values(self) -> Arrays:
+        """The arrays in which `pull` puts values."""
+        raise NotImplementedError
+
+    @property
+    def gradients(self) -> Arrays:
+        """Arrays from which `push` takes gradients without copying them: free between `clock` (which waits until the last ones
+        count) and `push`."""
+        raise NotImplementedError
+
+    def push(self, gradients: Union[Names, Mapping[str, Any]] = None) -> None:
+        """Gradients by name; or names of those that were written into `gradients`, all if there are none. Each once a clock."""
+        raise NotImplementedError
+
+    def clock(self, samples: int = 1) -> int:
+        """Ends a step over so many samples, in proportion to which its gradients count. Returns the number of the next."""
+        raise NotImplementedError
+
+    def pull(self, names: Names = None) -> Arrays:
+        """Waits for values as new as consistency asks for, and returns the arrays."""
+        raise NotImplementedError
+
+    def push_pull(self, gradients: Union[Names, Mapping[str, Any]] = None, samples: int = 1) -> Arrays:
+        """`push`, `clock` and `pull`."""
+        self.push(gradients)
+        self.clock(samples)
+        return self.pull()
+
+    def barrier(self) -> None:
+        """Waits for all workers."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """This worker has finished: the others do not wait for it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> "ParameterServer":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # A worker that failed is not one that has finished: its task is tried again.
+        if kind is None:
+            self.close()
+
+
+class _Shared(ParameterServer):
+    """Parameters on nodes, reached through the node on this machine."""
+
+    def __init__(self, path: str, settings: Dict[str, Any]) -> None:
+        self.worker = int(os.environ["NODECTL_TASK_ID"])
+        self.workers = settings["workers"]
+        self._settings = settings
+        self._consistency = settings["consistency"]["mode"]
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            raise NodeError("the node's parameter servers do not answer at %s: %s" % (path, error)) from None
+        self._input = bytearray()
+        self._names: Dict[str, int] = {}
+        self._clock = 0
+        self._released = True
+        self._pulled: set[int] = set()
+        self._pushed: set[int] = set()
+
+    @property
+    def step(self) -> int:
+        return self._clock + (not self._released)
+
+    def register(self, arrays: Mapping[str, Any]) -> Arrays:
+        if self._names:
+            raise ValueError("parameters were registered already")
+        initial = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+        tensors = [{"name": name, "shape": list(array.shape)} for name, array in initial.items()]
+        register = {"job": os.environ["NODECTL_JOB_ID"], "worker": self.worker, "tensors": tensors, "settings": self._settings}
+        self._send(_REGISTER, 0, json.dumps(register).encode())
+        registered = self._registered()
+        self._values: Arrays = {}
+        self._gradients: Arrays = {}
+        for index, (name, array) in enumerate(initial.items()):
+            start = registered["tensors"][index]
+            self._names[name] = index
+            self._values[name] = self._memory[start : start + array.size].reshape(array.shape)
+            start += registered["gradients"]
+            self._gradients[name] = self._memory[start : start + array.size].reshape(array.shape)
+            self._values[name][...] = array
+        self._send(_READY, 0, b"")
+        self._wait(lambda kind: kind == _STARTED)
+        return self.pull()
+
+    @property
+    def values(self) -> Arrays:
+        return self._values
+
+    @property
+    def gradients(self) -> Arrays:
+        return self._gradients
+
+    def push(self, gradients: Union[Names, Mapping[str, Any]] = None) -> None:
+        self._free()
+        names = list(gradients) if isinstance(gradients, Mapping) else self._listed(gradients)
+        again = [name for name in names if self._index(name) in self._pushed]
+        if again:
+            raise ValueError("`%s` was pushed in this clock already" % again[0])
+        if isinstance(gradients, Mapping):
+            for name, gradient in gradients.items():
+                mine = self._gradients[name]
+                if gradient is not mine:
+                    if np.shape(gradient) != mine.shape:
+                        raise ValueError("the gradient of `%s` has shape %s, not %s" % (name, np.shape(gradient), mine.shape))
+                    np.copyto(mine, gradient, casting="same_kind")
+        indices = [self._index(name) for name in names]
+        self._pushed.update(indices)
+        if indices:
+            self._send(_PUSH, self._clock, np.asarray(indices, "<u4").tobytes())
+
+    def clock(self, samples: int = 1) -> int:
+        self._free()
+        self._released = False
+        self._pushed.clear()
+        self._send(_CLOCK, self._clock, struct.pack("<I", samples))
+        return self._clock + 1
+
+    def pull(self, names: Names = None) -> Arrays:
+        names = self._listed(names)
+        wanted = [self._index(name) for name in names]
+        while True:
+            self._pulled -= set(wanted)
+            if wanted:
+                self._send(_PULL, 0, np.asarray(wanted, "<u4").tobytes())
+            if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind == _MOVED) != _MOVED:
+                return {name: self._values[name] for name in names}
+
+    def barrier(self) -> None:
+        self._send(_BARRIER, 0, b"")
+        self._wait(lambda kind: kind == _PASSED)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            try:
+                if self._names:
+                    self._free()
+                self._send(_CLOSE, 0, b"")
+            finally:
+                self._socket.close()
+
+    def _index(self, name: str) -> int:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise KeyError("there is no parameter `%s`" % name) from None
+
+    def _listed(self, names: Names) -> List[str]:
+        if names is None:
+            return list(self._names)
+        return [names] if isinstance(names, str) else list(names)
+
+    def _free(self) -> None:
+        """Waits until the gradients of the last clock count."""
+        if not self._released:
+            self._wait(lambda _: self._released)
+
+    def _send(self, kind: int, id: int, payload: bytes) -> None:
+        view, out = memoryview(payload), []
+        while True:
+            chunk, view = view[:_CHUNK], view[_CHUNK:]
+            out += [_HEADER.pack(kind, _MORE if len(view) else 0, len(chunk), id), chunk]
+            if not len(view):
+                break
+        try:
+            self._socket.sendall(b"".join(out))
+        except OSError:
+            # What the node said last tells why.
+            self._wait(lambda _: False)
+
+    def _wait(self, enough: Any) -> int:
+        """Takes messages until one is enough. Returns its kind."""
+        kind = 0
+        while not enough(kind):
+            kind, id, payload = self._receive()
+            if kind in (_STARTED, _RELEASED, _MOVED):
+                self._clock, self._released = id, True
+                if kind == _MOVED:
+                    self._pushed.clear()
+                    self._pulled.clear()
+                    print("nodectl: this worker was cut off from the others, and goes on at clock %d" % id, file=sys.stderr)
+            elif kind == _PULLED:
+                self._pulled.update(np.frombuffer(payload, "<u4").tolist())
+            elif kind == _STATUS:
+                print("nodectl: %s" % payload.decode(), file=sys.stderr)
+            elif kind == _ERROR:
+                raise NodeError(payload.decode())
+        return kind
+
+    def _receive(self) -> Any:
+        payload = bytearray()
+        while True:
+            header = self._bytes(_HEADER.size)
+            kind, flags, length, id = _HEADER.unpack(header)
+            payload += self._bytes(length)
+            if not flags & _MORE:
+                return kind, id, bytes(payload)
+
+    def _bytes(self, count: int) -> bytes:
+        while len(self._input) < count:
+            more = self._socket.recv(1 << 16)
+            if not more:
+                raise NodeError("the node has closed the connection to the parameter servers")
+            self._input += more
+        taken = bytes(self._input[:count])
+        del self._input[:count]
+        return taken
+
+    def _registered(self) -> Dict[str, Any]:
+        """The answer to the registration, with the shared memory."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
+        self._input += data
+        kind, _, payload = self._receive()
+        if kind == _ERROR:
+            raise NodeError(payload.decode())
+        if kind != _REGISTERED or not descriptors:
+            raise NodeError("the node did not answer with shared memory\nhint: is it of another version?")
+        registered: Dict[str, Any] = json.loads(payload)
+        memory = mmap.mmap(descriptors[0], registered["bytes"])
+        os.close(descriptors[0])
+        self._memory = np.frombuffer(memory, "<f4")
+        return registered
+
+
+def _optimizer(name: str, momentum: float, betas: Any, epsilon: Optional[float]) -> Any:
+    rules: Dict[str, Any] = {
+        "sgd": "sgd",
+        "momentum": {"momentum": {"momentum": momentum}},
+        "nesterov": {"nesterov": {"momentum": momentum}},
+        "adam": {"adam": {"betas": list(betas), "epsilon": 1e-8 if epsilon is None else epsilon}},
+        "adamw": {"adam_w": {"betas": list(betas), "epsilon": 1e-8 if epsilon is None else epsilon}},
+        "adagrad": {"adagrad": {"epsilon": 1e-10 if epsilon is None else epsilon}},
+    }
+    return _choose("optimizer", name, rules)
+
+
+def _decay(name: str, steps: int, factor: float, floor: float) -> Any:
+    return _choose("decay", name, {
+        "constant": "constant",
+        "step": {"step": {"steps": steps, "factor": factor}},
+        "cosine": {"cosine": {"steps": steps, "floor": floor}},
+        "linear": {"linear": {"steps": steps, "floor": floor}},
+    })
+
+
+def _consistency(name: str, staleness: int, local_steps: int) -> Any:
+    return _choose("consistency", name, {
+        "bsp": {"mode": "bsp"},
+        "ssp": {"mode": "ssp", "staleness": staleness},
+        "async": {"mode": "async"},
+        "local": {"mode": "local", "steps": local_steps},
+    })
+
+
+def _compression(name: str, fraction: float) -> Any:
+    return _choose("compression", name, {
+        "none": {"to": "none"},
+        "f16": {"to": "f16"},
+        "bf16": {"to": "bf16"},
+        "int8": {"to": "int8"},
+        "topk": {"to": "top_k", "fraction": fraction},
+    })
+
+
+def _choose(what: str, name: str, known: Dict[str, Any]) -> Any:
+    if name not in known:
+        raise ValueError("%s=%r is none of %s" % (what, name, ", ".join(known)))
+    return known[name]

@@ -1,0 +1,333 @@
+//! The state of one node: its peers, who conducts, when the view has to change.
+
+use super::{
+    Effect, Input, Layout, Notice, Payload, conduct::Conducting, local::Local, placement::Placement, server::Shard,
+};
+use crate::types::{
+    NodeId,
+    servers::{
+        ServerSettings,
+        message::{Block, Clock, Epoch, Here, ServerMessage, View, Worker, WorkerLife},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub me: NodeId,
+    /// Names the job among all.
+    pub group: [u8; 16],
+    pub settings: ServerSettings,
+    pub layout: Arc<Layout>,
+    /// Tensors and settings: nodes with others cannot take part.
+    pub digest: [u8; 32],
+    /// What this node's share of the blocks is proportional to.
+    pub weight: u32,
+}
+
+/// One node's part in a training job.
+pub struct Group {
+    pub(super) config: Config,
+    /// Connected nodes, and what they said of themselves.
+    pub(super) peers: BTreeMap<NodeId, Option<Here>>,
+    /// Nodes that are known to be gone.
+    pub(super) dead: BTreeSet<NodeId>,
+    /// A connection within the view broke, or a member heeds another view.
+    pub(super) broken: bool,
+    pub(super) promised: Epoch,
+    /// The highest number of an epoch that was heard of.
+    pub(super) seen: u64,
+    /// The last view that is known to have gone on.
+    pub(super) base: Epoch,
+    /// Its nodes.
+    pub(super) base_nodes: Vec<NodeId>,
+    /// The last view that was installed, and where it puts blocks.
+    pub(super) view: View,
+    pub(super) placement: Placement,
+    /// This node's place in the view.
+    pub(super) index: Option<u16>,
+    /// All have installed the view: workers may be served.
+    pub(super) going: bool,
+    /// Blocks that were asked for and are not here yet.
+    pub(super) missing: BTreeSet<Block>,
+    /// Who asked for blocks before this node had installed the view.
+    pub(super) early: Vec<(NodeId, Epoch, Block)>,
+    pub(super) conducting: Option<Conducting>,
+    pub(super) shards: BTreeMap<Block, Shard>,
+    /// Of a clock, who has ended it: samples and squared norm.
+    pub(super) ended: BTreeMap<Clock, BTreeMap<Worker, (u32, f64)>>,
+    /// This node's primary blocks whose sums are on all replicas.
+    pub(super) ready: BTreeSet<Block>,
+    pub(super) committed: Option<(Clock, f32)>,
+    pub(super) barriers: u64,
+    pub(super) locals: BTreeMap<Worker, Local>,
+    inbox: VecDeque<ServerMessage>,
+    effects: Vec<Effect>,
+    told: Option<Here>,
+    pub(super) told_status: String,
+}
+
+impl Group {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            peers: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            broken: false,
+            promised: Epoch::NONE,
+            seen: 0,
+            base: Epoch::NONE,
+            base_nodes: Vec::new(),
+            view: View::default(),
+            placement: Placement::default(),
+            index: None,
+            going: false,
+            missing: BTreeSet::new(),
+            early: Vec::new(),
+            conducting: None,
+            shards: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            committed: None,
+            barriers: 0,
+            locals: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            effects: Vec::new(),
+            told: None,
+            told_status: String::new(),
+        }
+    }
+
+    /// Nobody whom this node knows of needs the parameters any more.
+    pub fn is_idle(&self) -> bool {
+        self.locals.is_empty() && self.peers.values().flatten().all(|here| here.workers.is_empty())
+    }
+
+    /// The view that this node works in; epoch 0 before the first.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub fn handle(&mut self, input: Input) -> Vec<Effect> {
+        match input {
+            Input::PeerUp(peer) => {
+                self.dead.remove(&peer);
+                self.peers.insert(peer, None);
+                let here = self.here();
+                self.send(peer, ServerMessage::Here(here), None);
+            }
+            Input::PeerDown(peer) => {
+                self.peers.remove(&peer);
+                self.early.retain(|(from, ..)| *from != peer);
+                self.broken |= self.is_conducted(peer);
+            }
+            Input::PeerDead(peer) => {
+                let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
+                self.broken |= is_news && self.conducting.as_ref().is_some_and(Conducting::is_stuck);
+            }
+            Input::Message { from, message } => self.message(from, message),
+            Input::Joined { worker, life } => self.joined(worker, life),
+            Input::Left { worker, life } => self.left(worker, life),
+            Input::Push { worker, tensors } => self.push(worker, &tensors),
+            Input::Clock { worker, samples } => self.clock(worker, samples),
+            Input::Norm { worker, norm2 } => self.normed(worker, norm2),
+            Input::Pull { worker, tensors } => self.pull(worker, &tensors),
+            Input::Barrier { worker } => self.barrier(worker),
+            Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
+        }
+        loop {
+            while let Some(message) = self.inbox.pop_front() {
+                self.message(self.config.me, message);
+            }
+            self.tell_here();
+            self.consider();
+            if self.inbox.is_empty() {
+                return std::mem::take(&mut self.effects);
+            }
+        }
+    }
+
+    fn message(&mut self, from: NodeId, message: ServerMessage) {
+        match message {
+            ServerMessage::Here(here) => self.heard(from, here),
+            ServerMessage::Prepare { epoch } => self.prepare(from, epoch),
+            ServerMessage::Promise { epoch, promise } => self.promise(from, epoch, promise),
+            ServerMessage::Refused { promised } => {
+                self.seen = self.seen.max(promised.number);
+                self.broken |= self.is_conducted(from);
+            }
+            ServerMessage::Waiting { blocks, nodes } => self.status(if blocks > 0 {
+                let of = self.config.layout.blocks();
+                format!("waiting: {blocks} of {of} blocks of the parameters are out of reach")
+            } else {
+                format!("waiting: {nodes} nodes are out of reach, and may be going on without this one")
+            }),
+            ServerMessage::Install { view } => self.install(view),
+            ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
+            ServerMessage::State { epoch, block, version, applied } => self.fetched(epoch, block, version, applied),
+            ServerMessage::Installed { epoch } => self.installed(from, epoch),
+            ServerMessage::Go { epoch } => self.go(epoch),
+            other => self.of_view(from, other),
+        }
+    }
+
+    /// A message that counts only within its view, which all have installed when one sends it.
+    fn of_view(&mut self, from: NodeId, message: ServerMessage) {
+        let is_active = message.epoch().is_some_and(|epoch| self.is_active(epoch));
+        if !is_active || !self.missing.is_empty() {
+            // The view was given up. Whoever sent it sends it again in the next one.
+            return;
+        }
+        self.gone_on();
+        match message {
+            ServerMessage::Push { worker, clock, block, .. } => self.pushed(from, worker, clock, block),
+            ServerMessage::Ended { worker, clock, samples, norm2, .. } => self.ended(worker, clock, samples, norm2),
+            ServerMessage::Replicate { block, version, of, scale, norm2, .. } => {
+                self.replicate(from, block, version, of, scale, norm2);
+            }
+            ServerMessage::Kept { block, version, .. } => self.kept(from, block, version),
+            ServerMessage::Ready { clock, norms, .. } => self.node_ready(from, clock, norms),
+            ServerMessage::Commit { clock, scale, .. } => self.commit(clock, scale),
+            ServerMessage::Acknowledged { worker, clock, block, .. } => self.acknowledged(worker, clock, block),
+            ServerMessage::Pull { worker, clock, block, .. } => self.asked(from, worker, clock, block),
+            ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
+            ServerMessage::Barrier { worker, number, .. } => self.at_barrier(worker, number),
+            ServerMessage::Passed { number, .. } => self.passed(number),
+            _ => {}
+        }
+    }
+
+    /// The view that this node has installed goes on.
+    pub(super) fn gone_on(&mut self) {
+        if self.base != self.view.epoch {
+            self.base = self.view.epoch;
+            self.base_nodes = self.view.nodes.iter().map(|(node, _)| *node).collect();
+        }
+    }
+
+    /// Whether this node has installed the view of that epoch and promised no other.
+    pub(super) fn is_active(&self, epoch: Epoch) -> bool {
+        epoch == self.promised && epoch == self.view.epoch
+    }
+
+    fn here(&self) -> Here {
+        Here {
+            digest: self.config.digest,
+            weight: self.config.weight,
+            peers: self.peers.keys().copied().collect(),
+            workers: self.locals.iter().map(|(worker, local)| local.id(*worker)).collect(),
+            promised: self.promised,
+            started: self.view.epoch.number > 0,
+        }
+    }
+
+    fn tell_here(&mut self) {
+        let here = self.here();
+        if self.told.as_ref() != Some(&here) {
+            for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+                self.send(peer, ServerMessage::Here(here.clone()), None);
+            }
+            self.told = Some(here);
+        }
+    }
+
+    fn heard(&mut self, from: NodeId, here: Here) {
+        self.seen = self.seen.max(here.promised.number);
+        let Some(known) = self.peers.get_mut(&from) else { return };
+        let lost: Vec<NodeId> =
+            known.iter().flat_map(|before| &before.peers).filter(|peer| !here.peers.contains(peer)).copied().collect();
+        let promised = here.promised;
+        *known = Some(here);
+        if let Some(conducting) = &self.conducting
+            && conducting.has(from)
+        {
+            self.broken |= lost.iter().any(|peer| conducting.has(*peer)) || promised > conducting.epoch;
+        }
+    }
+
+    fn is_conducted(&self, node: NodeId) -> bool {
+        self.conducting.as_ref().is_some_and(|conducting| conducting.has(node))
+    }
+
+    /// Proposes a view if that is this node's business and the one there is not right.
+    fn consider(&mut self) {
+        let me = self.config.me;
+        let mut known: BTreeMap<NodeId, Here> = BTreeMap::from([(me, self.here())]);
+        known.extend(self.peers.iter().filter_map(|(node, here)| Some((*node, here.clone()?))));
+        known.retain(|_, here| here.digest == self.config.digest);
+        // Also those that only others are connected with.
+        let reachable: BTreeSet<NodeId> =
+            known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
+        let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
+        ranked.sort_by_cached_key(|node| std::cmp::Reverse(self.rank(*node)));
+        if ranked.first() != Some(&me) {
+            // Another conducts.
+            self.conducting = None;
+            return;
+        }
+        let mut members: Vec<NodeId> = Vec::new();
+        for node in ranked {
+            let Some(here) = known.get(&node) else { continue };
+            if members.iter().all(|other| here.peers.contains(other) && known[other].peers.contains(&node)) {
+                members.push(node);
+            }
+        }
+        members.sort_unstable();
+        let nodes: Vec<(NodeId, u32)> = members.iter().map(|node| (*node, known[node].weight)).collect();
+        let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
+        for node in &members {
+            for life in &known[node].workers {
+                let entry = workers.entry(life.worker).or_insert((*life, *node));
+                *entry = (*entry).max((*life, *node));
+            }
+        }
+        let wanted = self.config.settings.workers as usize;
+        let started = known.values().any(|here| here.started);
+        if workers.is_empty() || (!started && workers.len() < wanted) {
+            self.status(format!("waiting for workers: {} of {wanted} are there", workers.len()));
+            return;
+        }
+        let workers: Vec<_> = workers.into_values().collect();
+        let current = self.conducting.as_ref().is_some_and(|conducting| {
+            conducting.epoch == self.promised && conducting.nodes == nodes && conducting.workers == workers
+        });
+        if !current || self.broken {
+            self.broken = false;
+            self.propose(nodes, workers);
+        }
+    }
+
+    /// Who conducts is whoever stands first.
+    pub(super) fn rank(&self, node: NodeId) -> [u8; 32] {
+        *blake3::Hasher::new().update(&self.config.group).update(&node.0).finalize().as_bytes()
+    }
+
+    pub(super) fn send(&mut self, to: NodeId, message: ServerMessage, payload: Option<Payload>) {
+        if to == self.config.me {
+            self.inbox.push_back(message);
+        } else {
+            self.effects.push(Effect::Send { to, message, payload });
+        }
+    }
+
+    pub(super) fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub(super) fn tell(&mut self, worker: Worker, notice: Notice) {
+        self.effects.push(Effect::Tell { worker, notice });
+    }
+
+    /// Tells this node's workers what they wait for, if that is news.
+    pub(super) fn status(&mut self, text: String) {
+        if self.told_status != text {
+            for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+                self.tell(worker, Notice::Status(text.clone()));
+            }
+            self.told_status = text;
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! This node's workers: what they pushed and wait for.
+
+use super::{Effect, Notice, Payload, Place, group::Group};
+use crate::types::servers::{
+    Consistency,
+    message::{Block, Clock, ServerMessage, Worker, WorkerLife},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A worker on this node.
+#[derive(Debug)]
+pub(super) struct Local {
+    life: u64,
+    started: bool,
+    /// The clock to which its gradients belong.
+    clock: Clock,
+    /// It has ended that clock, over so many samples, and waits for its gradients to count.
+    ended: Option<u32>,
+    /// The squared norm of its gradients, once it is known or if it does not matter.
+    norm2: Option<f64>,
+    pushed: BTreeSet<u32>,
+    /// For each block, how many of its tensors were not pushed yet.
+    left: Vec<u32>,
+    contributed: BTreeSet<Block>,
+    /// In asynchronous modes: contributions that count.
+    acknowledged: BTreeSet<Block>,
+    /// Tensors that it waits for, and how many of their blocks are not there.
+    pulling: BTreeMap<u32, u32>,
+    wanted: BTreeSet<Block>,
+    /// Blocks that it has read since its last clock.
+    fresh: BTreeSet<Block>,
+    /// It waits at this barrier.
+    barrier: Option<u64>,
+}
+
+impl Local {
+    pub fn id(&self, worker: Worker) -> WorkerLife {
+        WorkerLife { worker, life: self.life }
+    }
+
+    /// The clock that it is at, if it has started.
+    pub fn started(&self) -> Option<Clock> {
+        self.started.then_some(self.clock)
+    }
+
+    /// What it reads must have this clock.
+    fn reading_clock(&self) -> Clock {
+        self.clock + u64::from(self.ended.is_some())
+    }
+}
+
+impl Group {
+    pub(super) fn joined(&mut self, worker: Worker, life: u64) {
+        let left = self.config.layout.tensors_per_block();
+        let (started, clock, ended, norm2, pushed, contributed) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier) = Default::default();
+        let local = Local {
+            life,
+            started,
+            clock,
+            ended,
+            norm2,
+            pushed,
+            left,
+            contributed,
+            acknowledged,
+            pulling,
+            wanted,
+            fresh,
+            barrier,
+        };
+        self.locals.insert(worker, local);
+    }
+
+    pub(super) fn left(&mut self, worker: Worker, life: u64) {
+        if self.locals.get(&worker).is_some_and(|local| local.life == life) {
+            self.locals.remove(&worker);
+        }
+    }
+
+    /// A worker's gradients of tensors are where it writes them.
+    pub(super) fn push(&mut self, worker: Worker, tensors: &[u32]) {
+        let count = self.config.layout.tensors() as u32;
+        let Some(local) = self.locals.get_mut(&worker) else { return };
+        let misuse = match tensors.iter().find(|tensor| **tensor >= count || local.pushed.contains(tensor)) {
+            _ if !local.started || local.ended.is_some() => {
+                Some("it pushed before its gradients of the last clock counted".into())
+            }
+            Some(tensor) if *tensor >= count => Some(format!("there is no tensor {tensor}")),
+            Some(tensor) => Some(format!("it pushed tensor {tensor} twice in one clock")),
+            None => None,
+        };
+        if let Some(why) = misuse {
+            return self.tell(worker, Notice::Misused(why));
+        }
+        for tensor in tensors {
+            self.tensor_pushed(worker, *tensor);
+        }
+    }
+
+    fn tensor_pushed(&mut self, worker: Worker, tensor: u32) {
+        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        if !local.pushed.insert(tensor) {
+            return;
+        }
+        for block in self.config.layout.blocks_of(tensor as usize) {
+            let local = self.locals.get_mut(&worker).expect("just found");
+            local.left[block as usize] -= 1;
+            if local.left[block as usize] == 0 {
+                local.contributed.insert(block);
+                self.contribute(worker, block);
+            }
+        }
+    }
+
+    /// The clock that a local worker is at.
+    pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
+        self.locals.get(&worker)?.started()
+    }
+
+    fn contribute(&mut self, worker: Worker, block: Block) {
+        if !self.going || !self.counts(worker) {
+            return;
+        }
+        let clock = self.locals[&worker].clock;
+        let (epoch, primary) = (self.view.epoch, self.primary(block));
+        let message = ServerMessage::Push { epoch, worker, clock, block };
+        self.send(primary, message, Some(Payload::Gradient { worker, block }));
+    }
+
+    /// Whether the view has this process.
+    fn counts(&self, worker: Worker) -> bool {
+        self.locals.get(&worker).is_some_and(|local| {
+            self.view.workers.iter().any(|(life, node)| *life == local.id(worker) && *node == self.config.me)
+        })
+    }
+
+    /// A worker has ended its clock: what it has not pushed is zero.
+    pub(super) fn clock(&mut self, worker: Worker, samples: u32) {
+        let Some(local) = self.locals.get_mut(&worker) else { return };
+        if !local.started || local.ended.is_some() {
+            let why = "it ended a clock before its gradients of the last one counted".into();
+            return self.tell(worker, Notice::Misused(why));
+        }
+        let silent: Vec<u32> =
+            (0..self.config.layout.tensors() as u32).filter(|tensor| !local.pushed.contains(tensor)).collect();
+        for tensor in silent {
+            self.effect(Effect::Zero { worker, tensor });
+            self.tensor_pushed(worker, tensor);
+        }
+        let clips = self.config.settings.training.clip_norm.is_some() && !self.is_synchronous();
+        let local = self.locals.get_mut(&worker).expect("just found");
+        local.ended = Some(samples);
+        local.fresh.clear();
+        local.norm2 = (!clips).then_some(0.0);
+        if clips {
+            self.effect(Effect::Norm { worker });
+        }
+        self.tell_ended(worker);
+        self.release_asynchronous(worker);
+    }
+
+    pub(super) fn normed(&mut self, worker: Worker, norm2: f64) {
+        if let Some(local) = self.locals.get_mut(&worker).filter(|local| local.ended.is_some()) {
+            local.norm2 = Some(norm2);
+            self.tell_ended(worker);
+        }
+    }
+
+    /// Servers learn that the clock has ended where that matters to them.
+    fn tell_ended(&mut self, worker: Worker) {
+        let local = &self.locals[&worker];
+        let (Some(samples), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else { return };
+        let matters = self.is_synchronous() || self.config.settings.training.clip_norm.is_some();
+        if matters && self.going && self.counts(worker) {
+            let epoch = self.view.epoch;
+            for (node, _) in self.view.nodes.clone() {
+                self.send(node, ServerMessage::Ended { epoch, worker, clock, samples, norm2 }, None);
+            }
+        }
+    }
+
+    pub(super) fn acknowledged(&mut self, worker: Worker, clock: Clock, block: Block) {
+        if let Some(local) = self.locals.get_mut(&worker).filter(|local| local.clock == clock) {
+            local.acknowledged.insert(block);
+            self.release_asynchronous(worker);
+        }
+    }
+
+    fn release_asynchronous(&mut self, worker: Worker) {
+        let local = &self.locals[&worker];
+        let all = local.acknowledged.len() == self.config.layout.blocks() as usize;
+        if !self.is_synchronous() && all && local.ended.is_some() {
+            let clock = local.clock + 1;
+            self.release(worker, clock);
+        }
+    }
+
+    /// A clock counts.
+    pub(super) fn release_synchronous(&mut self, clock: Clock) {
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            let local = &self.locals[&worker];
+            if local.started && local.clock == clock && local.ended.is_some() && self.counts(worker) {
+                self.release(worker, clock + 1);
+            }
+        }
+    }
+
+    /// A worker's gradients are not needed any more: it is at this clock now.
+    fn release(&mut self, worker: Worker, clock: Clock) {
+        self.begin_clock(worker, clock);
+        self.tell(worker, Notice::Released { clock });
+    }
+
+    fn begin_clock(&mut self, worker: Worker, clock: Clock) {
+        let left = self.config.layout.tensors_per_block();
+        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        local.clock = clock;
+        local.left = left;
+        (local.ended, local.norm2) = (None, None);
+        local.pushed.clear();
+        local.contributed.clear();
+        local.acknowledged.clear();
+    }
+
+    pub(super) fn pull(&mut self, worker: Worker, tensors: &[u32]) {
+        let layout = self.config.layout.clone();
+        let again = self.config.settings.consistency == Consistency::Async;
+        let Some(local) = self.locals.get_mut(&worker) else { return };
+        if let Some(tensor) = tensors.iter().find(|tensor| **tensor as usize >= layout.tensors()) {
+            let why = format!("there is no tensor {tensor}");
+            return self.tell(worker, Notice::Misused(why));
+        }
+        if again {
+            local.fresh.clear();
+        }
+        let mut asked = Vec::new();
+        let mut there = Vec::new();
+        for tensor in tensors {
+            let lacking: Vec<Block> =
+                layout.blocks_of(*tensor as usize).filter(|block| !local.fresh.contains(block)).collect();
+            if lacking.is_empty() {
+                there.push(*tensor);
+            } else {
+                local.pulling.insert(*tensor, lacking.len() as u32);
+            }
+            asked.extend(lacking.into_iter().filter(|block| local.wanted.insert(*block)));
+        }
+        for tensor in there {
+            self.tell(worker, Notice::Pulled { tensor });
+        }
+        for block in asked {
+            self.ask(worker, block);
+        }
+    }
+
+    fn ask(&mut self, worker: Worker, block: Block) {
+        if self.going && self.counts(worker) {
+            let clock = self.locals[&worker].reading_clock();
+            let (epoch, primary) = (self.view.epoch, self.primary(block));
+            self.send(primary, ServerMessage::Pull { epoch, worker, clock, block }, None);
+        }
+    }
+
+    /// A block's values have come.
+    pub(super) fn values(&mut self, worker: Worker, clock: Clock, block: Block) {
+        let layout = self.config.layout.clone();
+        let is_mine = block < layout.blocks() && self.primary(block) == self.config.me;
+        let Some(local) = self.locals.get_mut(&worker) else { return };
+        if local.reading_clock() != clock || !local.wanted.remove(&block) {
+            return;
+        }
+        local.fresh.insert(block);
+        let mut there = Vec::new();
+        for tensor in layout.tensors_of(block).filter(|tensor| layout.blocks_of(*tensor).contains(&block)) {
+            let tensor = tensor as u32;
+            if let Some(left) = local.pulling.get_mut(&tensor) {
+                *left -= 1;
+                if *left == 0 {
+                    local.pulling.remove(&tensor);
+                    there.push(tensor);
+                }
+            }
+        }
+        self.effect(if is_mine {
+            Effect::Deliver { worker, block }
+        } else {
+            Effect::Take(Place::Worker { worker, block })
+        });
+        for tensor in there {
+            self.tell(worker, Notice::Pulled { tensor });
+        }
+    }
+
+    pub(super) fn barrier(&mut self, worker: Worker) {
+        let number = self.barriers + 1;
+        let Some(local) = self.locals.get_mut(&worker) else { return };
+        local.barrier = Some(number);
+        self.tell_barrier(worker);
+    }
+
+    fn tell_barrier(&mut self, worker: Worker) {
+        if self.going
+            && self.counts(worker)
+            && let Some(number) = self.locals[&worker].barrier
+        {
+            let epoch = self.view.epoch;
+            self.send(epoch.by, ServerMessage::Barrier { epoch, worker, number }, None);
+        }
+    }
+
+    pub(super) fn passed(&mut self, number: u64) {
+        self.barriers = self.barriers.max(number);
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            let local = self.locals.get_mut(&worker).expect("just listed");
+            if local.barrier.take_if(|waiting| *waiting <= number).is_some() {
+                self.tell(worker, Notice::PassedBarrier);
+            }
+        }
+    }
+
+    /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the blocks now.
+    pub(super) fn resume_locals(&mut self) {
+        let version = self.view.sources.first().map_or(0, |(_, version)| *version);
+        let synchronous = self.is_synchronous();
+        self.passed(self.barriers);
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            if !self.counts(worker) {
+                continue;
+            }
+            let life = self.locals[&worker].id(worker);
+            let start = self.view.starting.iter().find(|(starting, _)| *starting == life).map(|(_, clock)| *clock);
+            let local = self.locals.get_mut(&worker).expect("just listed");
+            if let Some(clock) = start.filter(|_| !local.started) {
+                local.started = true;
+                local.clock = clock;
+                self.tell(worker, Notice::Started { clock });
+            } else if synchronous && local.clock != version {
+                // Its clock counts already; or the others are elsewhere, since it was cut off.
+                let counts = local.ended.is_some() && local.clock + 1 == version;
+                self.begin_clock(worker, version);
+                if counts {
+                    self.tell(worker, Notice::Released { clock: version });
+                } else {
+                    let local = self.locals.get_mut(&worker).expect("just listed");
+                    local.fresh.clear();
+                    local.wanted.clear();
+                    local.pulling.clear();
+                    self.tell(worker, Notice::Moved { clock: version });
+                }
+            }
+            let local = self.locals.get_mut(&worker).expect("just listed");
+            local.acknowledged.clear();
+            let contributed: Vec<Block> = local.contributed.iter().copied().collect();
+            let wanted: Vec<Block> = local.wanted.iter().copied().collect();
+            contributed.into_iter().for_each(|block| self.contribute(worker, block));
+            self.tell_ended(worker);
+            wanted.into_iter().for_each(|block| self.ask(worker, block));
+            self.tell_barrier(worker);
+        }
+    }
+}

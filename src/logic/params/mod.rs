@@ -1,0 +1,246 @@
+//! One training job's shared parameters, as one of its nodes sees them: which node keeps which block, when an update counts, what a
+//! reader may see, what happens when somebody dies. Pure, and apart from the node's `State`; `params/` carries out what is decided
+//! here. No bytes pass through: effects name them.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `blocks` | tensors in an arena, cut into blocks |
+//! | `placement` | which nodes keep a block |
+//! | `group` | the state of one node: its peers, who conducts, when the view has to change |
+//! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
+//! | `view` | a member's side of a change of the view |
+//! | `server` | blocks that this node keeps: contributions, replication, what readers get |
+//! | `local` | this node's workers: what they pushed and wait for |
+//!
+//! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
+//! node or a worker comes or goes, or a connection breaks, the highest-ranked node proposes a new one: nodes promise to heed no
+//! older epoch and say what they hold, the conductor works out in what state to go on, nodes fetch blocks that they shall keep and
+//! lack, and all go on. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
+//! majority, the new view must have every block as the last view left it.
+//!
+//! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
+//! the replicas too, all before `Ready`; the conductor's `Commit` makes it count. Let V be the last view's nodes that are left:
+//!
+//! ```text
+//! clock c was committed      ⇒  for each block some v ∈ V has applied c or holds its sum     (while one node at a time is lost)
+//! each block's sum of c or its effect is in V  ⇒  it is safe to commit c: all sums are of the same workers, those of the view
+//! ```
+//!
+//! So the conductor of the next view commits c in the second case and voids the sums otherwise, and no reader saw c then.
+//!
+//! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all replicas have applied them.
+//! The next view takes each block from whoever applied most. Updates are told apart by (worker, clock, block), so that one which
+//! is pushed again counts once.
+
+pub mod blocks;
+mod conduct;
+pub mod group;
+mod local;
+pub mod placement;
+mod server;
+#[cfg(test)]
+mod simulation;
+mod view;
+
+use crate::types::{
+    NodeId,
+    servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
+};
+pub use blocks::{Layout, LayoutError};
+pub use group::{Config, Group};
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// There is a connection to another node of the job.
+    PeerUp(NodeId),
+    /// It broke: messages on their way are lost.
+    PeerDown(NodeId),
+    /// The node is known to be gone, and not only out of reach.
+    PeerDead(NodeId),
+    Message {
+        from: NodeId,
+        message: ServerMessage,
+    },
+    /// A worker's process on this node has registered. `life` is different for each, and greater for later ones.
+    Joined {
+        worker: Worker,
+        life: u64,
+    },
+    /// It has ended, well or not.
+    Left {
+        worker: Worker,
+        life: u64,
+    },
+    /// It has written gradients of these tensors.
+    Push {
+        worker: Worker,
+        tensors: Vec<u32>,
+    },
+    /// It ends a clock, over so many samples.
+    Clock {
+        worker: Worker,
+        samples: u32,
+    },
+    /// What `Effect::Norm` came to.
+    Norm {
+        worker: Worker,
+        norm2: f64,
+    },
+    /// It wants the values of tensors.
+    Pull {
+        worker: Worker,
+        tensors: Vec<u32>,
+    },
+    Barrier {
+        worker: Worker,
+    },
+    /// What `Effect::Sum` came to: the squared norm, if gradients are clipped.
+    Summed {
+        epoch: Epoch,
+        block: Block,
+        norm2: f64,
+    },
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Send {
+        to: NodeId,
+        message: ServerMessage,
+        payload: Option<Payload>,
+    },
+    /// Keep what came with the message that is being handled.
+    Take(Place),
+    /// A worker's gradient is a contribution where it lies: its worker leaves it alone until `Notice::Released`.
+    Contribute {
+        worker: Worker,
+        clock: Clock,
+        block: Block,
+    },
+    /// Add the contributions of a clock, each with its weight, in this order. They are not needed any more then.
+    Sum {
+        epoch: Epoch,
+        block: Block,
+        clock: Clock,
+        weights: Vec<(Worker, f32)>,
+    },
+    /// One step of the optimizer, the `step`th from 1, with the gradient times `scale`. It is not needed any more then.
+    Apply {
+        block: Block,
+        gradient: Gradient,
+        step: u64,
+        scale: f32,
+    },
+    /// All blocks begin with what a worker registered.
+    Seed {
+        worker: Worker,
+    },
+    /// All contributions and sums are void.
+    DropGradients,
+    DropBlock {
+        block: Block,
+    },
+    /// A worker has pushed nothing of a tensor: its gradient is zero.
+    Zero {
+        worker: Worker,
+        tensor: u32,
+    },
+    /// The squared norm of a worker's gradients is needed.
+    Norm {
+        worker: Worker,
+    },
+    /// Copy a block of this node to where its worker finds it.
+    Deliver {
+        worker: Worker,
+        block: Block,
+    },
+    Tell {
+        worker: Worker,
+        notice: Notice,
+    },
+}
+
+/// The gradient of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// The sum that waits.
+    Sum,
+    Of {
+        worker: Worker,
+        clock: Clock,
+    },
+}
+
+/// Bytes that go with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// A local worker's gradient.
+    Gradient {
+        worker: Worker,
+        block: Block,
+    },
+    /// A contribution that is kept.
+    Contribution {
+        worker: Worker,
+        clock: Clock,
+        block: Block,
+    },
+    Sum {
+        block: Block,
+    },
+    Values {
+        block: Block,
+    },
+    /// Values and the optimizer's state.
+    State {
+        block: Block,
+    },
+}
+
+/// Where bytes that came are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Contribution {
+        worker: Worker,
+        clock: Clock,
+        block: Block,
+    },
+    Sum {
+        block: Block,
+    },
+    State {
+        block: Block,
+    },
+    /// The values that a local worker reads.
+    Worker {
+        worker: Worker,
+        block: Block,
+    },
+}
+
+/// What a local worker is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Training has begun for it, at this clock.
+    Started {
+        clock: Clock,
+    },
+    /// Its gradients count: it may write new ones, those of this clock.
+    Released {
+        clock: Clock,
+    },
+    /// It was cut off, and the others are at this clock. What it has pushed and what it waits for is void.
+    Moved {
+        clock: Clock,
+    },
+    Pulled {
+        tensor: u32,
+    },
+    PassedBarrier,
+    /// What everybody waits for.
+    Status(String),
+    /// It did what cannot be: why.
+    Misused(String),
+}

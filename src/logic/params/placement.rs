@@ -1,0 +1,132 @@
+//! Which nodes keep a block: rendezvous hashing (Thaler and Ravishankar, 1998), weighted, with a bound on what one node gets
+//! (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). A function of the nodes and their weights, the same on every node:
+//! integers only.
+
+use crate::types::{NodeId, servers::message::Block};
+
+/// The finest difference of weights: a node with less than a 16th of the heaviest one's weight counts as a 16th.
+const STEPS: u64 = 16;
+
+/// The nodes of every block, by index into the nodes given; the first of each is its primary, the others are replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    homes: Vec<Vec<u16>>,
+}
+
+impl Placement {
+    /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are sorted, with a weight each.
+    pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32) -> Self {
+        let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(1).max(1);
+        let shares: Vec<u64> = nodes.iter().map(|(_, weight)| (u64::from(*weight) * STEPS / heaviest).max(1)).collect();
+        let total: u64 = shares.iter().sum::<u64>().max(1);
+        let mut room: Vec<u64> = shares.iter().map(|share| (u64::from(blocks) * share).div_ceil(total)).collect();
+        let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
+        let homes = (0..blocks)
+            .map(|block| {
+                let mut scored: Vec<(u64, u16)> =
+                    (0..nodes.len()).map(|index| (score(seeds[index], shares[index], block), index as u16)).collect();
+                scored.sort_unstable_by(|a, b| b.cmp(a));
+                let mut order: Vec<u16> = scored.into_iter().map(|(_, index)| index).collect();
+                let primary = order.iter().position(|index| room[usize::from(*index)] > 0).unwrap_or(0);
+                if let Some(index) = order.get(primary) {
+                    room[usize::from(*index)] = room[usize::from(*index)].saturating_sub(1);
+                    order[..=primary].rotate_right(1);
+                }
+                order.truncate(replicas.max(1) as usize);
+                order
+            })
+            .collect();
+        Self { homes }
+    }
+
+    /// Who keeps a block, the primary first.
+    pub fn homes(&self, block: Block) -> &[u16] {
+        &self.homes[block as usize]
+    }
+}
+
+fn seed(node: NodeId) -> u64 {
+    let hash = blake3::hash(&node.0);
+    u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+}
+
+/// The highest of as many draws as the node's share: so it wins in proportion.
+fn score(seed: u64, share: u64, block: Block) -> u64 {
+    (0..share).map(|draw| mix(seed ^ mix(u64::from(block) << 8 | draw))).max().unwrap_or(0)
+}
+
+/// SplitMix64's output function (Steele, Lea and Flood, 2014).
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn nodes(weights: &[u32]) -> Vec<(NodeId, u32)> {
+        weights.iter().enumerate().map(|(i, weight)| (NodeId([i as u8 + 1; 32]), *weight)).collect()
+    }
+
+    fn primaries(nodes: &[(NodeId, u32)], blocks: u32) -> Vec<NodeId> {
+        let placement = Placement::new(nodes, blocks, 2);
+        (0..blocks).map(|block| nodes[usize::from(placement.homes(block)[0])].0).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn homes_are_different_nodes_and_none_has_more_than_its_share(
+            weights in prop::collection::vec(1u32..64, 1..12), blocks in 1u32..300, replicas in 1u32..4
+        ) {
+            let nodes = nodes(&weights);
+            let placement = Placement::new(&nodes, blocks, replicas);
+            let mut load = vec![0u64; nodes.len()];
+            for block in 0..blocks {
+                let homes = placement.homes(block);
+                prop_assert_eq!(homes.len(), nodes.len().min(replicas as usize));
+                let mut sorted = homes.to_vec();
+                sorted.sort_unstable();
+                sorted.dedup();
+                prop_assert_eq!(sorted.len(), homes.len());
+                load[usize::from(homes[0])] += 1;
+            }
+            let heaviest = u64::from(*weights.iter().max().unwrap());
+            let shares: Vec<u64> = weights.iter().map(|w| (u64::from(*w) * STEPS / heaviest).max(1)).collect();
+            let total: u64 = shares.iter().sum();
+            for (load, share) in load.iter().zip(shares) {
+                prop_assert!(*load <= (u64::from(blocks) * share).div_ceil(total));
+            }
+        }
+    }
+
+    #[test]
+    fn a_join_or_a_death_moves_little_more_than_its_share() {
+        let blocks = 4000;
+        for count in [2usize, 4, 8, 16] {
+            let more = nodes(&vec![8; count + 1]);
+            let before = primaries(&more[..count], blocks);
+            let after = primaries(&more, blocks);
+            let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64 / f64::from(blocks);
+            let share = 1.0 / (count + 1) as f64;
+            assert!(moved < 1.5 * share, "{moved} moved when one joined {count}");
+        }
+    }
+
+    #[test]
+    fn the_replica_of_a_dead_primary_mostly_takes_its_place() {
+        let all = nodes(&[4; 5]);
+        let placement = Placement::new(&all, 500, 2);
+        let rest = all[1..].to_vec();
+        let after = primaries(&rest, 500);
+        let of_dead: Vec<u32> = (0..500).filter(|block| placement.homes(*block)[0] == 0).collect();
+        let promoted = of_dead
+            .iter()
+            .filter(|block| all[usize::from(placement.homes(**block)[1])].0 == after[**block as usize])
+            .count();
+        assert!(promoted * 3 > of_dead.len() * 2, "{promoted} of {}", of_dead.len());
+    }
+}

@@ -1,0 +1,313 @@
+//! Blocks that this node keeps: contributions, replication, what readers get.
+
+use super::{Effect, Gradient, Payload, Place, conduct::clip_scale, group::Group};
+use crate::types::{
+    NodeId,
+    servers::{
+        Consistency,
+        message::{Block, Clock, ServerMessage, Worker},
+    },
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A block that this node keeps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shard {
+    /// How many updates were applied; in synchronous modes that is the clock.
+    pub version: u64,
+    /// In asynchronous modes: how many clocks of each worker were applied.
+    pub applied: BTreeMap<Worker, Clock>,
+    /// The sum of all workers' gradients of clock `version`.
+    pub sum: Option<Sum>,
+    /// At the primary: whose gradients are here.
+    contributions: BTreeMap<Clock, BTreeSet<Worker>>,
+    /// Being summed.
+    summing: bool,
+    /// At an asynchronous primary: updates on their way to the replicas, in order.
+    flight: VecDeque<Flight>,
+    /// Who waits for the values, and the clock that they must have.
+    readers: Vec<(NodeId, Worker, Clock)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Sum {
+    pub norm2: f64,
+    /// Replicas that have it.
+    kept: BTreeSet<NodeId>,
+}
+
+#[derive(Clone, Debug)]
+struct Flight {
+    version: u64,
+    worker: Worker,
+    clock: Clock,
+    scale: f32,
+    kept: BTreeSet<NodeId>,
+}
+
+impl Shard {
+    pub fn of(version: u64, applied: BTreeMap<Worker, Clock>) -> Self {
+        Self { version, applied, ..Self::default() }
+    }
+
+    /// Everything that was under way is void.
+    pub fn forget(&mut self) {
+        let applied = std::mem::take(&mut self.applied);
+        *self = Self::of(self.version, applied);
+    }
+}
+
+impl Group {
+    pub(super) fn is_synchronous(&self) -> bool {
+        self.config.settings.consistency.is_synchronous()
+    }
+
+    pub(super) fn primary(&self, block: Block) -> NodeId {
+        self.view.nodes[usize::from(self.placement.homes(block)[0])].0
+    }
+
+    fn is_primary(&self, block: Block) -> bool {
+        self.index.is_some_and(|me| block < self.config.layout.blocks() && self.placement.homes(block)[0] == me)
+    }
+
+    /// The nodes that keep a block beside its primary.
+    fn replicas(&self, block: Block) -> Vec<NodeId> {
+        self.placement.homes(block)[1..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
+    }
+
+    /// A gradient has come, or is here already if it is a local worker's.
+    pub(super) fn pushed(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
+        let is_counted = self.view.workers.iter().any(|(life, node)| life.worker == worker && *node == from);
+        if !is_counted || !self.is_primary(block) {
+            return;
+        }
+        let shard = self.shards.get_mut(&block).expect("an installed view's blocks are here");
+        let known = if self.config.settings.consistency.is_synchronous() {
+            clock < shard.version
+        } else {
+            clock < shard.applied.get(&worker).copied().unwrap_or(0)
+        };
+        if known {
+            let epoch = self.view.epoch;
+            self.send(from, ServerMessage::Acknowledged { epoch, worker, clock, block }, None);
+            return;
+        }
+        if !shard.contributions.entry(clock).or_default().insert(worker) {
+            return;
+        }
+        self.effect(if from == self.config.me {
+            Effect::Contribute { worker, clock, block }
+        } else {
+            Effect::Take(Place::Contribution { worker, clock, block })
+        });
+        if self.is_synchronous() { self.try_sum(block) } else { self.try_order(worker, clock, block) }
+    }
+
+    /// A worker has pushed all of a clock.
+    pub(super) fn ended(&mut self, worker: Worker, clock: Clock, samples: u32, norm2: f64) {
+        self.ended.entry(clock).or_default().insert(worker, (samples, norm2));
+        let blocks: Vec<Block> = self.shards.keys().copied().filter(|block| self.is_primary(*block)).collect();
+        if !self.is_synchronous() {
+            blocks.into_iter().for_each(|block| self.try_order(worker, clock, block));
+        } else if self.ended[&clock].len() == self.view.workers.len() {
+            blocks.into_iter().for_each(|block| self.try_sum(block));
+        }
+    }
+
+    /// Adds a clock's gradients up when all are here.
+    fn try_sum(&mut self, block: Block) {
+        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        let clock = shard.version;
+        let all = self.view.workers.len();
+        let here = shard.contributions.get(&clock).map_or(0, BTreeSet::len);
+        let Some(ended) = self.ended.get(&clock).filter(|ended| ended.len() == all) else { return };
+        if here < all || shard.summing || shard.sum.is_some() {
+            return;
+        }
+        shard.summing = true;
+        let samples: f64 = ended.values().map(|(samples, _)| f64::from(*samples)).sum();
+        let weight = |samples: u32| if samples == 0 { 0.0 } else { f64::from(samples) };
+        let weights =
+            ended.iter().map(|(worker, (own, _))| (*worker, (weight(*own) / samples.max(1.0)) as f32)).collect();
+        let epoch = self.view.epoch;
+        self.effect(Effect::Sum { epoch, block, clock, weights });
+    }
+
+    pub(super) fn summed(&mut self, epoch: crate::types::servers::message::Epoch, block: Block, norm2: f64) {
+        if !self.is_active(epoch) {
+            return;
+        }
+        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.summing) else { return };
+        shard.summing = false;
+        shard.contributions.remove(&shard.version);
+        shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
+        let version = shard.version;
+        let replicas = self.replicas(block);
+        for replica in &replicas {
+            let message = ServerMessage::Replicate { epoch, block, version, of: None, scale: 1.0, norm2 };
+            self.send(*replica, message, Some(Payload::Sum { block }));
+        }
+        if replicas.is_empty() {
+            self.block_ready(block);
+        }
+    }
+
+    fn block_ready(&mut self, block: Block) {
+        self.ready.insert(block);
+        let own = (0..self.config.layout.blocks()).filter(|block| self.is_primary(*block)).count();
+        if self.ready.len() < own {
+            return;
+        }
+        let clock = self.shards[&block].version;
+        let norms = match self.config.settings.training.clip_norm {
+            Some(_) => {
+                self.ready.iter().filter_map(|block| Some((*block, self.shards[block].sum.as_ref()?.norm2))).collect()
+            }
+            None => Vec::new(),
+        };
+        let epoch = self.view.epoch;
+        self.send(epoch.by, ServerMessage::Ready { epoch, clock, norms }, None);
+    }
+
+    /// This node is a replica and has got a sum, or one worker's gradient.
+    pub(super) fn replicate(
+        &mut self,
+        from: NodeId,
+        block: Block,
+        version: u64,
+        of: Option<(Worker, Clock)>,
+        scale: f32,
+        norm2: f64,
+    ) {
+        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == version) else { return };
+        match of {
+            None => {
+                shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
+                self.effect(Effect::Take(Place::Sum { block }));
+            }
+            Some((worker, clock)) => {
+                shard.version += 1;
+                shard.applied.insert(worker, clock + 1);
+                let step = shard.version;
+                self.effect(Effect::Take(Place::Contribution { worker, clock, block }));
+                self.effect(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
+            }
+        }
+        let epoch = self.view.epoch;
+        self.send(from, ServerMessage::Kept { epoch, block, version }, None);
+    }
+
+    pub(super) fn kept(&mut self, from: NodeId, block: Block, version: u64) {
+        let replicas = self.replicas(block).len();
+        let Some(shard) = self.shards.get_mut(&block) else { return };
+        if let Some(flight) = shard.flight.iter_mut().find(|flight| flight.version == version) {
+            flight.kept.insert(from);
+            self.land(block);
+        } else if version == shard.version
+            && let Some(sum) = &mut shard.sum
+            && sum.kept.insert(from)
+            && sum.kept.len() == replicas
+        {
+            self.block_ready(block);
+        }
+    }
+
+    /// The clock counts everywhere.
+    pub(super) fn commit(&mut self, clock: Clock, scale: f32) {
+        self.apply_sums(clock, scale);
+        self.committed = Some((clock, scale));
+        self.ready.clear();
+        self.ended.retain(|ended, _| *ended > clock);
+        for block in self.shards.keys().copied().collect::<Vec<_>>() {
+            self.serve_readers(block);
+            if self.is_primary(block) {
+                self.try_sum(block);
+            }
+        }
+        self.release_synchronous(clock);
+    }
+
+    /// An asynchronous primary puts a gradient in its place, when it knows how much of it counts.
+    fn try_order(&mut self, worker: Worker, clock: Clock, block: Block) {
+        let settings = &self.config.settings;
+        let ended = self.ended.get(&clock).and_then(|ended| ended.get(&worker));
+        let clip = match (settings.training.clip_norm, ended) {
+            (None, _) => 1.0,
+            (Some(limit), Some((_, norm2))) => clip_scale(f64::from(limit), *norm2),
+            (Some(_), None) => return,
+        };
+        // All workers together move parameters as far in a clock as one would.
+        let scale = clip / self.view.workers.len().max(1) as f32;
+        let replicas = self.replicas(block);
+        let epoch = self.view.epoch;
+        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        if !shard.contributions.get_mut(&clock).is_some_and(|workers| workers.remove(&worker)) {
+            return;
+        }
+        let version = shard.version + shard.flight.len() as u64;
+        shard.flight.push_back(Flight { version, worker, clock, scale, kept: BTreeSet::new() });
+        for replica in replicas {
+            let of = Some((worker, clock));
+            let message = ServerMessage::Replicate { epoch, block, version, of, scale, norm2: 0.0 };
+            self.send(replica, message, Some(Payload::Contribution { worker, clock, block }));
+        }
+        self.land(block);
+    }
+
+    /// Applies the updates that all replicas have.
+    fn land(&mut self, block: Block) {
+        let replicas = self.replicas(block).len();
+        let epoch = self.view.epoch;
+        loop {
+            let shard = self.shards.get_mut(&block).expect("the caller has it");
+            let Some(Flight { worker, clock, scale, .. }) =
+                shard.flight.pop_front_if(|flight| flight.kept.len() == replicas)
+            else {
+                break;
+            };
+            shard.version += 1;
+            shard.applied.insert(worker, clock + 1);
+            let step = shard.version;
+            self.effect(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
+            let home = self.view.workers.iter().find(|(life, _)| life.worker == worker).map(|(_, node)| *node);
+            if let Some(home) = home {
+                self.send(home, ServerMessage::Acknowledged { epoch, worker, clock, block }, None);
+            }
+        }
+        self.serve_readers(block);
+    }
+
+    /// A worker wants to read a block at a clock.
+    pub(super) fn asked(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
+        if self.is_primary(block) {
+            let shard = self.shards.get_mut(&block).expect("an installed view's blocks are here");
+            shard.readers.retain(|(_, reader, _)| *reader != worker);
+            shard.readers.push((from, worker, clock));
+            self.serve_readers(block);
+        }
+    }
+
+    fn serve_readers(&mut self, block: Block) {
+        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        if shard.readers.is_empty() {
+            return;
+        }
+        let applied = |worker: Worker| shard.applied.get(&worker).copied().unwrap_or(0);
+        let slowest = self.view.workers.iter().map(|(life, _)| applied(life.worker)).min().unwrap_or(0);
+        let consistency = self.config.settings.consistency;
+        let (served, waiting) = std::mem::take(&mut shard.readers).into_iter().partition(|(_, worker, clock)| {
+            let own = || shard.applied.get(worker).copied().unwrap_or(0) >= *clock;
+            match consistency {
+                Consistency::Bsp | Consistency::Local { .. } => shard.version >= *clock,
+                Consistency::Ssp { staleness } => own() && slowest.saturating_add(staleness) >= *clock,
+                Consistency::Async => own(),
+            }
+        });
+        shard.readers = waiting;
+        let served: Vec<(NodeId, Worker, Clock)> = served;
+        let epoch = self.view.epoch;
+        for (node, worker, clock) in served {
+            self.send(node, ServerMessage::Values { epoch, worker, clock, block }, Some(Payload::Values { block }));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A member's side of a change of the view.
+
+use super::{Effect, Gradient, group::Group, placement::Placement, server::Shard};
+use crate::types::{
+    NodeId,
+    servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker},
+};
+
+impl Group {
+    pub(super) fn prepare(&mut self, from: NodeId, epoch: Epoch) {
+        self.seen = self.seen.max(epoch.number);
+        if epoch <= self.promised {
+            self.send(from, ServerMessage::Refused { promised: self.promised }, None);
+            return;
+        }
+        self.promised = epoch;
+        self.going = false;
+        let held = self.shards.iter().map(|(block, shard)| Held {
+            block: *block,
+            version: shard.version,
+            pending: shard.sum.as_ref().map(|sum| sum.norm2),
+        });
+        let promise = Promise {
+            base: self.base,
+            nodes: self.base_nodes.clone(),
+            installed: if self.missing.is_empty() { self.view.epoch } else { Epoch::NONE },
+            held: held.collect(),
+            workers: self.locals.iter().map(|(worker, local)| (local.id(*worker), local.started())).collect(),
+            committed: self.committed,
+            barriers: self.barriers,
+        };
+        self.send(from, ServerMessage::Promise { epoch, promise }, None);
+    }
+
+    pub(super) fn install(&mut self, view: View) {
+        let blocks = self.config.layout.blocks();
+        if view.epoch != self.promised || view.epoch == self.view.epoch || view.sources.len() != blocks as usize {
+            return;
+        }
+        let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
+        let up_to_date = is_whole || self.base == view.previous;
+        if !up_to_date {
+            for block in std::mem::take(&mut self.shards).into_keys() {
+                self.effect(Effect::DropBlock { block });
+            }
+        } else if let Some((clock, scale)) = view.commit {
+            self.apply_sums(clock, scale);
+        }
+        self.committed = view.commit.or(self.committed);
+        self.effect(Effect::DropGradients);
+        self.ended.clear();
+        self.ready.clear();
+        for shard in self.shards.values_mut() {
+            shard.forget();
+        }
+        self.base = view.previous;
+        self.base_nodes = view.previous_nodes.clone();
+        self.barriers = view.barriers;
+        self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
+        self.placement = Placement::new(&view.nodes, blocks, self.config.settings.replicas);
+        self.view = view;
+        self.seed();
+        self.fetch_missing();
+        for (from, epoch, block) in std::mem::take(&mut self.early) {
+            self.fetch(from, epoch, block);
+        }
+        self.check_installed();
+    }
+
+    /// The first view's blocks come from one of its workers.
+    fn seed(&mut self) {
+        let Some(worker) = self.view.seed else { return };
+        let is_mine = self.view.workers.iter().any(|(life, node)| life.worker == worker && *node == self.config.me);
+        if is_mine && self.locals.contains_key(&worker) {
+            self.shards = (0..self.config.layout.blocks()).map(|block| (block, Shard::default())).collect();
+            self.effect(Effect::Seed { worker });
+        }
+    }
+
+    /// Asks for all blocks that this node shall keep and has not got.
+    fn fetch_missing(&mut self) {
+        let Some(me) = self.index else { return };
+        let epoch = self.view.epoch;
+        self.missing.clear();
+        for block in 0..self.config.layout.blocks() {
+            let (source, version) = self.view.sources[block as usize];
+            let has = self.shards.get(&block).is_some_and(|shard| shard.version == version);
+            if has {
+                continue;
+            }
+            if self.shards.remove(&block).is_some() {
+                self.effect(Effect::DropBlock { block });
+            }
+            if self.placement.homes(block).contains(&me) && source != me {
+                self.missing.insert(block);
+                let node = self.view.nodes[usize::from(source)].0;
+                self.send(node, ServerMessage::Fetch { epoch, block }, None);
+            }
+        }
+    }
+
+    pub(super) fn fetch(&mut self, from: NodeId, epoch: Epoch, block: Block) {
+        if epoch > self.view.epoch {
+            self.early.push((from, epoch, block));
+        } else if self.is_active(epoch)
+            && let Some(shard) = self.shards.get(&block)
+        {
+            let applied = shard.applied.iter().map(|(worker, clock)| (*worker, *clock)).collect();
+            let message = ServerMessage::State { epoch, block, version: shard.version, applied };
+            self.send(from, message, Some(super::Payload::State { block }));
+        }
+    }
+
+    pub(super) fn fetched(&mut self, epoch: Epoch, block: Block, version: u64, applied: Vec<(Worker, Clock)>) {
+        if self.is_active(epoch) && self.missing.remove(&block) {
+            self.effect(Effect::Take(super::Place::State { block }));
+            self.shards.insert(block, Shard::of(version, applied.into_iter().collect()));
+            self.check_installed();
+        }
+    }
+
+    fn check_installed(&mut self) {
+        if !self.missing.is_empty() {
+            return;
+        }
+        let epoch = self.view.epoch;
+        for shard in self.shards.values_mut() {
+            // Those who left are remembered: they may only have been cut off.
+            for (life, clock) in &self.view.starting {
+                shard.applied.insert(life.worker, *clock);
+            }
+        }
+        self.send(epoch.by, ServerMessage::Installed { epoch }, None);
+    }
+
+    pub(super) fn go(&mut self, epoch: Epoch) {
+        if !self.is_active(epoch) {
+            return;
+        }
+        self.going = true;
+        self.gone_on();
+        let Some(me) = self.index else { return };
+        let foreign: Vec<Block> =
+            self.shards.keys().copied().filter(|block| !self.placement.homes(*block).contains(&me)).collect();
+        for block in foreign {
+            self.shards.remove(&block);
+            self.effect(Effect::DropBlock { block });
+        }
+        self.status("training".into());
+        self.resume_locals();
+    }
+
+    /// A clock counts: the optimizer takes a step with the sum of every block.
+    pub(super) fn apply_sums(&mut self, clock: Clock, scale: f32) {
+        let mut steps = Vec::new();
+        for (block, shard) in &mut self.shards {
+            if shard.version == clock && shard.sum.take().is_some() {
+                shard.version += 1;
+                steps.push(Effect::Apply { block: *block, gradient: Gradient::Sum, step: shard.version, scale });
+            }
+        }
+        steps.into_iter().for_each(|step| self.effect(step));
+    }
+}

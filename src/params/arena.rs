@@ -1,0 +1,96 @@
+//! Memory that a worker's process and this one share: values and gradients, side by side.
+
+use rustix::{
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+use std::{io, ops::Range, os::fd::OwnedFd, ptr::NonNull};
+
+/// Values of `len` f32, then as many for gradients. The file cannot shrink: no access of it fails, whatever the worker does.
+///
+/// The worker may write at any time what this process reads. It spoils nothing but its own training with that: f32 have no
+/// invalid bits, and nothing is read twice.
+pub struct Arena {
+    file: OwnedFd,
+    base: NonNull<f32>,
+    len: usize,
+}
+
+// SAFETY: the mapping lives as long as the arena, and is only reached through its methods.
+unsafe impl Send for Arena {}
+// SAFETY: as above; who may write what at a time is settled by `logic::params`.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Memory for `len` parameters. Pages come with their first use.
+    pub fn new(len: u64) -> io::Result<Self> {
+        let bytes = len.checked_mul(8).filter(|bytes| *bytes <= memory_bytes()).ok_or_else(|| {
+            let why = format!(
+                "{len} parameters and their gradients do not fit into the {} MiB of this machine",
+                memory_bytes() >> 20
+            );
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
+        })?;
+        let file = memfd_create("nodectl-params", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping of a file that is as long, at an address that the kernel chooses.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes as usize, protection, flags, &file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, base, len: len as usize })
+    }
+
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.len as u64 * 8
+    }
+
+    /// Values in a range of the arena.
+    pub fn values(&self, range: Range<u64>) -> &[f32] {
+        self.slice(0, range)
+    }
+
+    /// Gradients in a range of the arena.
+    pub fn gradients(&self, range: Range<u64>) -> &[f32] {
+        self.slice(self.len, range)
+    }
+
+    fn slice(&self, offset: usize, range: Range<u64>) -> &[f32] {
+        let (start, end) = (range.start as usize, range.end as usize);
+        assert!(start <= end && end <= self.len, "a range of the layout");
+        // SAFETY: inside the mapping, which is aligned to pages.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset + start), end - start) }
+    }
+
+    /// Writes values that the worker reads.
+    pub fn write_values(&self, start: u64, from: &[f32]) {
+        self.write(start as usize, self.len, from);
+    }
+
+    /// Writes gradients in the worker's place.
+    pub fn write_gradients(&self, start: u64, from: &[f32]) {
+        self.write(self.len + start as usize, 2 * self.len, from);
+    }
+
+    fn write(&self, start: usize, limit: usize, from: &[f32]) {
+        assert!(start + from.len() <= limit, "a range of the layout");
+        // SAFETY: inside the mapping; `from` is other memory.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(start), from.len()) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody has a reference any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len * 8) };
+    }
+}
+
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}

@@ -1,0 +1,165 @@
+//! Gradients on their way to another node, in fewer bytes. What is lost goes into the worker's next gradient of the block (error
+//! feedback; Karimireddy et al., arXiv 1901.09847).
+
+use crate::types::servers::Compression;
+use half::{bf16, f16};
+use std::io;
+
+/// Numbers that share a scale in `Int8`.
+const GROUP: usize = 1024;
+
+/// Encodes `gradient` and what was left of the last one, `residual` (empty at first). Afterwards `gradient` is what the other end
+/// makes of it, and `residual` what it lacks.
+pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec<f32>) -> Vec<u8> {
+    if residual.len() == gradient.len() {
+        gradient.iter_mut().zip(residual.iter()).for_each(|(g, r)| *g += r);
+    }
+    let bytes = match compression {
+        Compression::None => bytemuck::cast_slice(gradient).to_vec(),
+        Compression::F16 => gradient.iter().flat_map(|g| f16::from_f32(*g).to_le_bytes()).collect(),
+        Compression::Bf16 => gradient.iter().flat_map(|g| bf16::from_f32(*g).to_le_bytes()).collect(),
+        Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
+        Compression::TopK { fraction } => largest(gradient, fraction),
+    };
+    let sent = decode(compression, &bytes, gradient.len()).expect("what was just encoded");
+    residual.clear();
+    residual.extend(gradient.iter().zip(&sent).map(|(g, sent)| g - sent));
+    gradient.copy_from_slice(&sent);
+    bytes
+}
+
+/// The `len` numbers of `encode`'s bytes. Fails on bytes that are not so many.
+pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<Vec<f32>> {
+    let halves = |bytes: &[u8]| -> io::Result<Vec<[u8; 2]>> {
+        if bytes.len() == len * 2 {
+            Ok(bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
+        } else {
+            Err(wrong(bytes.len(), len))
+        }
+    };
+    match compression {
+        Compression::None => numbers(bytes, len),
+        Compression::F16 => Ok(halves(bytes)?.into_iter().map(|pair| f16::from_le_bytes(pair).to_f32()).collect()),
+        Compression::Bf16 => Ok(halves(bytes)?.into_iter().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect()),
+        Compression::Int8 => {
+            if bytes.len() != len + len.div_ceil(GROUP) * 4 {
+                return Err(wrong(bytes.len(), len));
+            }
+            let groups = bytes.chunks(GROUP + 4).map(|group| {
+                let (scale, rest) = group.split_first_chunk::<4>().expect("the length was checked");
+                (f32::from_le_bytes(*scale), rest)
+            });
+            Ok(groups.flat_map(|(scale, rest)| rest.iter().map(move |byte| f32::from(*byte as i8) * scale)).collect())
+        }
+        Compression::TopK { .. } => {
+            if bytes.len() % 8 != 0 {
+                return Err(wrong(bytes.len(), len));
+            }
+            let mut out = vec![0.0; len];
+            for pair in bytes.chunks_exact(8) {
+                let (index, value) = pair.split_first_chunk::<4>().expect("eight bytes");
+                let place = out.get_mut(u32::from_le_bytes(*index) as usize).ok_or_else(|| wrong(bytes.len(), len))?;
+                *place = f32::from_le_bytes(value.try_into().expect("four bytes"));
+            }
+            Ok(out)
+        }
+    }
+}
+
+/// `len` plain f32.
+pub fn numbers(bytes: &[u8], len: usize) -> io::Result<Vec<f32>> {
+    if bytes.len() != len * 4 {
+        return Err(wrong(bytes.len(), len));
+    }
+    Ok(bytemuck::pod_collect_to_vec(bytes))
+}
+
+fn wrong(bytes: usize, len: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are not {len} numbers"))
+}
+
+fn int8(group: &[f32]) -> Vec<u8> {
+    let largest = group.iter().fold(0.0f32, |largest, g| largest.max(g.abs()));
+    let scale = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
+    let quantised = group.iter().map(|g| if scale > 0.0 { (g / scale).round() as i8 as u8 } else { 0 });
+    scale.to_le_bytes().into_iter().chain(quantised).collect()
+}
+
+/// Index and value of the largest. NaN counts as larger than all.
+fn largest(gradient: &[f32], fraction: f32) -> Vec<u8> {
+    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize).clamp(1, gradient.len());
+    let mut order: Vec<u32> = (0..gradient.len() as u32).collect();
+    if count < order.len() {
+        let size = |index: &u32| gradient[*index as usize].abs();
+        order.select_nth_unstable_by(count, |a, b| size(b).total_cmp(&size(a)));
+        order.truncate(count);
+        order.sort_unstable();
+    }
+    order
+        .iter()
+        .flat_map(|index| {
+            let value = gradient[*index as usize].to_le_bytes();
+            index.to_le_bytes().into_iter().chain(value)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Compression; 5] = [
+        Compression::None,
+        Compression::F16,
+        Compression::Bf16,
+        Compression::Int8,
+        Compression::TopK { fraction: 0.1 },
+    ];
+
+    proptest! {
+        #[test]
+        fn what_is_lost_is_kept_for_the_next(gradient in prop::collection::vec(-100.0f32..100.0, 1..3000)) {
+            for compression in ALL {
+                let (mut sent, mut residual) = (gradient.clone(), Vec::new());
+                let bytes = encode(compression, &mut sent, &mut residual);
+                prop_assert_eq!(&decode(compression, &bytes, gradient.len()).unwrap(), &sent);
+                for ((g, s), r) in gradient.iter().zip(&sent).zip(&residual) {
+                    prop_assert!((s + r - g).abs() <= 1e-4, "{:?}: {} + {} is not {}", compression, s, r, g);
+                }
+                // Encoded again, it is the same.
+                let mut again = sent.clone();
+                encode(compression, &mut again, &mut Vec::new());
+                for (a, s) in again.iter().zip(&sent) {
+                    prop_assert!((a - s).abs() <= s.abs() * 1e-6, "{:?}", compression);
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), len in 0usize..100) {
+            for compression in ALL {
+                if let Ok(numbers) = decode(compression, &bytes, len) {
+                    prop_assert_eq!(numbers.len(), len);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_what_is_sent_come_close_to_sums_of_what_was_meant() {
+        for compression in ALL {
+            let mut residual = Vec::new();
+            let mut total = [0.0f32; 64];
+            for _ in 0..200 {
+                let mut gradient: Vec<f32> = (0..64).map(|i| (i as f32 - 32.0) * 0.013).collect();
+                encode(compression, &mut gradient, &mut residual);
+                total.iter_mut().zip(&gradient).for_each(|(t, g)| *t += g);
+            }
+            for (i, total) in total.iter().enumerate() {
+                let wanted = (i as f32 - 32.0) * 0.013 * 200.0;
+                assert!((total - wanted).abs() < 6.0, "{compression:?}: {total} is not {wanted}");
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all in one pass. The formulas are
+//! those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32 without contraction, so that a block's replicas, which take
+//! the same steps, have the same bits.
+
+use crate::types::params::{Optimizer, Training};
+use rayon::prelude::*;
+
+/// Numbers that a thread handles at a time: they stay in its cache from the sum to the step.
+const CHUNK: usize = 1 << 13;
+
+/// A gradient, and what it counts.
+pub type Weighted<'a> = (&'a [f32], f32);
+
+/// How many numbers the optimizer remembers for each parameter.
+pub fn states(optimizer: Optimizer) -> usize {
+    match optimizer {
+        Optimizer::Sgd => 0,
+        Optimizer::Momentum { .. } | Optimizer::Nesterov { .. } | Optimizer::Adagrad { .. } => 1,
+        Optimizer::Adam { .. } | Optimizer::AdamW { .. } => 2,
+    }
+}
+
+/// The `step`th step, from 1: `values` and `state` (`states` times as many, one after the other) move by the weighted sum of
+/// `gradients`, times `scale`. `round` is the step by which the schedule goes.
+pub fn step(
+    training: &Training,
+    values: &mut [f32],
+    state: &mut [Vec<f32>],
+    gradients: &[Weighted<'_>],
+    scale: f32,
+    (step, round): (u64, u64),
+) {
+    let rate = training.rate * training.schedule.factor(round);
+    let rule = Rule::new(training, rate, scale, step);
+    let mut states = state.iter_mut();
+    let empty = || Vec::<f32>::new();
+    let (mut none, mut none_either) = (empty(), empty());
+    let first = states.next().unwrap_or(&mut none);
+    let second = states.next().unwrap_or(&mut none_either);
+    let len = values.len();
+    // Absent states are empty slices, one for each chunk.
+    let first = chunks(first, len);
+    let second = chunks(second, len);
+    values.par_chunks_mut(CHUNK).zip(first).zip(second).enumerate().for_each(|(index, ((x, a), b))| {
+        let start = index * CHUNK;
+        let mut sum = [0.0; CHUNK];
+        let gradient = add_up(gradients, start, x.len(), &mut sum);
+        rule.apply(x, gradient, a, b);
+    });
+}
+
+fn chunks(state: &mut [f32], len: usize) -> Vec<&mut [f32]> {
+    if state.is_empty() {
+        return (0..len.div_ceil(CHUNK)).map(|_| Default::default()).collect();
+    }
+    state.chunks_mut(CHUNK).collect()
+}
+
+/// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on as it is.
+fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a mut [f32; CHUNK]) -> &'a [f32] {
+    if let [(only, 1.0)] = gradients {
+        return &only[start..start + len];
+    }
+    let sum = &mut sum[..len];
+    for (index, (gradient, weight)) in gradients.iter().enumerate() {
+        let gradient = &gradient[start..start + len];
+        if index == 0 {
+            sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum = weight * g);
+        } else {
+            sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += weight * g);
+        }
+    }
+    sum
+}
+
+/// The weighted sum of gradients.
+pub fn sum(gradients: &[Weighted<'_>], out: &mut [f32]) {
+    out.par_chunks_mut(CHUNK).enumerate().for_each(|(index, out)| {
+        let mut sum = [0.0; CHUNK];
+        let len = out.len();
+        out.copy_from_slice(add_up(gradients, index * CHUNK, len, &mut sum));
+    });
+}
+
+/// The squared L2 norm of the weighted sum, the same on every machine.
+pub fn norm2(gradients: &[Weighted<'_>], len: usize) -> f64 {
+    let pieces: Vec<f64> = (0..len.div_ceil(CHUNK))
+        .into_par_iter()
+        .map(|index| {
+            let start = index * CHUNK;
+            let mut sum = [0.0; CHUNK];
+            let piece = add_up(gradients, start, CHUNK.min(len - start), &mut sum);
+            piece.iter().map(|g| f64::from(*g) * f64::from(*g)).sum()
+        })
+        .collect();
+    pieces.iter().sum()
+}
+
+/// What is the same for all parameters of a step.
+struct Rule {
+    optimizer: Optimizer,
+    rate: f32,
+    scale: f32,
+    decay: f32,
+    corrections: [f32; 2],
+}
+
+impl Rule {
+    fn new(training: &Training, rate: f32, scale: f32, step: u64) -> Self {
+        let corrections = match training.optimizer {
+            Optimizer::Adam { betas, .. } | Optimizer::AdamW { betas, .. } => {
+                betas.map(|beta| (1.0 - f64::from(beta).powf(step.max(1) as f64)) as f32)
+            }
+            _ => [1.0; 2],
+        };
+        Self { optimizer: training.optimizer, rate, scale, decay: training.weight_decay, corrections }
+    }
+
+    fn apply(&self, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
+        let Self { rate, scale, decay, corrections, .. } = *self;
+        let one = |step: &dyn Fn(&mut f32, f32, &mut f32), x: &mut [f32], a: &mut [f32]| {
+            x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| step(x, *g, a));
+        };
+        match self.optimizer {
+            Optimizer::Sgd => x.iter_mut().zip(g).for_each(|(x, g)| *x -= rate * (g * scale + decay * *x)),
+            Optimizer::Momentum { momentum } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
+                *a = momentum * *a + (g * scale + decay * *x);
+                *x -= rate * *a;
+            }),
+            Optimizer::Nesterov { momentum } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
+                let g = g * scale + decay * *x;
+                *a = momentum * *a + g;
+                *x -= rate * (g + momentum * *a);
+            }),
+            Optimizer::Adagrad { epsilon } => one(
+                &|x, g, a| {
+                    let g = g * scale + decay * *x;
+                    *a += g * g;
+                    *x -= rate * g / (a.sqrt() + epsilon);
+                },
+                x,
+                a,
+            ),
+            Optimizer::Adam { betas, epsilon } => {
+                x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
+                    let g = g * scale + decay * *x;
+                    adam(x, g, a, b, rate, betas, epsilon, corrections);
+                });
+            }
+            Optimizer::AdamW { betas, epsilon } => {
+                x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
+                    *x -= rate * decay * *x;
+                    adam(x, g * scale, a, b, rate, betas, epsilon, corrections);
+                });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "the formula has as many")]
+fn adam(
+    x: &mut f32,
+    g: f32,
+    a: &mut f32,
+    b: &mut f32,
+    rate: f32,
+    betas: [f32; 2],
+    epsilon: f32,
+    corrections: [f32; 2],
+) {
+    *a = betas[0] * *a + (1.0 - betas[0]) * g;
+    *b = betas[1] * *b + (1.0 - betas[1]) * g * g;
+    *x -= rate * (*a / corrections[0]) / ((*b / corrections[1]).sqrt() + epsilon);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::params::Schedule;
+
+    fn training(optimizer: Optimizer, weight_decay: f32) -> Training {
+        Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay, clip_norm: None }
+    }
+
+    /// Values after steps with gradients g, 2g, 3g …, against the same formulas in f64.
+    fn after(optimizer: Optimizer, decay: f32, steps: u64) -> f32 {
+        let mut values = vec![1.0f32; CHUNK + 5];
+        let mut state = vec![vec![0.0f32; CHUNK + 5]; states(optimizer)];
+        for t in 1..=steps {
+            let gradient = vec![0.5 * t as f32; CHUNK + 5];
+            step(&training(optimizer, decay), &mut values, &mut state, &[(&gradient, 1.0)], 1.0, (t, t));
+        }
+        assert!(values.iter().all(|value| *value == values[0]), "all parameters take the same steps");
+        values[0]
+    }
+
+    #[test]
+    fn two_steps_of_every_rule_come_to_what_pytorch_comes_to() {
+        let near = |got: f32, wanted: f64| assert!((f64::from(got) - wanted).abs() < 1e-5, "{got} is not {wanted}");
+        // Gradients 0.5 and 1; the rate is 0.1.
+        near(after(Optimizer::Sgd, 0.0, 2), 0.85);
+        near(after(Optimizer::Sgd, 0.1, 2), 0.94 - 0.1 * (1.0 + 0.1 * 0.94));
+        near(after(Optimizer::Momentum { momentum: 0.9 }, 0.0, 2), 0.95 - 0.145);
+        near(after(Optimizer::Nesterov { momentum: 0.9 }, 0.0, 2), 0.905 - 0.1 * (1.0 + 0.9 * 1.45));
+        near(after(Optimizer::Adagrad { epsilon: 1e-10 }, 0.0, 2), 0.9 - 0.1 / 1.25f64.sqrt());
+        let (betas, epsilon) = ([0.9, 0.999], 1e-8);
+        let second = {
+            let (a, b) = (0.9 * 0.05 + 0.1, 0.999 * 0.00025 + 0.001);
+            0.1 * (a / 0.19) / (b / (1.0 - 0.999f64 * 0.999)).sqrt()
+        };
+        near(after(Optimizer::Adam { betas, epsilon }, 0.0, 2), 0.9 - second);
+        near(after(Optimizer::AdamW { betas, epsilon }, 0.1, 2), (0.99 - 0.1) * 0.99 - second);
+    }
+
+    #[test]
+    fn gradients_are_weighed_and_their_norm_is_that_of_the_sum() {
+        let (one, two) = (vec![1.0f32; 20_000], vec![4.0f32; 20_000]);
+        let both: [Weighted<'_>; 2] = [(&one, 0.75), (&two, 0.25)];
+        let mut out = vec![0.0; 20_000];
+        sum(&both, &mut out);
+        assert!(out.iter().all(|value| *value == 1.75));
+        assert_eq!(norm2(&both, 20_000), 20_000.0 * 1.75 * 1.75);
+        let mut values = vec![0.0f32; 20_000];
+        step(&training(Optimizer::Sgd, 0.0), &mut values, &mut [], &both, 0.5, (1, 1));
+        assert!(values.iter().all(|value| (value + 0.0875).abs() < 1e-6));
+    }
+}

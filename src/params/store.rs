@@ -1,0 +1,290 @@
+//! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
+
+use super::{arena::Arena, compress, optimizer};
+use crate::{
+    logic::params::{Gradient, Layout, Payload, Place},
+    types::servers::{
+        ServerSettings,
+        message::{Block, Clock, Worker},
+    },
+};
+use rayon::prelude::*;
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+};
+
+/// Copied by a thread at a time.
+const COPY_NUMBERS: usize = 128 << 10;
+
+/// A block that this node keeps.
+struct Shard {
+    values: Arc<Vec<f32>>,
+    state: Vec<Vec<f32>>,
+}
+
+/// A gradient of a block.
+#[derive(Clone)]
+enum Contribution {
+    /// Where its worker has it.
+    Local(Arc<Arena>),
+    Remote(Arc<Vec<f32>>),
+}
+
+/// A sum is made when it is needed in one piece.
+enum Sum {
+    Parts(Vec<(Contribution, f32)>),
+    Whole(Arc<Vec<f32>>),
+}
+
+/// Bytes on their way to another node: parts in order.
+pub enum Outgoing {
+    Numbers(Vec<Arc<Vec<f32>>>),
+    Gradient { arena: Arc<Arena>, range: std::ops::Range<u64> },
+    Encoded(Vec<u8>),
+}
+
+impl Outgoing {
+    pub fn parts(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Numbers(parts) => parts.iter().map(|part| bytemuck::cast_slice(part.as_slice())).collect(),
+            Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
+            Self::Encoded(bytes) => vec![bytes],
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+}
+
+pub struct Store {
+    layout: Arc<Layout>,
+    settings: ServerSettings,
+    shards: HashMap<Block, Shard>,
+    sums: HashMap<Block, Sum>,
+    contributions: HashMap<(Worker, Clock, Block), Contribution>,
+    arenas: HashMap<Worker, Arc<Arena>>,
+    /// What compression left behind, by worker and block.
+    residuals: HashMap<(Worker, Block), Vec<f32>>,
+    /// Gradients of the worker's clock that were compressed already.
+    compressed: HashSet<(Worker, Block)>,
+}
+
+impl Store {
+    pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
+        let (shards, sums, contributions, arenas, residuals, compressed) = Default::default();
+        Self { layout, settings, shards, sums, contributions, arenas, residuals, compressed }
+    }
+
+    pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
+        self.arenas.insert(worker, arena);
+        self.residuals.retain(|(of, _), _| *of != worker);
+        self.released(worker);
+    }
+
+    /// A worker's gradients are those of a new clock.
+    pub fn released(&mut self, worker: Worker) {
+        self.compressed.retain(|(of, _)| *of != worker);
+    }
+
+    pub fn remove_worker(&mut self, worker: Worker) {
+        self.arenas.remove(&worker);
+        self.residuals.retain(|(of, _), _| *of != worker);
+    }
+
+    /// What of a message goes over the wire as bytes.
+    pub fn outgoing(&mut self, payload: Payload) -> Option<Outgoing> {
+        Some(match payload {
+            Payload::Gradient { worker, block } => {
+                let arena = self.arenas.get(&worker)?.clone();
+                let range = self.layout.block(block);
+                if self.settings.compression == crate::types::servers::Compression::None {
+                    return Some(Outgoing::Gradient { arena, range });
+                }
+                // Sent again after a change of the view, it is the same.
+                let mut nothing = Vec::new();
+                let residual = if self.compressed.insert((worker, block)) {
+                    self.residuals.entry((worker, block)).or_default()
+                } else {
+                    &mut nothing
+                };
+                let mut gradient = arena.gradients(range.clone()).to_vec();
+                let encoded = compress::encode(self.settings.compression, &mut gradient, residual);
+                arena.write_gradients(range.start, &gradient);
+                Outgoing::Encoded(encoded)
+            }
+            Payload::Contribution { worker, clock, block } => {
+                match self.contributions.get(&(worker, clock, block))?.clone() {
+                    Contribution::Local(arena) => {
+                        let copied = arena.gradients(self.layout.block(block)).to_vec();
+                        Outgoing::Numbers(vec![Arc::new(copied)])
+                    }
+                    Contribution::Remote(numbers) => Outgoing::Numbers(vec![numbers]),
+                }
+            }
+            Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
+            Payload::Values { block } => Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()]),
+            Payload::State { block } => {
+                let shard = self.shards.get(&block)?;
+                let state = shard.state.iter().map(|state| Arc::new(state.clone()));
+                Outgoing::Numbers([shard.values.clone()].into_iter().chain(state).collect())
+            }
+        })
+    }
+
+    /// Keeps what came with a message. Fails if it is not what belongs there.
+    pub fn take(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
+        let (Place::Contribution { block, .. }
+        | Place::Sum { block }
+        | Place::State { block }
+        | Place::Worker { block, .. }) = place;
+        let range = self.layout.block(block);
+        let len = (range.end - range.start) as usize;
+        if let Place::Contribution { worker, clock, block } = place {
+            let numbers = compress::decode(self.settings.compression, &bytes, len)?;
+            self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+            return Ok(());
+        }
+        let states = optimizer::states(self.settings.training.optimizer);
+        let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
+        let mut numbers = compress::numbers(&bytes, wanted)?;
+        match place {
+            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers)))),
+            Place::Worker { worker, .. } => {
+                if let Some(arena) = self.arenas.get(&worker) {
+                    arena.write_values(range.start, &numbers);
+                }
+            }
+            _ => {
+                let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
+                numbers.truncate(len);
+                self.shards.insert(block, Shard { values: Arc::new(numbers), state });
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica gets a gradient from the primary as it is, not compressed.
+    pub fn take_plain(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
+        let Place::Contribution { worker, clock, block } = place else { return self.take(place, bytes) };
+        let range = self.layout.block(block);
+        let numbers = compress::numbers(&bytes, (range.end - range.start) as usize)?;
+        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+        Ok(())
+    }
+
+    pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
+        if let Some(arena) = self.arenas.get(&worker) {
+            self.contributions.insert((worker, clock, block), Contribution::Local(arena.clone()));
+        }
+    }
+
+    /// Adds contributions up, or notes how. Returns the squared norm if that is wanted.
+    pub fn sum(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> f64 {
+        let parts = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        let sum = Sum::Parts(parts);
+        let range = self.layout.block(block);
+        let norm2 = match self.settings.training.clip_norm {
+            Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), (range.end - range.start) as usize),
+            None => 0.0,
+        };
+        self.sums.insert(block, sum);
+        norm2
+    }
+
+    fn whole_sum(&mut self, block: Block) -> Option<Arc<Vec<f32>>> {
+        let sum = self.sums.get_mut(&block)?;
+        if let Sum::Parts(_) = sum {
+            let range = self.layout.block(block);
+            let mut whole = vec![0.0; (range.end - range.start) as usize];
+            optimizer::sum(&sum.weighted(&self.layout, block), &mut whole);
+            *sum = Sum::Whole(Arc::new(whole));
+        }
+        match sum {
+            Sum::Whole(whole) => Some(whole.clone()),
+            Sum::Parts(_) => None,
+        }
+    }
+
+    /// One step of the optimizer. Where updates count one by one, `workers` of them are a round of the schedule.
+    pub fn apply(&mut self, block: Block, gradient: Gradient, step: u64, scale: f32, workers: u64) {
+        let Some(shard) = self.shards.get_mut(&block) else { return };
+        let sum = match gradient {
+            Gradient::Sum => self.sums.remove(&block),
+            Gradient::Of { worker, clock } => {
+                self.contributions.remove(&(worker, clock, block)).map(|part| Sum::Parts(vec![(part, 1.0)]))
+            }
+        };
+        let Some(sum) = sum else { return };
+        // Copied if some of it is still on its way to a reader.
+        let values = Arc::make_mut(&mut shard.values);
+        let weighted = sum.weighted(&self.layout, block);
+        let round = step.div_ceil(workers.max(1));
+        optimizer::step(&self.settings.training, values, &mut shard.state, &weighted, scale, (step, round));
+    }
+
+    /// All blocks begin with a worker's values.
+    pub fn seed(&mut self, worker: Worker) {
+        let Some(arena) = self.arenas.get(&worker) else { return };
+        let states = optimizer::states(self.settings.training.optimizer);
+        for block in 0..self.layout.blocks() {
+            let values = arena.values(self.layout.block(block)).to_vec();
+            let state = vec![vec![0.0; values.len()]; states];
+            self.shards.insert(block, Shard { values: Arc::new(values), state });
+        }
+    }
+
+    pub fn drop_gradients(&mut self) {
+        self.sums.clear();
+        self.contributions.clear();
+    }
+
+    pub fn drop_block(&mut self, block: Block) {
+        self.shards.remove(&block);
+    }
+
+    pub fn zero(&self, worker: Worker, tensor: u32) {
+        if let Some(arena) = self.arenas.get(&worker) {
+            let range = self.layout.tensor(tensor as usize);
+            arena.write_gradients(range.start, &vec![0.0; (range.end - range.start) as usize]);
+        }
+    }
+
+    /// The squared norm of all of a worker's gradients.
+    pub fn norm2(&self, worker: Worker) -> f64 {
+        let Some(arena) = self.arenas.get(&worker) else { return 0.0 };
+        let of = |tensor: usize| {
+            let gradient = arena.gradients(self.layout.tensor(tensor));
+            optimizer::norm2(&[(gradient, 1.0)], gradient.len())
+        };
+        (0..self.layout.tensors()).map(of).sum()
+    }
+
+    /// Copies a block to where its worker reads it.
+    pub fn deliver(&self, worker: Worker, block: Block) {
+        if let (Some(arena), Some(shard)) = (self.arenas.get(&worker), self.shards.get(&block)) {
+            let start = self.layout.block(block).start;
+            shard.values.par_chunks(COPY_NUMBERS).enumerate().for_each(|(index, piece)| {
+                arena.write_values(start + (index * COPY_NUMBERS) as u64, piece);
+            });
+        }
+    }
+}
+
+impl Sum {
+    fn weighted<'a>(&'a self, layout: &Layout, block: Block) -> Vec<optimizer::Weighted<'a>> {
+        let of = |part: &'a Contribution| match part {
+            Contribution::Local(arena) => arena.gradients(layout.block(block)),
+            Contribution::Remote(numbers) => numbers.as_slice(),
+        };
+        match self {
+            Self::Parts(parts) => parts.iter().map(|(part, weight)| (of(part), *weight)).collect(),
+            Self::Whole(numbers) => vec![(numbers.as_slice(), 1.0)],
+        }
+    }
+}

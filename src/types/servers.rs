@@ -1,0 +1,199 @@
+//! Parameter servers: what is shared, and what workers may see of each other. How parameters move is `params::Training`.
+
+pub mod message;
+
+use super::params::{Decay, Optimizer, Training};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Tells a task's program what the job file says of parameter servers: JSON with some of `ServerSettings`.
+pub const VARIABLE: &str = "NODECTL_PARAMS";
+/// Tells it where its node's parameter servers are.
+pub const SOCKET_VARIABLE: &str = "NODECTL_PARAMS_SOCKET";
+/// The socket's name in the data directory.
+pub const SOCKET: &str = "params.sock";
+/// A tensor begins at a multiple of this many numbers: 64 bytes, a cache line.
+pub const ALIGNMENT: u64 = 16;
+/// Bytes of a block unless the settings say otherwise. Measured best among 256 KiB, 4 MiB and 64 MiB.
+pub const BLOCK_BYTES: u64 = 4 << 20;
+/// The most tensors of a model, and the most blocks that they make.
+pub const MAX_TENSORS: usize = 1 << 16;
+pub const MAX_BLOCKS: u64 = 1 << 16;
+/// The longest name of a tensor, in bytes, and the most dimensions.
+pub const MAX_NAME_BYTES: usize = 512;
+pub const MAX_DIMENSIONS: usize = 16;
+/// The most workers of a training job.
+pub const MAX_WORKERS: u32 = 4096;
+
+/// A named array of f32.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorSpec {
+    pub name: String,
+    /// Row-major; without dimensions it is a single number.
+    pub shape: Vec<u64>,
+}
+
+impl TensorSpec {
+    /// Numbers in it; None if there are more than a u64 counts.
+    pub fn len(&self) -> Option<u64> {
+        self.shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+}
+
+/// How the workers of a job share parameters. The same for all of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSettings {
+    /// How many workers train together; nothing starts before all of them are there.
+    pub workers: u32,
+    pub training: Training,
+    #[serde(default)]
+    pub consistency: Consistency,
+    /// A multiple of 64.
+    #[serde(default = "block_bytes")]
+    pub block_bytes: u64,
+    /// On how many nodes each block is kept; fewer where there are fewer nodes.
+    #[serde(default = "replicas")]
+    pub replicas: u32,
+    /// Of gradients on their way to another node.
+    #[serde(default)]
+    pub compression: Compression,
+}
+
+fn block_bytes() -> u64 {
+    BLOCK_BYTES
+}
+
+fn replicas() -> u32 {
+    2
+}
+
+/// What a worker may see of the others. Clock c of a worker is how often it has called `clock`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Consistency {
+    /// Bulk synchronous: a reader at clock c sees exactly the updates of clocks below c of the workers that counted then.
+    #[default]
+    Bsp,
+    /// Stale synchronous (Ho et al., NIPS 2013): a reader at clock c sees at least the updates of clocks below c - `staleness`
+    /// of all workers, and its own below c.
+    Ssp { staleness: u64 },
+    /// A reader sees its own updates, and whatever has come.
+    Async,
+    /// Workers take `steps` steps by themselves, then what they came to is averaged and the optimizer takes an outer step
+    /// (DiLoCo, Douillard et al., arXiv 2311.08105). A clock is such a round; rounds are synchronous.
+    Local { steps: u32 },
+}
+
+impl Consistency {
+    /// Whether the updates of a clock count together, or not at all.
+    pub fn is_synchronous(self) -> bool {
+        matches!(self, Self::Bsp | Self::Local { .. })
+    }
+}
+
+/// What becomes of gradients on their way to another node. What is lost on the way is added to the worker's next gradient of the
+/// block (error feedback; Seide et al., Interspeech 2014).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "to", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Compression {
+    #[default]
+    None,
+    F16,
+    Bf16,
+    /// Eight bits a number, with a scale for each 1,024 of them.
+    Int8,
+    /// Only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021).
+    TopK {
+        fraction: f32,
+    },
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` is {value}; it must be {wanted}")]
+pub struct SettingsError {
+    pub key: &'static str,
+    pub value: String,
+    pub wanted: &'static str,
+}
+
+impl ServerSettings {
+    /// Fails on numbers that make no sense.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let positive = |value: f32| value.is_finite() && value > 0.0;
+        let fraction = |value: f32| (0.0..1.0).contains(&value);
+        let Training { optimizer, rate, schedule, weight_decay, clip_norm } = &self.training;
+        require((1..=MAX_WORKERS).contains(&self.workers), "workers", self.workers, "from 1 to 4096")?;
+        require(positive(*rate), "rate", rate, "above 0")?;
+        match optimizer {
+            Optimizer::Sgd => {}
+            Optimizer::Momentum { momentum } | Optimizer::Nesterov { momentum } => {
+                require(fraction(*momentum), "momentum", momentum, "at least 0 and below 1")?;
+            }
+            Optimizer::Adam { betas, epsilon } | Optimizer::AdamW { betas, epsilon } => {
+                for beta in betas {
+                    require(fraction(*beta), "betas", beta, "at least 0 and below 1")?;
+                }
+                require(positive(*epsilon), "epsilon", epsilon, "above 0")?;
+            }
+            Optimizer::Adagrad { epsilon } => require(positive(*epsilon), "epsilon", epsilon, "above 0")?,
+        }
+        match schedule.decay {
+            Decay::Constant => {}
+            Decay::Step { steps, factor } => {
+                require(steps > 0, "schedule.steps", steps, "at least 1")?;
+                require(positive(factor), "schedule.factor", factor, "above 0")?;
+            }
+            Decay::Cosine { floor, .. } | Decay::Linear { floor, .. } => {
+                require((0.0..=1.0).contains(&floor), "schedule.floor", floor, "from 0 to 1")?;
+            }
+        }
+        require(weight_decay.is_finite() && *weight_decay >= 0.0, "weight_decay", weight_decay, "at least 0")?;
+        if let Some(norm) = clip_norm {
+            require(positive(*norm), "clip_norm", norm, "above 0")?;
+        }
+        let block = self.block_bytes;
+        let is_block = (64..=1 << 30).contains(&block) && block % 64 == 0;
+        require(is_block, "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
+        require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
+        if let Compression::TopK { fraction } = self.compression {
+            require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
+        }
+        if let Consistency::Local { steps } = self.consistency {
+            require(steps > 0, "consistency.steps", steps, "at least 1")?;
+        }
+        Ok(())
+    }
+}
+
+fn require(
+    holds: bool,
+    key: &'static str,
+    value: impl fmt::Display,
+    wanted: &'static str,
+) -> Result<(), SettingsError> {
+    if holds { Ok(()) } else { Err(SettingsError { key, value: value.to_string(), wanted }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_and_what_makes_no_sense_is_told() {
+        let text = r#"{"workers": 2, "training": {"optimizer": {"adam_w": {"betas": [0.9, 0.999], "epsilon": 1e-8}},
+            "rate": 0.001, "schedule": {"warmup_steps": 0, "decay": "constant"}, "weight_decay": 0, "clip_norm": null},
+            "consistency": {"mode": "ssp", "staleness": 2}, "compression": {"to": "top_k", "fraction": 0.01}}"#;
+        let mut settings: ServerSettings = serde_json::from_str(text).unwrap();
+        settings.check().unwrap();
+        assert_eq!((settings.block_bytes, settings.replicas), (BLOCK_BYTES, 2));
+        settings.training.rate = -1.0;
+        assert_eq!(settings.check().unwrap_err().to_string(), "`rate` is -1; it must be above 0");
+        assert!(serde_json::from_str::<ServerSettings>(r#"{"worker": 2}"#).is_err(), "a misspelt key is told");
+    }
+}
