@@ -9,7 +9,7 @@ use common::{
     wait_until,
 };
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -46,17 +46,17 @@ fn python_path() -> Option<OsString> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
     let path = std::env::join_paths([&package, &installed]).expect("no colons in it");
-    let code = "import sys, numpy; sys.exit(sys.version_info < (3, 9))";
+    let code = "import sys, nodectl.params; sys.exit(sys.version_info < (3, 9))";
     let found = Command::new("python3").args(["-c", code]).env("PYTHONPATH", &path).output();
     if found.is_ok_and(|found| found.status.success()) {
         return Some(path);
     }
-    println!("SKIPPED: no python3 of version 3.9 or later with numpy");
+    println!("SKIPPED: no python3 of version 3.9 or later with numpy and cloudpickle");
     None
 }
 
 /// A cluster whose tasks find the package.
-fn cluster(nodes: usize, path: &OsString) -> Cluster {
+fn cluster(nodes: usize, path: &OsStr) -> Cluster {
     let mut cluster = Cluster::of(0);
     let path = path.to_str().expect("UTF-8");
     for _ in 0..nodes {
@@ -73,7 +73,7 @@ fn job(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str) -
     fs::write(dir.join("train.py"), SCRIPT).expect("writable");
     let text = format!(
         "kind = \"train\"\nname = \"{name}\"\ncommand = [\"python3\", \"train.py\", '''{}''']\nworkers = {workers}\n\
-         outputs = [\"out.json\"]\ninto = \"results\"\n[resources]\ncores = {cores}\n",
+         outputs = [\"out.json\"]\ninto = \"results\"\n[resources]\ncpus = {cores}\n",
         options.replace('{', "{{").replace('}', "}}")
     );
     let path = dir.join("job.toml");

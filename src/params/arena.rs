@@ -92,5 +92,5 @@ impl Drop for Arena {
 
 fn memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
 }

@@ -52,7 +52,7 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
             Ok(groups.flat_map(|(scale, rest)| rest.iter().map(move |byte| f32::from(*byte as i8) * scale)).collect())
         }
         Compression::TopK { .. } => {
-            if bytes.len() % 8 != 0 {
+            if !bytes.len().is_multiple_of(8) {
                 return Err(wrong(bytes.len(), len));
             }
             let mut out = vec![0.0; len];

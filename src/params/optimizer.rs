@@ -33,8 +33,7 @@ pub fn step(
     let rate = training.rate * training.schedule.factor(round);
     let rule = Rule::new(training, rate, scale, step);
     let mut states = state.iter_mut();
-    let empty = || Vec::<f32>::new();
-    let (mut none, mut none_either) = (empty(), empty());
+    let (mut none, mut none_either) = (Vec::new(), Vec::new());
     let first = states.next().unwrap_or(&mut none);
     let second = states.next().unwrap_or(&mut none_either);
     let len = values.len();

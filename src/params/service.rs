@@ -13,10 +13,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 
 /// How long parameters stay when the last worker has died: its task is tried again.
-const LINGER: Duration = Duration::from_secs(20);
+const LINGER: Duration = Duration::from_secs(30);
 
 struct Service {
     group: Group,
@@ -28,34 +28,31 @@ struct Service {
 }
 
 /// Serves the job until nobody needs it any more.
-pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
+pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, runtime: &Handle) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
     let (workers, peers) = Default::default();
     let mut service = Service { group: Group::new(config), store, settings, workers, peers };
     let mut finished = false;
-    let mut idle_since: Option<Instant> = None;
+    // Until the first worker has copied its initial values.
+    let mut idle_since = Some(Instant::now());
     loop {
-        // Nothing wakes the thread while it lingers but a new worker or the wish to end.
-        let event =
-            if idle_since.is_some() { wait(&mut inbox, Duration::from_millis(100)) } else { receive(&mut inbox) };
-        match event {
-            Received::Event(event) => {
+        let patience = idle_since.map(|since| LINGER.saturating_sub(since.elapsed()));
+        match runtime.block_on(receive(&mut inbox, patience)) {
+            Some(event) => {
                 if let Event::Left { finished: left_well, .. } = &event {
                     finished = *left_well;
                 }
                 service.event(event);
             }
-            Received::Nothing => {}
-            Received::Closed => break,
+            None => break,
         }
-        if !service.group.is_idle() || service.workers_expected() {
+        if !service.group.is_idle() {
             idle_since = None;
+        } else if finished {
+            break;
         } else {
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if finished || since.elapsed() >= LINGER {
-                break;
-            }
+            idle_since.get_or_insert_with(Instant::now);
         }
     }
     for (_, outbox) in service.peers.values() {
@@ -63,33 +60,15 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
     }
 }
 
-enum Received {
-    Event(Event),
-    Nothing,
-    Closed,
-}
-
-fn receive(inbox: &mut mpsc::Receiver<Event>) -> Received {
-    inbox.blocking_recv().map_or(Received::Closed, Received::Event)
-}
-
-fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
-    match inbox.try_recv() {
-        Ok(event) => Received::Event(event),
-        Err(mpsc::error::TryRecvError::Disconnected) => Received::Closed,
-        Err(mpsc::error::TryRecvError::Empty) => {
-            std::thread::sleep(patience);
-            Received::Nothing
-        }
+/// The next event; None if there will be none, or none came in time.
+async fn receive(inbox: &mut mpsc::Receiver<Event>, patience: Option<Duration>) -> Option<Event> {
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, inbox.recv()).await.ok().flatten(),
+        None => inbox.recv().await,
     }
 }
 
 impl Service {
-    /// Before the first worker has joined there is nothing to linger for.
-    fn workers_expected(&self) -> bool {
-        self.group.view().epoch.number == 0 && self.workers.is_empty() && self.peers.is_empty()
-    }
-
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { worker, life, link, arena } => {
@@ -173,8 +152,12 @@ impl Service {
         match effect {
             Effect::Send { to, message, payload } => {
                 if let Some((_, outbox)) = self.peers.get(&to) {
-                    let bytes = payload.and_then(|payload| store.outgoing(payload));
-                    outbox.put(&message, bytes);
+                    match payload.map(|payload| store.outgoing(payload)) {
+                        None => outbox.put(&message, None),
+                        Some(Some(bytes)) => outbox.put(&message, Some(bytes)),
+                        // A new view finds out who has what.
+                        Some(None) => outbox.close(),
+                    }
                 }
             }
             Effect::Take(place) => {

@@ -107,7 +107,7 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
     events.blocking_send(Event::Joined { worker, life, link, arena }).map_err(|_| gone())?;
     let ended = talk(stream, worker, life, &events, layout.tensors());
-    let finished = matches!(ended, Ok(()));
+    let finished = ended.is_ok();
     let _ = events.blocking_send(Event::Left { worker, life, finished });
     ended
 }

@@ -158,7 +158,7 @@ impl ServerSettings {
             require(positive(*norm), "clip_norm", norm, "above 0")?;
         }
         let block = self.block_bytes;
-        let is_block = (64..=1 << 30).contains(&block) && block % 64 == 0;
+        let is_block = (64..=1 << 30).contains(&block) && block.is_multiple_of(64);
         require(is_block, "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
         require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
         if let Compression::TopK { fraction } = self.compression {

@@ -149,7 +149,7 @@ mod tests {
             let mut end = 0;
             for (tensor, len) in lens.iter().enumerate() {
                 let place = layout.tensor(tensor);
-                prop_assert!(place.start >= end && place.start % ALIGNMENT == 0 && place.end - place.start == *len);
+                prop_assert!(place.start >= end && place.start.is_multiple_of(ALIGNMENT) && place.end - place.start == *len);
                 end = place.end;
                 for block in 0..layout.blocks() {
                     let range = layout.block(block);

@@ -39,7 +39,7 @@ mod local;
 pub mod placement;
 mod server;
 #[cfg(test)]
-mod simulation;
+mod tests;
 mod view;
 
 use crate::types::{

@@ -52,7 +52,7 @@ fn seed(node: NodeId) -> u64 {
 
 /// The highest of as many draws as the node's share: so it wins in proportion.
 fn score(seed: u64, share: u64, block: Block) -> u64 {
-    (0..share).map(|draw| mix(seed ^ mix(u64::from(block) << 8 | draw))).max().unwrap_or(0)
+    (0..share).map(|draw| mix(seed ^ mix((u64::from(block) << 8) | draw))).max().unwrap_or(0)
 }
 
 /// SplitMix64's output function (Steele, Lea and Flood, 2014).

@@ -26,7 +26,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     let workers = workers(fields)?;
     let params = ParamSpace::Single;
     let mut command = command::plan(fields, &params, false)?;
-    let uploads = uploads::plan(fields, None, &command.words.clone())?;
+    let uploads = uploads::plan(fields, None, &command.words)?;
     common::check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
     let settings = serde_json::json!({ "workers": workers }).to_string();

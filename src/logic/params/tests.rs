@@ -1,0 +1,63 @@
+//! Each mode's promise, under delays, deaths, joins and partitions, and the same from every seed.
+
+mod simulation;
+
+use crate::types::{NodeId, servers::Consistency};
+use simulation::{Simulation, pair, pick};
+
+/// Runs seeds; the panic of one that fails is preceded by its number.
+fn seeds(count: u64, run: impl Fn(u64)) {
+    for seed in 0..count {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
+        if let Err(panic) = result {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+const MODES: [Consistency; 4] =
+    [Consistency::Bsp, Consistency::Ssp { staleness: 0 }, Consistency::Ssp { staleness: 2 }, Consistency::Async];
+
+#[test]
+fn every_mode_keeps_its_promise_on_a_slow_network() {
+    seeds(12, |seed| {
+        for nodes in [1, 2, 3] {
+            let simulation = Simulation::new(seed, MODES[seed as usize % 4], nodes, 6).run(false);
+            assert_eq!(simulation.finished, nodes);
+        }
+    });
+}
+
+#[test]
+fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
+    seeds(40, |seed| drop(Simulation::new(seed, MODES[seed as usize % 4], 3, 15).run(true)));
+}
+
+#[test]
+fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
+    seeds(12, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        while !simulation.is_settled() {
+            simulation.step();
+        }
+        let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
+        let alone = pick(&mut simulation.random, &nodes).unwrap();
+        simulation.faults = true;
+        simulation.cut.insert(alone);
+        for other in nodes.iter().filter(|node| **node != alone) {
+            simulation.break_link(pair(alone, *other));
+        }
+        let clocks = |simulation: &Simulation, alone: bool, node: NodeId| {
+            let nodes = simulation.nodes.iter().filter(|(id, _)| (**id == node) == alone);
+            nodes.flat_map(|(_, node)| node.workers.values().filter_map(|script| script.clock)).max()
+        };
+        for _ in 0..3_000 {
+            simulation.step();
+        }
+        let (one, two) = (clocks(&simulation, true, alone), clocks(&simulation, false, alone));
+        assert!(two > one, "those who reach all blocks go on: {two:?} and {one:?}");
+        simulation.cut.clear();
+        simulation.run(false);
+    });
+}
