@@ -29,8 +29,9 @@ fn main() {
     let (rounds, threads) = (number("--rounds", 7), number("--threads", 1));
     report::title(&format!("training on the CPU, {threads} threads, batches of {BATCH}"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/train.py");
-    let peer = Command::new("python3").arg(script).arg(threads.to_string());
-    let mut peer = { peer }.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 is there");
+    let mut peer = Command::new("python3");
+    peer.arg(script).arg(threads.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut peer = peer.spawn().expect("python3 is there");
     let (mut asks, answers) = (peer.stdin.take().expect("piped"), peer.stdout.take().expect("piped"));
     let mut answers = BufReader::new(answers).lines();
     let mut answer = || answers.next().and_then(Result::ok);

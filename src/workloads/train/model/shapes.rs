@@ -73,9 +73,9 @@ pub fn sequence(
 }
 
 /// The shape behind one layer. `path` leads to it.
-pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec<u32>, Misfit> {
+pub fn behind(layer: &Layer, shape: &[u32], path: &[Place]) -> Result<Vec<u32>, Misfit> {
     let misfit = |message: String, hint: Option<&str>| {
-        Err(Misfit { path: path.clone(), message, hint: hint.map(str::to_string) })
+        Err(Misfit { path: path.to_vec(), message, hint: hint.map(str::to_string) })
     };
     let name = layer.name();
     let image = || -> Option<[u32; 3]> { shape.try_into().ok() };
@@ -133,7 +133,7 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec
             return misfit("`layer_norm` has nothing to normalize".into(), None);
         }
         Layer::Embedding { vocabulary, dimensions } => {
-            if path.as_slice() != [Place::Layer(0)] {
+            if path != [Place::Layer(0)] {
                 return misfit("`embedding` takes whole numbers, which only samples are".into(), Some("put it first"));
             }
             if *vocabulary == 0 || *dimensions == 0 {
@@ -152,7 +152,7 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &mut Vec<Place>) -> Result<Vec
             if layers.is_empty() {
                 return misfit("`residual` has no layers".into(), None);
             }
-            let path = &mut path.clone();
+            let path = &mut path.to_vec();
             let through = sequence(layers, shape.to_vec(), path, Place::Layer)?;
             let around = sequence(shortcut, shape.to_vec(), path, Place::Shortcut)?;
             if through != around {
