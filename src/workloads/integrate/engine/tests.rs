@@ -92,6 +92,7 @@ fn settings(case: &Value) -> Settings {
         _ if case.get("variance").is_some() => ErrorModel::Variance,
         _ => ErrorModel::No,
     };
+    let is_histogram = case["method"][0] == "no" && case["method"][1] == "histogram";
     let clip =
         |threshold| Filter::SigmaClip { threshold, iterations: number(case, "max_iter").expect("a number") as u32 };
     let quantile = |percentile: &Value| {
