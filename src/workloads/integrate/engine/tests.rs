@@ -182,8 +182,8 @@ fn check(engine: impl Fn() -> EngineChoice, threads: usize, tolerance: f64) {
                 leave_out_worst(&mut ours, &mut theirs, 50);
             }
             let difference = difference(&ours, &theirs);
-            // Not so where it is NaN.
-            if !(difference <= most) {
+            let is_near = difference <= most;
+            if !is_near {
                 problems.push(format!("{name}: {what} differs by {difference:.1e}, allowed are {most:.0e}"));
             }
         }

@@ -88,13 +88,13 @@ impl Lanes for Avx2 {
         // SAFETY: the caller's; `out` is as large as what is stored.
         unsafe {
             let mut rows = [_mm256_setzero_ps(); LANES];
-            for lane in 0..LANES {
-                let values = T::load_avx2(frames[lane].as_ptr().add(at));
+            for ((frame, row), bits) in frames.iter().zip(&mut rows).zip(&mut bits) {
+                let values = T::load_avx2(frame.as_ptr().add(at));
                 let away = _mm256_sub_ps(values, _mm256_set1_ps(dummy.value));
                 let away = _mm256_andnot_ps(_mm256_set1_ps(-0.0), away);
                 let is_valid = _mm256_cmp_ps::<_CMP_GT_OQ>(away, _mm256_set1_ps(dummy.delta));
-                rows[lane] = _mm256_and_ps(values, is_valid);
-                bits[lane] = !_mm256_movemask_ps(is_valid) as u8;
+                *row = _mm256_and_ps(values, is_valid);
+                *bits = !_mm256_movemask_ps(is_valid) as u8;
             }
             for (row, columns) in out.iter_mut().zip(transposed(rows)) {
                 _mm256_storeu_ps(row.as_mut_ptr(), columns);
