@@ -39,9 +39,12 @@ pub(super) struct RegionSums {
     pub signal: Vec<[f64; LANES]>,
     /// Σ c²·max(1, raw), of the Poisson model.
     pub variance: Vec<[f64; LANES]>,
-    /// By frame and bin, where there were surprises: what the constants change by.
-    pub corrections: Option<Box<[Option<Vec<Constants>>; LANES]>>,
+    /// Where there were surprises.
+    pub corrections: Option<ByFrame>,
 }
+
+/// By frame and bin: what the constants change by.
+type ByFrame = Box<[Option<Vec<Constants>>; LANES]>;
 
 impl Part {
     pub fn add(&mut self, other: &Self) {
@@ -299,7 +302,7 @@ impl<T: Pixel> Task<'_, T> {
     #[cold]
     fn correct(
         &self,
-        corrections: &mut [Option<Box<[Option<Vec<Constants>>; LANES]>>],
+        corrections: &mut [Option<ByFrame>],
         chunk: usize,
         surprising: [u8; LANES],
         invalid: &[u8; LANES],

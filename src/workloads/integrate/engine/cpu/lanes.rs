@@ -159,11 +159,14 @@ mod tests {
         let spread = |index: u32| index.wrapping_mul(0x9e37_79b9) ^ (index << 7);
         let dummy = Dummy { value: u32::MAX as f32, delta: 1.0 };
         let values = || (0..80).map(spread);
-        check(values().map(|value| if value % 5 == 0 { u32::MAX - value % 3 } else { value }).collect(), dummy);
+        check(
+            values().map(|value| if value.is_multiple_of(5) { u32::MAX - value % 3 } else { value }).collect(),
+            dummy,
+        );
         check(values().map(|value| value as i32).collect(), Dummy { value: -2.0, delta: 1.5 });
         check(values().map(|value| value as u16).collect(), Dummy { value: 65534.0, delta: 1.5 });
         check(values().map(|value| value as u8).collect(), Dummy { value: 254.0, delta: 1.5 });
-        let odd = |value: u32| if value % 7 == 0 { f32::NAN } else { value as f32 / 3.0 };
+        let odd = |value: u32| if value.is_multiple_of(7) { f32::NAN } else { value as f32 / 3.0 };
         check(values().map(odd).collect(), Dummy { value: f32::INFINITY, delta: 0.0 });
     }
 }
