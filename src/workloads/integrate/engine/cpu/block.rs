@@ -39,9 +39,12 @@ pub(super) struct RegionSums {
     pub signal: Vec<[f64; LANES]>,
     /// Σ c²·max(1, raw), of the Poisson model.
     pub variance: Vec<[f64; LANES]>,
-    /// By frame and bin, where there were surprises: what the constants change by.
-    pub corrections: Option<Box<[Option<Vec<Constants>>; LANES]>>,
+    /// Where there were surprises.
+    pub corrections: Option<ByFrame>,
 }
+
+/// By frame and bin: what the constants change by.
+type ByFrame = Box<[Option<Vec<Constants>>; LANES]>;
 
 impl Part {
     pub fn add(&mut self, other: &Self) {
@@ -85,9 +88,7 @@ impl Table {
     #[inline(always)]
     fn flush(&mut self, sums: &mut [[f64; LANES]]) {
         let move_over = |from: &mut Values, to: &mut [f64; LANES]| {
-            for lane in 0..LANES {
-                to[lane] += f64::from(from[lane]);
-            }
+            to.iter_mut().zip(&*from).for_each(|(to, from)| *to += f64::from(*from));
             *from = [0.0; LANES];
         };
         match self {
@@ -158,8 +159,8 @@ fn add_single(table: &mut [Values], bins: &[u16], values: &[Values]) {
     let table: &mut [Values; TABLE] = table.try_into().expect("a table has that size");
     in_streams(bins.len(), |pixel| {
         let sums = &mut table[usize::from(bins[pixel])];
-        for lane in 0..LANES {
-            sums[lane] += values[pixel][lane];
+        for (sum, value) in sums.iter_mut().zip(&values[pixel]) {
+            *sum += value;
         }
     });
 }
@@ -173,9 +174,9 @@ fn add_pairs<const SQUARED: bool>(table: &mut [[Values; 2]], bins: &[u16], secon
         if SQUARED {
             (to_first, to_second) = (to_first * to_first, to_second * to_second);
         }
-        for lane in 0..LANES {
-            first[lane] += to_first * values[pixel][lane];
-            second[lane] += to_second * values[pixel][lane];
+        for ((first, second), value) in first.iter_mut().zip(second).zip(&values[pixel]) {
+            *first += to_first * value;
+            *second += to_second * value;
         }
     });
 }
@@ -196,8 +197,8 @@ fn add_sparse<const SQUARED: bool>(
             let sums = &mut sums[sparse.bins[share] as usize];
             let weight = sparse.weights[share];
             let weight = f64::from(if SQUARED { weight * weight } else { weight });
-            for lane in 0..LANES {
-                sums[lane] += weight * f64::from(values[lane]);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += weight * f64::from(*value);
             }
         }
         *cursor += 1;
@@ -301,16 +302,16 @@ impl<T: Pixel> Task<'_, T> {
     #[cold]
     fn correct(
         &self,
-        corrections: &mut [Option<Box<[Option<Vec<Constants>>; LANES]>>],
+        corrections: &mut [Option<ByFrame>],
         chunk: usize,
         surprising: [u8; LANES],
         invalid: &[u8; LANES],
     ) -> usize {
         let mut count = 0;
-        for lane in 0..self.frames.len() {
-            for bit in (0..8).filter(|bit| surprising[lane] & (1 << bit) != 0) {
+        for (lane, (surprising, invalid)) in surprising.iter().zip(invalid).enumerate().take(self.frames.len()) {
+            for bit in (0..8).filter(|bit| surprising & (1 << bit) != 0) {
                 count += 1;
-                let sign = if invalid[lane] & (1 << bit) != 0 { -1.0 } else { 1.0 };
+                let sign = if invalid & (1 << bit) != 0 { -1.0 } else { 1.0 };
                 for (region, correction) in self.job.regions.iter().zip(corrections.iter_mut()) {
                     let of_frame = &mut correction.get_or_insert_default()[lane];
                     let bins = region.matrix.bin_count;

@@ -88,13 +88,13 @@ impl Lanes for Avx2 {
         // SAFETY: the caller's; `out` is as large as what is stored.
         unsafe {
             let mut rows = [_mm256_setzero_ps(); LANES];
-            for lane in 0..LANES {
-                let values = T::load_avx2(frames[lane].as_ptr().add(at));
+            for ((frame, row), bits) in frames.iter().zip(&mut rows).zip(&mut bits) {
+                let values = T::load_avx2(frame.as_ptr().add(at));
                 let away = _mm256_sub_ps(values, _mm256_set1_ps(dummy.value));
                 let away = _mm256_andnot_ps(_mm256_set1_ps(-0.0), away);
                 let is_valid = _mm256_cmp_ps::<_CMP_GT_OQ>(away, _mm256_set1_ps(dummy.delta));
-                rows[lane] = _mm256_and_ps(values, is_valid);
-                bits[lane] = !_mm256_movemask_ps(is_valid) as u8;
+                *row = _mm256_and_ps(values, is_valid);
+                *bits = !_mm256_movemask_ps(is_valid) as u8;
             }
             for (row, columns) in out.iter_mut().zip(transposed(rows)) {
                 _mm256_storeu_ps(row.as_mut_ptr(), columns);
@@ -159,11 +159,14 @@ mod tests {
         let spread = |index: u32| index.wrapping_mul(0x9e37_79b9) ^ (index << 7);
         let dummy = Dummy { value: u32::MAX as f32, delta: 1.0 };
         let values = || (0..80).map(spread);
-        check(values().map(|value| if value % 5 == 0 { u32::MAX - value % 3 } else { value }).collect(), dummy);
+        check(
+            values().map(|value| if value.is_multiple_of(5) { u32::MAX - value % 3 } else { value }).collect(),
+            dummy,
+        );
         check(values().map(|value| value as i32).collect(), Dummy { value: -2.0, delta: 1.5 });
         check(values().map(|value| value as u16).collect(), Dummy { value: 65534.0, delta: 1.5 });
         check(values().map(|value| value as u8).collect(), Dummy { value: 254.0, delta: 1.5 });
-        let odd = |value: u32| if value % 7 == 0 { f32::NAN } else { value as f32 / 3.0 };
+        let odd = |value: u32| if value.is_multiple_of(7) { f32::NAN } else { value as f32 / 3.0 };
         check(values().map(odd).collect(), Dummy { value: f32::INFINITY, delta: 0.0 });
     }
 }

@@ -140,7 +140,9 @@ impl Positions {
         if let Some(range) = chi_range {
             chi = sorted(range);
         }
-        if !(radial[1] > radial[0]) {
+        // Also where a pixel's position is NaN.
+        let is_wide = radial[1] > radial[0];
+        if !is_wide {
             return Err(SettingsError::Nothing);
         }
         let radial = Axis::new(radial, settings.points as usize);
