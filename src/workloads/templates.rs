@@ -199,7 +199,7 @@ mod tests {
     fn the_map_and_worker_templates_show_every_key() {
         let text = |kind| std::str::from_utf8(find(kind).unwrap().files[0].1).unwrap();
         let text = [text("map"), text("worker")].concat();
-        assert_shows(text, &map::KEYS);
+        assert_shows(&text, &map::KEYS);
     }
 
     /// Every commented key, uncommented on its own, is accepted; of `params` the commented forms replace the first.

@@ -39,8 +39,7 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, C
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let suitable = || if is_gpu { cores().min(GPU_THREADS) } else { 1 };
     let threads = plan.threads.map_or_else(suitable, |threads| threads as usize);
-    let (choice, batch, name) =
-        if is_gpu { gpu()? } else { (engine::EngineChoice::Cpu, 1, format!("CPU, {threads} threads")) };
+    let (choice, name) = if is_gpu { gpu()? } else { (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")) };
     let options = Options { threads, engine: choice, cache: cache() };
     let images = images(plan, dir).map_err(task)?;
     let integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
