@@ -23,6 +23,8 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Of no use here: its launches are not on hosts.
+const CONNECT: Duration = Duration::from_secs(10);
 /// A launcher that has not ended by then has been heard.
 const FIRST_SUBMISSION: Duration = Duration::from_secs(4);
 
@@ -41,7 +43,7 @@ pub async fn run(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, args: &
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
         Some(error) => {
-            let _ = take_back(ground, args.connect_timeout).await;
+            super::give_up(ground, args).await;
             Err(error)
         }
         None => {
@@ -158,7 +160,7 @@ pub async fn in_background(ground: &Ground, kind: Kind) -> Result<Exit, CliError
         let status = child.try_wait().map_err(|source| CliError::file("waiting for", &log, source))?;
         if let Some(status) = status {
             let words = join::tail(&log, begin);
-            ground.launches.forget(&ground.launch)?;
+            take_back(ground, CONNECT).await?;
             return Err(CliError::Node(anyhow::anyhow!("the launcher ended at once ({status})\n{words}")));
         }
         tokio::time::sleep(LOOK_AGAIN / 10).await;

@@ -77,8 +77,20 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
     let Some(started) = interruptible(starting).await? else {
         return undo(&ground, &args, &board, Exit::Interrupted).await;
     };
-    started?;
+    if let Err(error) = started {
+        give_up(&ground, &args).await;
+        return Err(error);
+    }
     finish(&ground, &args, &board).await
+}
+
+/// Nothing came of it. In the background, whoever started this process reads the log first.
+async fn give_up(ground: &Ground, args: &UpArgs) {
+    if args.resume.is_none()
+        && let Err(error) = take_back(ground, args.connect_timeout).await
+    {
+        error.tell();
+    }
 }
 
 /// What the flags ask a scheduler for.

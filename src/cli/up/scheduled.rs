@@ -22,11 +22,7 @@ pub async fn start_jobs(
     board: &Board,
 ) -> Result<(), CliError> {
     scheduler.keep(ground, None)?;
-    if let Err(error) = scheduler.submit(count).await {
-        // Nothing runs: nothing is to be found by `down`.
-        ground.launches.forget(&ground.launch)?;
-        return Err(error.into());
-    }
+    scheduler.submit(count).await?;
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut asked: Option<Instant> = None;
     let mut seen = BTreeSet::new();

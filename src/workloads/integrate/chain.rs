@@ -74,6 +74,7 @@ pub(super) struct Common {
     pub(super) name: String,
     pub(super) name_span: Range<usize>,
     pub(super) into: Option<PathBuf>,
+    pub(super) computing: Option<PathBuf>,
     /// None: what `threads` and `engine` ask for.
     pub(super) resources: Option<Resources>,
     pub(super) priority: i32,
@@ -227,6 +228,7 @@ fn job(
             .filter(|_| !is_step)
             .map(|directory| Delivery { directory, replaces: request.existing == Existing::Overwrite }),
         into: if is_step { None } else { common.into.clone() },
+        computing: common.computing.clone(),
         work: WorkSpec {
             name: name.to_string(),
             command: Vec::new(),

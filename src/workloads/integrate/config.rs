@@ -354,6 +354,7 @@ impl Config {
             name: if name.is_empty() { "integration".into() } else { name },
             name_span: 0..0,
             into: None::<PathBuf>,
+            computing: None,
             resources,
             priority: 0,
             timeout_ms: self.computations("time").map(time_ms).transpose()?,

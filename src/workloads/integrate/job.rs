@@ -13,14 +13,14 @@ use crate::workloads::{
 };
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 50] = [
+pub(in crate::workloads) const KEYS: [&str; 51] = [
     "name", "kind", "datasets", "dataset", "entry", "monitor", "calibrant",
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile",
     "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
-    "existing_output", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where",
-    "speculate", "resources",
+    "existing_output", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "min_nodes",
+    "where", "speculate", "resources",
 ];
 
 /// Of a job with a worker: for workers that die or hang. What is wrong with a dataset is not tried again.
@@ -87,6 +87,7 @@ fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {
         name,
         name_span,
         into: common::into(fields)?,
+        computing: common::computing(fields)?,
         resources: if given { Some(resources::plan(fields, true)?) } else { None },
         priority: common::priority(fields)?,
         timeout_ms: common::timeout(fields)?,

@@ -11,9 +11,9 @@ use crate::{
 };
 
 #[rustfmt::skip]
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "name", "kind", "after", "command", "workers", "env", "source", "outputs", "output_limit", "log_limit", "into",
-    "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
+    "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
 ];
 
 /// For workers that die; the others go on meanwhile.

@@ -31,10 +31,10 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 22] = [
+pub(in crate::workloads) const KEYS: [&str; 23] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
-    "resume_from", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "where", "wait",
-    "resources",
+    "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
+    "wait", "resources",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
