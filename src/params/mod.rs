@@ -65,6 +65,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a job's thread is told.
+#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
     Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
     Left { worker: Worker, life: u64, finished: bool },

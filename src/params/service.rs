@@ -5,7 +5,7 @@ use crate::{
     logic::params::{Config, Effect, Group, Input, Notice},
     types::{
         NodeId,
-        servers::message::{ServerMessage, Worker},
+        servers::message::{Clock, ServerMessage, Worker},
     },
 };
 use std::{
@@ -63,6 +63,7 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "it lives for a turn")]
 enum Received {
     Event(Event),
     Nothing,
@@ -104,16 +105,12 @@ impl Service {
                     self.store.remove_worker(worker);
                 }
             }
-            Event::Push { worker, life, clock, tensors } if self.is(worker, life) => {
-                // What it pushed before it was moved to another clock is void.
-                if self.group.clock_of(worker) == Some(clock) {
-                    self.give(Input::Push { worker, tensors });
-                }
+            // What it did before it was moved to another clock is void.
+            Event::Push { worker, life, clock, tensors } if self.is_at(worker, life, clock) => {
+                self.give(Input::Push { worker, tensors });
             }
-            Event::Clock { worker, life, clock, samples } if self.is(worker, life) => {
-                if self.group.clock_of(worker) == Some(clock) {
-                    self.give(Input::Clock { worker, samples });
-                }
+            Event::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
+                self.give(Input::Clock { worker, samples });
             }
             Event::Pull { worker, life, tensors } if self.is(worker, life) => {
                 self.give(Input::Pull { worker, tensors })
@@ -148,6 +145,10 @@ impl Service {
 
     fn is(&self, worker: Worker, life: u64) -> bool {
         self.workers.get(&worker).is_some_and(|(known, _)| *known == life)
+    }
+
+    fn is_at(&self, worker: Worker, life: u64, clock: Clock) -> bool {
+        self.is(worker, life) && self.group.clock_of(worker) == Some(clock)
     }
 
     fn is_connection(&self, peer: NodeId, connection: u64) -> bool {
