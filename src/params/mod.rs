@@ -52,12 +52,11 @@ use tokio::{
     net::UnixListener,
     runtime::Handle,
     sync::{Notify, Semaphore, mpsc},
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 /// Events waiting for a job's thread.
-const QUEUE: usize = 16;
+const QUEUE: usize = 64;
 /// Connections of workers at a time.
 const CONNECTIONS: usize = 512;
 /// How often the cluster's members are looked at, while a job trains.
@@ -66,6 +65,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a job's thread is told.
+#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
     Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
     Left { worker: Worker, life: u64, finished: bool },
@@ -104,7 +104,6 @@ struct Job {
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
-    connected: Arc<Mutex<BTreeSet<NodeId>>>,
     limit_bytes: usize,
     number: u64,
 }
@@ -156,24 +155,14 @@ impl ParameterServers {
         let job = self.shared.jobs().get(&token).cloned();
         let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
         if from > self.shared.me {
+            // It asks to be called.
             job.called.notify_one();
-            return peers::decline(&mut stream).await;
+            return Ok(());
         }
         peers::greet(&mut stream).await?;
-        job.converse(from, self.shared.next_life(), stream).await;
+        let connection = self.shared.next_life();
+        peers::converse(from, connection, stream, job.events, job.limit_bytes).await;
         Ok(())
-    }
-}
-
-impl Job {
-    async fn converse(&self, peer: NodeId, connection: u64, stream: Box<dyn Duplex>) {
-        self.connected().insert(peer);
-        peers::converse(peer, connection, stream, self.events.clone(), self.limit_bytes).await;
-        self.connected().remove(&peer);
-    }
-
-    fn connected(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,9 +218,6 @@ impl Shared {
         if self.stopped.is_cancelled() {
             return Err(io::Error::other("this node is leaving"));
         }
-        let Some((streams, runtime)) = self.way.get().cloned() else {
-            return Err(io::Error::other("this node has no way to others yet"));
-        };
         let (events, inbox) = mpsc::channel(QUEUE);
         let number = self.next_life();
         let settings = register.settings.clone();
@@ -242,15 +228,14 @@ impl Shared {
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
-            connected: Arc::default(),
             limit_bytes,
             number,
         };
         let config =
             Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight: self.weight };
-        let (shared, own_runtime) = (self.clone(), runtime.clone());
+        let shared = self.clone();
         let run = move || {
-            service::run(config, inbox, &own_runtime);
+            service::run(config, inbox);
             let mut jobs = shared.jobs();
             if jobs.get(&token).is_some_and(|job| job.number == number) {
                 jobs.remove(&token);
@@ -259,7 +244,9 @@ impl Shared {
         std::thread::Builder::new().name("params-job".into()).spawn(run)?;
         jobs.insert(token, job.clone());
         drop(jobs);
-        runtime.spawn(look_for_peers(self.clone(), streams, token, job));
+        if let Some((streams, runtime)) = self.way.get() {
+            runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
+        }
         Ok(events)
     }
 }
@@ -291,48 +278,54 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
-/// Connects with every member that has the job too, as long as it trains here. The lower of two nodes calls; the higher one asks
-/// it to.
+/// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
-    let mut asked: BTreeMap<NodeId, Instant> = BTreeMap::new();
+    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     loop {
-        let alive: BTreeSet<NodeId> = match shared.node.ask(Query::Nodes).await {
-            Ok(Answer::Nodes(members)) => {
-                members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect()
+        let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
+            if job.events.is_closed() || shared.stopped.is_cancelled() {
+                return;
             }
-            _ => known.clone(),
+            tokio::time::sleep(LOOK).await;
+            continue;
         };
-        for peer in known.difference(&alive) {
-            let _ = job.events.send(Event::PeerDead { peer: *peer }).await;
-            asked.remove(peer);
+        let alive: BTreeSet<NodeId> =
+            members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect();
+        for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
+            let _ = job.events.send(Event::PeerDead { peer }).await;
+            known.remove(&peer);
+            asked.remove(&peer);
         }
-        for peer in &alive {
-            let is_due = asked.get(peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-            if is_due && !job.connected().contains(peer) {
-                asked.insert(*peer, Instant::now());
-                tokio::spawn(call(shared.clone(), streams.clone(), token, job.clone(), *peer));
+        for peer in alive {
+            let is_first = known.insert(peer);
+            let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            // The lower one calls; the higher one asks for that when it begins.
+            let calls = shared.me < peer && asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+            if is_connected || !(calls || is_first) {
+                continue;
             }
+            asked.insert(peer, tokio::time::Instant::now());
+            let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
+            tokio::spawn(async move {
+                let calling = async {
+                    let mut stream = streams.open(peer, token).await?;
+                    peers::greeted(&mut stream).await?;
+                    io::Result::Ok(stream)
+                };
+                if let Ok(stream) = calling.await {
+                    connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+                    peers::converse(peer, shared.next_life(), stream, job.events, job.limit_bytes).await;
+                    connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+                }
+            });
         }
-        known = alive;
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             () = job.called.notified() => asked.clear(),
             () = job.events.closed() => return,
             () = shared.stopped.cancelled() => return,
         }
-    }
-}
-
-/// Serves the connection, if there is one.
-async fn call(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job, peer: NodeId) {
-    let Ok(mut stream) = streams.open(peer, token).await else { return };
-    match peers::greeted(&mut stream).await {
-        Ok(true) if shared.me < peer => job.converse(peer, shared.next_life(), stream).await,
-        // It has the job no more, or not yet: nothing of the parameters is there.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            let _ = job.events.send(Event::PeerDead { peer }).await;
-        }
-        _ => {}
     }
 }

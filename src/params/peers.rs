@@ -20,8 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 /// The accepting end says this first: it has the job.
 const GREETING: u8 = b'P';
-/// Or this: it will call back.
-const LATER: u8 = b'L';
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A message without the bytes that go with it: a view of the most blocks and workers.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -88,12 +86,11 @@ impl Outbox {
     }
 }
 
-/// The opener's first step: whether the other node takes the connection. Fails with `UnexpectedEof` if it has no such job.
-pub async fn greeted(stream: &mut Box<dyn Duplex>) -> io::Result<bool> {
+/// The opener's first step: whether the other node has the job.
+pub async fn greeted(stream: &mut Box<dyn Duplex>) -> io::Result<()> {
     let greeting = tokio::time::timeout(GREETING_TIMEOUT, stream.read_u8()).await;
     match greeting.map_err(|_| io::ErrorKind::TimedOut)?? {
-        GREETING => Ok(true),
-        LATER => Ok(false),
+        GREETING => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
@@ -102,12 +99,6 @@ pub async fn greeted(stream: &mut Box<dyn Duplex>) -> io::Result<bool> {
 pub async fn greet(stream: &mut Box<dyn Duplex>) -> io::Result<()> {
     stream.write_u8(GREETING).await?;
     stream.flush().await
-}
-
-/// The accepting end will call back.
-pub async fn decline(stream: &mut Box<dyn Duplex>) -> io::Result<()> {
-    stream.write_u8(LATER).await?;
-    stream.shutdown().await
 }
 
 /// Serves a connection to its end, and tells the group of both.

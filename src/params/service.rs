@@ -5,7 +5,7 @@ use crate::{
     logic::params::{Config, Effect, Group, Input, Notice},
     types::{
         NodeId,
-        servers::message::{ServerMessage, Worker},
+        servers::message::{Clock, ServerMessage, Worker},
     },
 };
 use std::{
@@ -13,10 +13,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::sync::mpsc;
 
 /// How long parameters stay when the last worker has died: its task is tried again.
-const LINGER: Duration = Duration::from_secs(30);
+const LINGER: Duration = Duration::from_secs(20);
 
 struct Service {
     group: Group,
@@ -28,31 +28,34 @@ struct Service {
 }
 
 /// Serves the job until nobody needs it any more.
-pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, runtime: &Handle) {
+pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
     let (workers, peers) = Default::default();
     let mut service = Service { group: Group::new(config), store, settings, workers, peers };
     let mut finished = false;
-    // Until the first worker has copied its initial values.
-    let mut idle_since = Some(Instant::now());
+    let mut idle_since: Option<Instant> = None;
     loop {
-        let patience = idle_since.map(|since| LINGER.saturating_sub(since.elapsed()));
-        match runtime.block_on(receive(&mut inbox, patience)) {
-            Some(event) => {
+        // Nothing wakes the thread while it lingers but a new worker or the wish to end.
+        let event =
+            if idle_since.is_some() { wait(&mut inbox, Duration::from_millis(100)) } else { receive(&mut inbox) };
+        match event {
+            Received::Event(event) => {
                 if let Event::Left { finished: left_well, .. } = &event {
                     finished = *left_well;
                 }
                 service.event(event);
             }
-            None => break,
+            Received::Nothing => {}
+            Received::Closed => break,
         }
-        if !service.group.is_idle() {
+        if !service.group.is_idle() || service.workers_expected() {
             idle_since = None;
-        } else if finished {
-            break;
         } else {
-            idle_since.get_or_insert_with(Instant::now);
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            if finished || since.elapsed() >= LINGER {
+                break;
+            }
         }
     }
     for (_, outbox) in service.peers.values() {
@@ -60,15 +63,34 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, runtime: &Handle) {
     }
 }
 
-/// The next event; None if there will be none, or none came in time.
-async fn receive(inbox: &mut mpsc::Receiver<Event>, patience: Option<Duration>) -> Option<Event> {
-    match patience {
-        Some(patience) => tokio::time::timeout(patience, inbox.recv()).await.ok().flatten(),
-        None => inbox.recv().await,
+#[expect(clippy::large_enum_variant, reason = "it lives for a turn")]
+enum Received {
+    Event(Event),
+    Nothing,
+    Closed,
+}
+
+fn receive(inbox: &mut mpsc::Receiver<Event>) -> Received {
+    inbox.blocking_recv().map_or(Received::Closed, Received::Event)
+}
+
+fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
+    match inbox.try_recv() {
+        Ok(event) => Received::Event(event),
+        Err(mpsc::error::TryRecvError::Disconnected) => Received::Closed,
+        Err(mpsc::error::TryRecvError::Empty) => {
+            std::thread::park_timeout(patience);
+            Received::Nothing
+        }
     }
 }
 
 impl Service {
+    /// Before the first worker has joined there is nothing to linger for.
+    fn workers_expected(&self) -> bool {
+        self.group.view().epoch.number == 0 && self.workers.is_empty() && self.peers.is_empty()
+    }
+
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { worker, life, link, arena } => {
@@ -83,16 +105,12 @@ impl Service {
                     self.store.remove_worker(worker);
                 }
             }
-            Event::Push { worker, life, clock, tensors } if self.is(worker, life) => {
-                // What it pushed before it was moved to another clock is void.
-                if self.group.clock_of(worker) == Some(clock) {
-                    self.give(Input::Push { worker, tensors });
-                }
+            // What it did before it was moved to another clock is void.
+            Event::Push { worker, life, clock, tensors } if self.is_at(worker, life, clock) => {
+                self.give(Input::Push { worker, tensors });
             }
-            Event::Clock { worker, life, clock, samples } if self.is(worker, life) => {
-                if self.group.clock_of(worker) == Some(clock) {
-                    self.give(Input::Clock { worker, samples });
-                }
+            Event::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
+                self.give(Input::Clock { worker, samples });
             }
             Event::Pull { worker, life, tensors } if self.is(worker, life) => {
                 self.give(Input::Pull { worker, tensors })
@@ -129,6 +147,10 @@ impl Service {
         self.workers.get(&worker).is_some_and(|(known, _)| *known == life)
     }
 
+    fn is_at(&self, worker: Worker, life: u64, clock: Clock) -> bool {
+        self.is(worker, life) && self.group.clock_of(worker) == Some(clock)
+    }
+
     fn is_connection(&self, peer: NodeId, connection: u64) -> bool {
         self.peers.get(&peer).is_some_and(|(known, _)| *known == connection)
     }
@@ -152,12 +174,8 @@ impl Service {
         match effect {
             Effect::Send { to, message, payload } => {
                 if let Some((_, outbox)) = self.peers.get(&to) {
-                    match payload.map(|payload| store.outgoing(payload)) {
-                        None => outbox.put(&message, None),
-                        Some(Some(bytes)) => outbox.put(&message, Some(bytes)),
-                        // A new view finds out who has what.
-                        Some(None) => outbox.close(),
-                    }
+                    let bytes = payload.and_then(|payload| store.outgoing(payload));
+                    outbox.put(&message, bytes);
                 }
             }
             Effect::Take(place) => {

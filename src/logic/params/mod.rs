@@ -51,6 +51,7 @@ pub use group::{Config, Group};
 
 /// What happened.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most inputs are messages, and each is handled where it lies")]
 pub enum Input {
     /// There is a connection to another node of the job.
     PeerUp(NodeId),
@@ -105,6 +106,7 @@ pub enum Input {
 
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most effects are messages, and each moves once")]
 pub enum Effect {
     Send {
         to: NodeId,

@@ -260,11 +260,9 @@ impl Group {
         let epoch = self.view.epoch;
         loop {
             let shard = self.shards.get_mut(&block).expect("the caller has it");
-            let Some(Flight { worker, clock, scale, .. }) =
-                shard.flight.pop_front_if(|flight| flight.kept.len() == replicas)
-            else {
-                break;
-            };
+            let Some(flight) = shard.flight.front().filter(|flight| flight.kept.len() == replicas) else { break };
+            let (worker, clock, scale) = (flight.worker, flight.clock, flight.scale);
+            shard.flight.pop_front();
             shard.version += 1;
             shard.applied.insert(worker, clock + 1);
             let step = shard.version;
