@@ -46,7 +46,7 @@ impl Constants {
 pub(super) struct Expectation {
     /// A bit each, eight to a byte.
     pub invalid: Vec<u8>,
-    /// [region][bin].
+    /// By region and bin.
     pub constants: Vec<Vec<Constants>>,
 }
 

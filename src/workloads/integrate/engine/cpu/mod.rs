@@ -106,7 +106,7 @@ impl Engine {
     }
 }
 
-/// The sums [group][region][frame][bin] of groups of up to `LANES` frames.
+/// The sums, by group, region, frame and bin, of groups of up to `LANES` frames.
 fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, values: &[T]) -> Vec<Vec<Vec<Vec<Sums>>>> {
     let pixels = frames.shape[0] * frames.shape[1];
     let groups = frames.frames.div_ceil(LANES);
