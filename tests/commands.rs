@@ -281,6 +281,22 @@ impl Drop for Background<'_> {
     }
 }
 
+/// As a machine that only launches others: the one that computed goes, its results stay.
+#[test]
+fn a_node_that_takes_no_work_keeps_the_results_of_those_that_leave() {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.add(&[("NODECTL_NODE__TAKES_WORK", "false")]);
+    let worker = cluster.add(&[]);
+    cluster.wait_members(2);
+    let job = CountedJob::new(&cluster, "squares", 8, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    cluster.ok(worker, &["leave"]);
+    assert!(cluster.wait_exit(worker, SOON).success());
+    assert_all_squares(&cluster.results(0, &id), 8);
+    assert!(job.executions().values().all(|runs| *runs == 1), "{:?}", job.executions());
+}
+
 #[test]
 fn a_drained_node_finishes_what_it_runs_and_gets_no_more() {
     let cluster = Cluster::of(2);

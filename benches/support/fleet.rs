@@ -165,6 +165,7 @@ fn node(number: usize) -> State {
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
+        leaving: false,
     };
     let config = Config { seed: number as u64, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
     State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)

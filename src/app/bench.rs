@@ -93,6 +93,7 @@ impl Drive {
             gpus: Vec::new(),
             labels: BTreeMap::new(),
             draining: false,
+            leaving: false,
         };
         let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
         let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);

@@ -298,6 +298,7 @@ impl Machine for ThisMachine {
             gpus,
             labels: self.labels.clone(),
             draining: !self.takes_work,
+            leaving: false,
         }
     }
 

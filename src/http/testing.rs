@@ -246,6 +246,7 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         }],
         labels: BTreeMap::from([("rack".into(), "b".into())]),
         draining: false,
+        leaving: false,
     };
     query::MemberLine { info, alive, this_node: number == 1 }
 }

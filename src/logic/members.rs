@@ -235,7 +235,7 @@ impl Members {
 
     /// Another live member could keep copies of what we keep.
     pub fn has_company(&self) -> bool {
-        let stays = |peer: &Peer| peer.info.as_ref().is_none_or(|info| !info.draining);
+        let stays = |peer: &Peer| peer.info.as_ref().is_none_or(|info| !info.leaving);
         self.peers.values().any(|peer| peer.alive && stays(peer))
     }
 

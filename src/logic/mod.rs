@@ -338,11 +338,11 @@ impl State {
         }
     }
 
-    /// The machine is described anew. Whether the node is being drained is not the machine's to say.
+    /// The machine is described anew. Whether the node is being drained or goes is not the machine's to say.
     fn described(&mut self, info: NodeInfo) {
         let known = self.core.members.my_info();
-        let (draining, version) = (known.draining, info.version.max(known.version + 1));
-        self.info_changed(NodeInfo { draining, version, ..info });
+        let (draining, leaving, version) = (known.draining, known.leaving, info.version.max(known.version + 1));
+        self.info_changed(NodeInfo { draining, leaving, version, ..info });
     }
 
     fn info_changed(&mut self, info: NodeInfo) {
@@ -415,7 +415,7 @@ impl State {
         }
         self.leaving = true;
         let mut info = self.core.members.my_info().clone();
-        info.draining = true;
+        (info.draining, info.leaving) = (true, true);
         info.version += 1;
         self.info_changed(info);
         self.executor.leave(&mut self.core);

@@ -119,10 +119,12 @@ impl State {
         let submission = self.submissions.get(&job)?;
         let reachable = self.core.members.connected().into_iter().chain([self.core.me]);
         let is_usable = |node: &NodeId| {
-            let stays = self.core.members.info(*node).is_some_and(|info| !info.draining);
+            let stays = self.core.members.info(*node).is_some_and(|info| !info.leaving);
             stays && !submission.tried.contains(node) && (submission.is_inline || *node == self.core.me)
         };
-        rank::ranked(job, reachable.filter(is_usable)).first().copied()
+        let ranked = rank::ranked(job, reachable.filter(is_usable));
+        let is_drained = |node: &NodeId| self.core.members.info(*node).is_some_and(|info| info.draining);
+        ranked.iter().find(|node| !is_drained(node)).or(ranked.first()).copied()
     }
 
     pub(super) fn resubmit(&mut self, job: JobId) {

@@ -21,6 +21,7 @@ fn info(version: u64) -> NodeInfo {
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
+        leaving: false,
     }
 }
 

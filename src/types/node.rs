@@ -64,8 +64,10 @@ pub struct NodeInfo {
     pub resources: Resources,
     pub gpus: Vec<Gpu>,
     pub labels: BTreeMap<String, String>,
-    /// No new work: the node is being drained.
+    /// No new work: the node is being drained, or takes none at all. It keeps copies of jobs all the same.
     pub draining: bool,
+    /// It gives back what it has and goes: no copies either.
+    pub leaving: bool,
 }
 
 /// The quickly changing part, asked for when someone wants to see it, never gossiped.

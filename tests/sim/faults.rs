@@ -24,6 +24,8 @@ pub struct Faults {
     link_resets: bool,
     /// Nodes know when their time is over.
     lifetimes: bool,
+    /// The first node takes no work, as a machine that only launches others.
+    idle_launcher: bool,
     /// (from, to) that nothing passes.
     cut: BTreeSet<(usize, usize)>,
     wiped: bool,
@@ -49,6 +51,7 @@ impl Faults {
             clock_jumps: rng.random_bool(0.2),
             link_resets: rng.random_bool(0.3),
             lifetimes: rng.random_bool(0.2),
+            idle_launcher: nodes > 1 && rng.random_bool(0.2),
             cut: BTreeSet::new(),
             wiped: false,
             only_crashes: false,
@@ -80,14 +83,18 @@ impl Faults {
         self.lifetimes.then(|| Duration::from_millis(4_000 + seed % 30_000))
     }
 
+    pub fn takes_work(&self, node: usize) -> bool {
+        node > 0 || !self.idle_launcher
+    }
+
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         !self.cut.contains(&(from, to))
     }
 
     pub fn heal(&mut self) {
         let nodes = self.nodes;
-        let only_crashes = self.only_crashes;
-        *self = Self { longest_delay_us: 3_000, only_crashes, nodes, ..Self::default() };
+        let (only_crashes, idle_launcher) = (self.only_crashes, self.idle_launcher);
+        *self = Self { longest_delay_us: 3_000, only_crashes, idle_launcher, nodes, ..Self::default() };
     }
 }
 

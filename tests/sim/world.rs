@@ -212,7 +212,8 @@ impl World {
             resources: Resources { cpu_milli: 1000 + 1000 * (index as u32 % 3), ..Resources::default() },
             gpus: Vec::new(),
             labels: BTreeMap::new(),
-            draining: false,
+            draining: !self.faults.takes_work(index),
+            leaving: false,
         };
         let lifetime = self.faults.lifetime(seed);
         let config = Config { seed, generation: node.life << 20, keep_jobs: Duration::from_secs(3600), lifetime };

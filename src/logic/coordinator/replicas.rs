@@ -44,10 +44,10 @@ impl Coordinator {
             .connected()
             .into_iter()
             .filter(is_new)
-            .filter(|node| core.members.info(*node).is_some_and(|info| !info.draining));
+            .filter(|node| core.members.info(*node).is_some_and(|info| !info.leaving));
         let mut ranked = rank::ranked(self.job, usable);
-        // Who held the state under the last coordinator has most of it already.
-        ranked.sort_by_key(|node| !known.contains(node));
+        // A node that is drained may be about to go. Who held the state under the last coordinator has most of it already.
+        ranked.sort_by_key(|node| (core.members.info(*node).is_some_and(|info| info.draining), !known.contains(node)));
         for node in ranked.into_iter().take(missing) {
             self.replicas.insert(node, Replica { asked: core.mono(), ..Replica::default() });
             self.offer(core, node);

@@ -33,6 +33,7 @@ fn node() -> NodeInfo {
         ],
         labels: [("rack", "b"), ("slots", "12"), ("scratch", "2 TB")].map(|(k, v)| (k.into(), v.into())).into(),
         draining: false,
+        leaving: false,
     }
 }
 

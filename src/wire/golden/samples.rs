@@ -258,6 +258,7 @@ fn node_info() -> NodeInfo {
         ],
         labels: [("room".to_string(), "B12".to_string())].into(),
         draining: false,
+        leaving: false,
     }
 }
 

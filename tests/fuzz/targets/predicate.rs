@@ -24,5 +24,6 @@ fn node() -> NodeInfo {
         gpus: Vec::new(),
         labels: [("rack".to_string(), "b".to_string())].into(),
         draining: false,
+        leaving: false,
     }
 }
