@@ -1,7 +1,7 @@
 //! The state of jobs as this node keeps it, for itself as their coordinator or for another: offered, brought here with
 //! everything that tasks are given, written, and only then confirmed. What is not on disk is not known.
 
-use super::{Effect, State, io::Keep, lattice::Lattice, timers::Timer};
+use super::{Effect, State, coordinator::is_worth_storing, io::Keep, lattice::Lattice, timers::Timer};
 use crate::types::{JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits, message::Summary};
 use std::sync::Arc;
 
@@ -252,9 +252,22 @@ impl State {
     }
 
     /// What was kept for others is on disk: only now do we know it.
+    /// The job's head as it became while its specification was on the way to the disk.
+    fn keep_newer_head(&mut self, job: JobId, written: &[Keep]) {
+        let Some(now) = self.core.directory.get(job).cloned() else { return };
+        let is_news = |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
+        if !self.coordinators.contains_key(&job) && written.iter().any(is_news) {
+            let ticket = self.core.ticket();
+            self.core.effects.push(Effect::Persist { job, records: vec![Keep::Head(now)], ticket });
+        }
+    }
+
     fn written(&mut self, job: JobId, keep: Vec<Keep>) {
-        if let Some(copy) = self.copies.get_mut(&job) {
-            copy.kept |= keep.iter().any(|record| matches!(record, Keep::Spec(_)));
+        if let Some(copy) = self.copies.get_mut(&job)
+            && keep.iter().any(|record| matches!(record, Keep::Spec(_)))
+        {
+            copy.kept = true;
+            self.keep_newer_head(job, &keep);
         }
         let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
         match super::pair(&mut self.coordinators, &mut self.copies, job) {

@@ -63,8 +63,9 @@ impl State {
         if yields {
             self.yield_to(&after);
         }
+        // What comes before the copy itself is on disk is written after it: `keep_newer_head`.
         if !self.coordinators.contains_key(&job)
-            && self.copies.contains_key(&job)
+            && self.copies.get(&job).is_some_and(|copy| copy.kept)
             && before.as_ref().is_none_or(|before| is_worth_storing(before, &after))
         {
             let ticket = self.core.ticket();
