@@ -187,6 +187,15 @@ fn every_listing_speaks_json() {
 }
 
 #[test]
+fn without_a_node_devices_are_this_machines() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let output = cluster.run(0, &["devices", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert!(serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout).is_ok(), "{}", both(&output));
+    assert!(cluster.run(0, &["nodes"]).status.code() == Some(3), "no node is left behind");
+}
+
+#[test]
 fn gpus_are_measured_on_demand_and_the_result_is_kept() {
     let mut cluster = Cluster::of(1);
     let measured = cluster.run(0, &["devices", "--measure", "--json"]);

@@ -345,7 +345,7 @@ void main() {
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
-    let array = read(&into.join("squares/0/squares.npy"), None);
+    let array = read(&into.join("0/squares.npy"), None);
     assert!(whole_numbers(&array).into_iter().eq((0..1000).map(|cell| 3 * cell * cell)), "every cell is squared");
 
     fs::write(cluster.dir.path().join("squares.comp"), shader.replace("uint x =", "uint y =")).expect("writable");

@@ -7,9 +7,10 @@ use super::{
     },
     exit::{CliError, Exit, print, print_bytes},
     output::{self, Status},
-    run,
+    run, solo,
 };
 use crate::{
+    app::settings::Settings,
     http::{Client, client::LogRequest},
     ports::wall_ms,
     wire::api::{CursorView, StateName},
@@ -35,7 +36,18 @@ pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-pub async fn devices(client: &Client, args: DevicesArgs) -> Result<Exit, CliError> {
+/// The cluster's GPUs; where no node runs, this machine's.
+pub async fn devices(settings: &Settings, args: DevicesArgs) -> Result<Exit, CliError> {
+    let (client, mut own) = solo::connect(settings, true).await?;
+    if let Some(node) = &mut own {
+        node.gpus_known().await;
+    }
+    let listed = list_devices(&client, args).await;
+    solo::stop(own).await;
+    listed
+}
+
+async fn list_devices(client: &Client, args: DevicesArgs) -> Result<Exit, CliError> {
     if args.measure {
         client.measure_devices().await?;
     }

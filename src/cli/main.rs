@@ -97,7 +97,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Status(list) => ask::status(&client, list).await,
         Command::Nodes(list) => ask::nodes(&client, list).await,
         Command::Jobs(list) => ask::jobs(&client, list).await,
-        Command::Devices(list) => ask::devices(&client, list).await,
+        Command::Devices(list) => ask::devices(&settings, list).await,
         Command::Job(args) => ask::job(&client, args).await,
         Command::Logs(args) => ask::logs(&client, args).await,
         Command::Cancel(args) => ask::cancel(&client, args).await,

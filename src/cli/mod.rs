@@ -12,7 +12,7 @@
 //! | `flags` | flags as the top layer of the settings |
 //! | `secret` | where the secret comes from |
 //! | `join` | `join`, `leave`, `drain` |
-//! | `solo` | a node that lives as long as the program that started it |
+//! | `solo` | nodes that live as long as a command, or as the program that started it |
 //! | `run` | `run`, `attach`, `results`: submit, follow, collect |
 //! | `up` | `up` and `down`: nodes elsewhere |
 //! | `psd_run` | Poseidon's `psd_run` |

@@ -34,11 +34,11 @@ mod watch;
 use super::{
     args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
     exit::{CliError, Exit, print},
-    output,
+    output, solo,
 };
 use crate::{
-    app::{self, StartedNode, settings::Settings},
-    http::{Client, ClientError, socket_path},
+    app::settings::Settings,
+    http::Client,
     workloads::{PlannedJob, job_file},
 };
 pub use chain::all_results;
@@ -66,34 +66,15 @@ pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<St
     if let Some(file) = computing::chosen(&args, &jobs) {
         return computing::run(args, jobs, &file, settings, secret).await;
     }
-    let (client, mut own) = connect(settings, args.detach).await?;
+    let (client, mut own) = solo::connect(settings, !args.detach).await?;
     if let Some(node) = &mut own
         && jobs.iter().any(PlannedJob::concerns_gpus)
     {
         node.gpus_known().await;
     }
     let ended = submit_and_follow(&client, args, jobs, own.is_some()).await;
-    stop(own).await;
+    solo::stop(own).await;
     ended
-}
-
-/// The node that runs here, or one inside this process; nobody would run a job after that detached.
-async fn connect(settings: &Settings, detach: bool) -> Result<(Client, Option<StartedNode>), CliError> {
-    let client = Client::new(socket_path(&settings.node.data_dir));
-    match client.node().await {
-        Ok(_) => Ok((client, None)),
-        Err(ClientError::Unreachable { .. }) if !detach => {
-            let node = app::start_solo(settings).await.map_err(CliError::Node)?;
-            Ok((Client::new(node.socket.clone()), Some(node)))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-async fn stop(own: Option<StartedNode>) {
-    if let Some(node) = own {
-        node.stop().await;
-    }
 }
 
 async fn submit_and_follow(

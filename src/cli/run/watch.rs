@@ -1,13 +1,13 @@
 //! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop. A file is taken once it
 //! has rested for a moment and can be read; one that changes afterwards is integrated again.
 
-use super::{Followed, Interrupts, Plan, connect, follow, interrupt, progress::Progress, stop, submit, summary};
+use super::{Followed, Interrupts, Plan, follow, interrupt, progress::Progress, submit, summary};
 use crate::{
     app::settings::Settings,
     cli::{
         args::RunArgs,
         exit::{CliError, Exit, print},
-        output,
+        output, solo,
     },
     http::Client,
     ports::wall_ms,
@@ -53,9 +53,9 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
     }
     // Mistakes in the job file show at once.
     job_file::load_following(&args.job_file, &Following { files: Vec::new(), is_again: false })?;
-    let (client, own) = connect(settings, false).await?;
+    let (client, own) = solo::connect(settings, true).await?;
     let ended = integrate_all(&client, &args, dir, own.is_some()).await;
-    stop(own).await;
+    solo::stop(own).await;
     ended
 }
 
