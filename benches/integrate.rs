@@ -6,13 +6,7 @@ mod support;
 use nodectl::workloads::integrate::engine::{
     Frames, Geometry, Images, Integrator, Options, Pixels, Settings, Splitting, Unit,
 };
-use std::{
-    io::{BufRead, BufReader, Lines, Write},
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
-use support::{number, report};
+use support::{number, peer::Peer, proc::own_cpu, report};
 
 const FRAMES: usize = 16;
 const POINTS: u32 = 1000;
@@ -37,13 +31,7 @@ const SPLITTINGS: [(Splitting, &str, f64); 3] =
 fn main() {
     let rounds = number("--rounds", 3);
     report::title("azimuthal integration in memory, one thread, 1000 bins");
-    let mut peer = match PyFai::start() {
-        Ok(peer) => Some(peer),
-        Err(why) => {
-            println!("  SKIPPED: pyFAI: {why}");
-            None
-        }
-    };
+    let mut pyfai = Peer::start("integrate.py", &[]);
     for detector in &DETECTORS {
         let unsigned = frames(detector);
         let signed: Vec<i32> = unsigned.iter().map(|value| *value as i32).collect();
@@ -58,7 +46,7 @@ fn main() {
             for _ in 0..rounds {
                 best = best.min(timed(|| drop(integrator.integrate(&stack, &[]).expect("patterns"))) / FRAMES as f64);
                 copy = copy.min(stream_copy(&unsigned) / FRAMES as f64);
-                if let Some((method, time)) = peer.as_mut().map(|peer| peer.milliseconds(detector.name, name)) {
+                if let Some((method, time)) = pyfai.as_mut().map(|pyfai| milliseconds(pyfai, detector.name, name)) {
                     let is_better = theirs.as_ref().is_none_or(|(_, before)| time < *before);
                     theirs = if is_better { Some((method, time)) } else { theirs };
                 }
@@ -74,9 +62,6 @@ fn main() {
                 None => report::value(&what, best, "ms", &rates),
             }
         }
-    }
-    if let Some(peer) = peer {
-        peer.end();
     }
 }
 
@@ -118,53 +103,14 @@ fn stream_copy(source: &[u32]) -> f64 {
 
 /// Milliseconds of this process's own time.
 fn timed(work: impl FnOnce()) -> f64 {
-    let begun = cpu_time();
+    let begun = own_cpu();
     work();
-    (cpu_time() - begun).as_secs_f64() * 1e3
+    (own_cpu() - begun).as_secs_f64() * 1e3
 }
 
-/// Of all threads of this process.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes the time into the struct, which outlives the call.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    assert_eq!(failed, 0, "every Linux has this clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-struct PyFai {
-    child: Child,
-    ask: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-}
-
-impl PyFai {
-    fn start() -> Result<Self, String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/integrate.py");
-        let mut command = Command::new("python3");
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("python3: {error}"))?;
-        let ask = child.stdin.take().expect("it is piped");
-        let mut answers = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        match answers.next() {
-            Some(Ok(version)) => {
-                println!("  {version}");
-                Ok(Self { child, ask, answers })
-            }
-            _ => Err("it cannot be installed".into()),
-        }
-    }
-
-    /// The fastest method, and its time of one frame.
-    fn milliseconds(&mut self, detector: &str, splitting: &str) -> (String, f64) {
-        writeln!(self.ask, "{detector} {splitting}").expect("it listens");
-        let answer = self.answers.next().expect("it answers").expect("it answers");
-        let (method, time) = answer.split_once(' ').expect("a method and its time");
-        (method.to_owned(), time.parse().expect("it answers with a number"))
-    }
-
-    fn end(mut self) {
-        drop(self.ask);
-        let _ = self.child.wait();
-    }
+/// pyFAI's fastest method, and its time of one frame.
+fn milliseconds(pyfai: &mut Peer, detector: &str, splitting: &str) -> (String, f64) {
+    let answer = pyfai.ask(&format!("{detector} {splitting}"));
+    let (method, time) = answer.split_once(' ').expect("a method and its time");
+    (method.to_owned(), time.parse().expect("it answers with a number"))
 }

@@ -16,9 +16,8 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
-    time::Duration,
 };
-use support::{number, report};
+use support::{number, proc::own_cpu, report};
 
 fn main() {
     let rounds = number("--rounds", 3);
@@ -77,14 +76,6 @@ fn python(dir: &Path) -> Option<PathBuf> {
     made.then(|| venv.join("bin/python"))
 }
 
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes the time into the struct, which outlives the call.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    assert_eq!(failed, 0, "every Linux has this clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 fn units(stack: &Arc<Stack>) -> Vec<Unit> {
     let mut reader = Reader::new(stack.clone());
     (0..stack.frames).map(|frame| reader.read(frame..frame + 1).expect("it is whole")).collect()
@@ -92,11 +83,11 @@ fn units(stack: &Arc<Stack>) -> Vec<Unit> {
 
 fn decode(stack: &Arc<Stack>) -> f64 {
     let (units, mut decoder, mut target) = (units(stack), Decoder::default(), vec![0; stack.frame_bytes()]);
-    let begin = cpu_time();
+    let begin = own_cpu();
     for unit in &units {
         unit.decode(&mut target, &mut decoder).expect("it is whole");
     }
-    stack.frames as f64 / (cpu_time() - begin).as_secs_f64()
+    stack.frames as f64 / (own_cpu() - begin).as_secs_f64()
 }
 
 fn integrator(dir: &Path, splitting: Splitting) -> Integrator {
@@ -108,7 +99,7 @@ fn integrator(dir: &Path, splitting: Splitting) -> Integrator {
 
 /// Reads, decompresses, integrates and writes all frames, as a worker does: several at once.
 fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
-    let begin = cpu_time();
+    let begin = own_cpu();
     let axes = integrator.axes().next().expect("a region");
     let axes = Axes { name: None, radial: axes.radial.clone(), azimuthal_deg: None };
     let about = About {
@@ -138,5 +129,5 @@ fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
     let region = RegionPart { intensity: patterns.intensity, sigma: patterns.sigma, total };
     file.write(&Part { first: 0, frames: stack.frames, regions: vec![region] }).expect("writable");
     file.finish(&[sum]).expect("writable");
-    stack.frames as f64 / (cpu_time() - begin).as_secs_f64()
+    stack.frames as f64 / (own_cpu() - begin).as_secs_f64()
 }

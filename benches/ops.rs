@@ -8,13 +8,8 @@ use nodectl::gpu::{
     device::{Device, DeviceOptions},
     ops::{Cpu, Csr, Elementwise, Engine, Expression, Gemm, Histogram, Kind, Op, Program, View, Vulkan},
 };
-use std::{
-    io::{BufRead, BufReader, Lines, Write},
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::{Duration, Instant},
-};
-use support::{number, report};
+use std::time::{Duration, Instant};
+use support::{number, peer::Peer, proc::own_cpu, report};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 256 << 20;
@@ -48,22 +43,13 @@ fn timed(engine: &dyn Engine, work: impl FnOnce()) -> f64 {
         work();
         return begun.elapsed().as_secs_f64() * 1e3;
     }
-    let begun = cpu_time();
+    let begun = own_cpu();
     work();
-    (cpu_time() - begun).as_secs_f64() * 1e3
+    (own_cpu() - begun).as_secs_f64() * 1e3
 }
 
 fn is_cpu(engine: &dyn Engine) -> bool {
     engine.name().starts_with("CPU")
-}
-
-/// Of all threads of this process.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes the time into the struct, which outlives the call.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    assert_eq!(failed, 0, "every Linux has this clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A product, several times over where it is short.
@@ -101,61 +87,23 @@ fn upload(engine: &dyn Engine, kind: Kind, values: impl Iterator<Item = u32>) ->
     buffer.view(kind, 0, len)
 }
 
-/// numpy in a process of its own.
-struct OpenBlas {
-    child: Child,
-    ask: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-}
-
-impl OpenBlas {
-    fn start() -> Result<Self, String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/openblas.py");
-        let mut command = Command::new("python3");
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("python3: {error}"))?;
-        let ask = child.stdin.take().expect("it is piped");
-        let mut answers = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        match answers.next() {
-            Some(Ok(version)) => {
-                println!("  {version}");
-                Ok(Self { child, ask, answers })
-            }
-            _ => Err("numpy cannot be installed".into()),
-        }
-    }
-
-    fn milliseconds(&mut self, [m, n, k]: [u32; 3]) -> f64 {
-        writeln!(self.ask, "{m} {n} {k}").expect("it listens");
-        let answer = self.answers.next().expect("it answers").expect("it answers");
-        answer.parse().expect("it answers with a number")
-    }
-
-    fn end(mut self) {
-        drop(self.ask);
-        let _ = self.child.wait();
-    }
-}
-
 /// In turns, so that both meet the same noise; the best of each.
 fn products(cpu: &Cpu, rounds: usize) {
-    let mut openblas = match OpenBlas::start() {
-        Ok(openblas) => openblas,
-        Err(why) => return println!("  SKIPPED: OpenBLAS: {why}"),
-    };
+    let Some(mut openblas) = Peer::start("openblas.py", &[]) else { return };
     for shape in [[64; 3], [256; 3], [1024; 3], [2048; 3], [4096, 64, 512], [64, 4096, 512]] {
         let product = Product::new(cpu, shape);
         product.run();
         let (mut ours, mut theirs) = (f64::MAX, f64::MAX);
         for _ in 0..rounds {
-            theirs = theirs.min(openblas.milliseconds(shape));
+            let [m, n, k] = shape;
+            let answer = openblas.ask(&format!("{m} {n} {k}"));
+            theirs = theirs.min(answer.parse().expect("milliseconds"));
             ours = ours.min(product.run());
         }
         let [m, n, k] = shape;
         let reference = format!("OpenBLAS {theirs:.3} ms");
         report::bar(&format!("f32 product {m} × {k} × {n}"), ours, theirs / 0.9, "ms", &reference);
     }
-    openblas.end();
 }
 
 /// Bytes that must be moved, at the rate of a copy in the same run.

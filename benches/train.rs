@@ -13,14 +13,8 @@ use nodectl::{
         model::{Batch, Layer, Loss, ModelSpec, Network, Window},
     },
 };
-use std::{
-    io::{BufRead, BufReader, Write},
-    path::Path,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
-use support::{number, report};
+use std::sync::Arc;
+use support::{number, peer::Peer, proc::own_cpu, report};
 
 const BATCH: u32 = 64;
 const PIXELS: u32 = 28 * 28;
@@ -28,17 +22,7 @@ const PIXELS: u32 = 28 * 28;
 fn main() {
     let (rounds, threads) = (number("--rounds", 7), number("--threads", 1));
     report::title(&format!("training on the CPU, {threads} threads, batches of {BATCH}"));
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python/train.py");
-    let mut peer = Command::new("python3");
-    peer.arg(script).arg(threads.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut peer = peer.spawn().expect("python3 is there");
-    let (mut asks, answers) = (peer.stdin.take().expect("piped"), peer.stdout.take().expect("piped"));
-    let mut answers = BufReader::new(answers).lines();
-    let mut answer = || answers.next().and_then(Result::ok);
-    let has_peer = answer().is_some_and(|line| {
-        println!("  beside {line}");
-        line.starts_with("PyTorch")
-    });
+    let mut pytorch = Peer::start("train.py", &[&threads.to_string()]);
     for (name, spec, steps) in nets() {
         let mut ours = Steps::new(&spec, threads);
         let (mut best, mut theirs) = (f64::MAX, f64::MAX);
@@ -48,9 +32,8 @@ fn main() {
             if round > 0 {
                 best = best.min(seconds);
             }
-            if has_peer {
-                writeln!(asks, "{name} {steps}").expect("it reads");
-                let seconds: f64 = answer().and_then(|line| line.parse().ok()).expect("a number of seconds");
+            if let Some(pytorch) = &mut pytorch {
+                let seconds: f64 = pytorch.ask(&format!("{name} {steps}")).parse().expect("a number of seconds");
                 if round > 0 {
                     theirs = theirs.min(seconds);
                 }
@@ -58,13 +41,11 @@ fn main() {
         }
         let rate = |seconds: f64| f64::from(steps * BATCH) / seconds;
         report::value(&format!("{name}: samples a CPU-second"), rate(best), "", "");
-        if has_peer {
+        if pytorch.is_some() {
             report::value(&format!("{name}: PyTorch's"), rate(theirs), "", "");
             report::value(&format!("{name}: ratio (bar: 1 or more)"), theirs / best, "", "");
         }
     }
-    drop(asks);
-    peer.wait().expect("ours");
 }
 
 /// As `benches/python/train.py` has them.
@@ -106,7 +87,7 @@ impl Steps {
 
     /// Seconds of CPU time.
     fn run(&mut self, steps: u32) -> f64 {
-        let begun = cpu_time();
+        let begun = own_cpu();
         for _ in 0..steps {
             self.step += 1;
             let bytes = |numbers: &[u8]| Bytes::copy_from_slice(numbers);
@@ -116,15 +97,6 @@ impl Steps {
             self.parameters.clock(BATCH).expect("it runs");
             report.wait().expect("it ran");
         }
-        (cpu_time() - begun).as_secs_f64()
+        (own_cpu() - begun).as_secs_f64()
     }
-}
-
-/// Of all threads of this process.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes the time into the struct, which outlives the call.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    assert_eq!(failed, 0, "every Linux has this clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

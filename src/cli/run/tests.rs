@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     cli::args::ListArgs,
-    http::testing::{self, FakeNode, progress, record},
+    http::{
+        socket_path,
+        testing::{self, FakeNode, progress, record},
+    },
     ports::Blobs,
     types::{query::*, *},
     wire::api::{PhaseName, TaskResult},
