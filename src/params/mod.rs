@@ -221,7 +221,7 @@ impl Shared {
         let (events, inbox) = mpsc::channel(QUEUE);
         let number = self.next_life();
         let settings = register.settings.clone();
-        let states = optimizer::states(settings.training.optimizer);
+        let states = settings.training.optimizer.states();
         let limit_bytes = settings.block_bytes as usize * (1 + states).max(2) + 64;
         let job = Job {
             events: events.clone(),

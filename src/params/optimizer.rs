@@ -11,16 +11,7 @@ const CHUNK: usize = 1 << 13;
 /// A gradient, and what it counts.
 pub type Weighted<'a> = (&'a [f32], f32);
 
-/// How many numbers the optimizer remembers for each parameter.
-pub fn states(optimizer: Optimizer) -> usize {
-    match optimizer {
-        Optimizer::Sgd => 0,
-        Optimizer::Momentum { .. } | Optimizer::Nesterov { .. } | Optimizer::Adagrad { .. } => 1,
-        Optimizer::Adam { .. } | Optimizer::AdamW { .. } => 2,
-    }
-}
-
-/// The `step`th step, from 1: `values` and `state` (`states` times as many, one after the other) move by the weighted sum of
+/// The `step`th step, from 1: `values` and `state` (`Optimizer::states` times as many, one after the other) move by the weighted sum of
 /// `gradients`, times `scale`. `round` is the step by which the schedule goes.
 pub fn step(
     training: &Training,
@@ -106,20 +97,12 @@ struct Rule {
 
 impl Rule {
     fn new(training: &Training, rate: f32, scale: f32, step: u64) -> Self {
-        let corrections = match training.optimizer {
-            Optimizer::Adam { betas, .. } | Optimizer::AdamW { betas, .. } => {
-                betas.map(|beta| (1.0 - f64::from(beta).powf(step.max(1) as f64)) as f32)
-            }
-            _ => [1.0; 2],
-        };
+        let corrections = training.optimizer.corrections(step);
         Self { optimizer: training.optimizer, rate, scale, decay: training.weight_decay, corrections }
     }
 
     fn apply(&self, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
         let Self { rate, scale, decay, corrections, .. } = *self;
-        let one = |step: &dyn Fn(&mut f32, f32, &mut f32), x: &mut [f32], a: &mut [f32]| {
-            x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| step(x, *g, a));
-        };
         match self.optimizer {
             Optimizer::Sgd => x.iter_mut().zip(g).for_each(|(x, g)| *x -= rate * (g * scale + decay * *x)),
             Optimizer::Momentum { momentum } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
@@ -131,15 +114,11 @@ impl Rule {
                 *a = momentum * *a + g;
                 *x -= rate * (g + momentum * *a);
             }),
-            Optimizer::Adagrad { epsilon } => one(
-                &|x, g, a| {
-                    let g = g * scale + decay * *x;
-                    *a += g * g;
-                    *x -= rate * g / (a.sqrt() + epsilon);
-                },
-                x,
-                a,
-            ),
+            Optimizer::Adagrad { epsilon } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
+                let g = g * scale + decay * *x;
+                *a += g * g;
+                *x -= rate * g / (a.sqrt() + epsilon);
+            }),
             Optimizer::Adam { betas, epsilon } => {
                 x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
                     let g = g * scale + decay * *x;
@@ -185,7 +164,7 @@ mod tests {
     /// Values after steps with gradients g, 2g, 3g …, against the same formulas in f64.
     fn after(optimizer: Optimizer, decay: f32, steps: u64) -> f32 {
         let mut values = vec![1.0f32; CHUNK + 5];
-        let mut state = vec![vec![0.0f32; CHUNK + 5]; states(optimizer)];
+        let mut state = vec![vec![0.0f32; CHUNK + 5]; optimizer.states()];
         for t in 1..=steps {
             let gradient = vec![0.5 * t as f32; CHUNK + 5];
             step(&training(optimizer, decay), &mut values, &mut state, &[(&gradient, 1.0)], 1.0, (t, t));

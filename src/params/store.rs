@@ -147,7 +147,7 @@ impl Store {
             self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
             return Ok(());
         }
-        let states = optimizer::states(self.settings.training.optimizer);
+        let states = self.settings.training.optimizer.states();
         let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
         let mut numbers = compress::numbers(&bytes, wanted)?;
         match place {
@@ -231,7 +231,7 @@ impl Store {
     /// All blocks begin with a worker's values.
     pub fn seed(&mut self, worker: Worker) {
         let Some(arena) = self.arenas.get(&worker) else { return };
-        let states = optimizer::states(self.settings.training.optimizer);
+        let states = self.settings.training.optimizer.states();
         for block in 0..self.layout.blocks() {
             let values = arena.values(self.layout.block(block)).to_vec();
             let state = vec![vec![0.0; values.len()]; states];

@@ -17,16 +17,52 @@ pub struct Training {
     pub clip_norm: Option<f32>,
 }
 
-/// The rules of `gpu::ops::Rule`.
+/// A rule by which gradients move parameters. The formulas are PyTorch's, `torch.optim`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Optimizer {
     Sgd,
-    Momentum { momentum: f32 },
-    Nesterov { momentum: f32 },
-    Adam { betas: [f32; 2], epsilon: f32 },
-    AdamW { betas: [f32; 2], epsilon: f32 },
-    Adagrad { epsilon: f32 },
+    Momentum {
+        momentum: f32,
+    },
+    Nesterov {
+        momentum: f32,
+    },
+    /// Kingma and Ba, arXiv 1412.6980.
+    Adam {
+        betas: [f32; 2],
+        epsilon: f32,
+    },
+    /// Loshchilov and Hutter, arXiv 1711.05101.
+    AdamW {
+        betas: [f32; 2],
+        epsilon: f32,
+    },
+    /// Duchi, Hazan and Singer, JMLR 12, 2011.
+    Adagrad {
+        epsilon: f32,
+    },
+}
+
+impl Optimizer {
+    /// Numbers that it remembers for each parameter.
+    pub fn states(self) -> usize {
+        match self {
+            Self::Sgd => 0,
+            Self::Momentum { .. } | Self::Nesterov { .. } | Self::Adagrad { .. } => 1,
+            Self::Adam { .. } | Self::AdamW { .. } => 2,
+        }
+    }
+
+    /// What Adam divides its means by, 1 - βᵗ for the step t, the first of which is 1; for others 1.
+    pub fn corrections(self, step: u64) -> [f32; 2] {
+        match self {
+            Self::Adam { betas, .. } | Self::AdamW { betas, .. } => {
+                betas.map(|beta| (1.0 - f64::from(beta).powf(step.max(1) as f64)) as f32)
+            }
+            _ => [1.0; 2],
+        }
+    }
 }
 
 /// What the learning rate is multiplied by, by the number of the step.

@@ -1,11 +1,11 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
-use super::{collector::Collector, live, progress::Progress};
+use super::{collector::Collector, default_directory, live, progress::Progress};
 use crate::{
     cli::{exit::CliError, output::RunSummary},
     http::{Client, ClientError},
     types::limits,
-    wire::api::{CursorView, PhaseName, Results},
+    wire::api::{CursorView, JobLine, PhaseName, Results},
     workloads::Delivery,
 };
 use futures::future::try_join_all;
@@ -28,6 +28,14 @@ pub struct Followed {
     pub is_step: bool,
     /// Where the files of its results go besides `directory`.
     pub delivery: Option<Delivery>,
+}
+
+impl Followed {
+    /// A job that was submitted before; its files come into `directory`, or one of its own name.
+    pub fn of(job: JobLine, directory: Option<PathBuf>) -> Self {
+        let directory = directory.unwrap_or_else(|| default_directory(&job.name, &job.id));
+        Self { id: job.id, name: job.name, tasks: job.tasks, directory, is_step: false, delivery: None }
+    }
 }
 
 /// Follows all jobs until they end.

@@ -115,15 +115,7 @@ async fn follow_submitted(
 /// Follows a job as `run` does.
 pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
     let job = client.job(&args.name.job).await?;
-    let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed {
-        id: job.line.id,
-        name: job.line.name,
-        tasks: job.line.tasks,
-        directory,
-        is_step: false,
-        delivery: None,
-    };
+    let followed = Followed::of(job.line, args.follow.into.clone());
     let solo = client.node().await?.solo;
     follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
@@ -134,15 +126,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         return chain::collect(client, args).await;
     }
     let job = client.job(&args.name.job).await?;
-    let directory = args.into.unwrap_or_else(|| default_directory(&job.line.name, &job.line.id));
-    let followed = Followed {
-        id: job.line.id,
-        name: job.line.name,
-        tasks: job.line.tasks,
-        directory,
-        is_step: false,
-        delivery: None,
-    };
+    let followed = Followed::of(job.line, args.into);
     let progress = progress::Progress::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));

@@ -75,7 +75,7 @@ pub use histogram::Histogram;
 pub use lookup::{Lookup, LookupBackward};
 pub use norm::{Groups, Norm, NormBackward};
 pub use op::Op;
-pub use optimize::{Optimize, Rule};
+pub use optimize::Optimize;
 pub use pool::{Pool2d, Pool2dBackward, Pool2dShape, Pooling};
 pub use random::{Distribution, Random};
 pub use reduce::{Reduce, Reduction};

@@ -9,81 +9,42 @@ use super::{
     op::Operation,
     shaders,
 };
+use crate::types::params::Optimizer;
 use rayon::prelude::*;
 
-/// One step: `parameters` are moved against `gradients`, by a rule that remembers something in `state`. The formulas are
-/// PyTorch's, `torch.optim`.
+/// One step: `parameters` are moved against `gradients`, by a rule that remembers something in `state`.
 #[derive(Clone, Debug)]
 pub struct Optimize {
-    pub rule: Rule,
+    pub rule: Optimizer,
     pub parameters: View,
     /// As many as parameters.
     pub gradients: View,
-    /// `Rule::states` views of as many, zero at first.
+    /// `Optimizer::states` views of as many, zero at first.
     pub state: Vec<View>,
-    /// Four f32, see `Rule::schedule`: in memory, so that a recorded program can run with another one each time.
+    /// Four f32, see `Optimize::schedule`: in memory, so that a recorded program can run with another one each time.
     pub schedule: View,
     /// λ: added to each gradient is λ times its parameter; for `AdamW` the parameter shrinks by rate · λ instead.
     pub weight_decay: f32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
-    Sgd,
-    Momentum {
-        momentum: f32,
-    },
-    Nesterov {
-        momentum: f32,
-    },
-    /// Kingma and Ba, arXiv 1412.6980.
-    Adam {
-        betas: [f32; 2],
-        epsilon: f32,
-    },
-    /// Loshchilov and Hutter, arXiv 1711.05101.
-    AdamW {
-        betas: [f32; 2],
-        epsilon: f32,
-    },
-    /// Duchi, Hazan and Singer, JMLR 12, 2011.
-    Adagrad {
-        epsilon: f32,
-    },
-}
-
-impl Rule {
-    /// Numbers that it remembers for each parameter.
-    pub fn states(self) -> usize {
-        match self {
-            Self::Sgd => 0,
-            Self::Momentum { .. } | Self::Nesterov { .. } | Self::Adagrad { .. } => 1,
-            Self::Adam { .. } | Self::AdamW { .. } => 2,
-        }
-    }
-
-    /// What varies from step to step: the learning rate, what gradients are multiplied by (clipping, averaging), and the
-    /// corrections 1 - βᵗ of Adam for the step, the first of which is 1.
-    pub fn schedule(self, rate: f32, gradient_scale: f32, step: u32) -> [f32; 4] {
-        let [a, b] = match self {
-            Self::Adam { betas, .. } | Self::AdamW { betas, .. } => {
-                betas.map(|beta| (1.0 - f64::from(beta).powf(f64::from(step.max(1)))) as f32)
-            }
-            _ => [1.0; 2],
-        };
+impl Optimize {
+    /// What varies from step to step: the learning rate, what gradients are multiplied by (clipping, averaging), and
+    /// `Optimizer::corrections` for the step, the first of which is 1.
+    pub fn schedule(rule: Optimizer, rate: f32, gradient_scale: f32, step: u64) -> [f32; 4] {
+        let [a, b] = rule.corrections(step);
         [rate, gradient_scale, a, b]
     }
+}
 
-    /// Its number in the shader, momentum or β₁, β₂, ε.
-    fn constants(self) -> (u32, f32, f32, f32) {
-        match self {
-            Self::Sgd => (0, 0.0, 0.0, 0.0),
-            Self::Momentum { momentum } => (1, momentum, 0.0, 0.0),
-            Self::Nesterov { momentum } => (2, momentum, 0.0, 0.0),
-            Self::Adam { betas, epsilon } => (3, betas[0], betas[1], epsilon),
-            Self::AdamW { betas, epsilon } => (4, betas[0], betas[1], epsilon),
-            Self::Adagrad { epsilon } => (5, 0.0, 0.0, epsilon),
-        }
+/// Its number in the shader, momentum or β₁, β₂, ε.
+fn constants(rule: Optimizer) -> (u32, f32, f32, f32) {
+    match rule {
+        Optimizer::Sgd => (0, 0.0, 0.0, 0.0),
+        Optimizer::Momentum { momentum } => (1, momentum, 0.0, 0.0),
+        Optimizer::Nesterov { momentum } => (2, momentum, 0.0, 0.0),
+        Optimizer::Adam { betas, epsilon } => (3, betas[0], betas[1], epsilon),
+        Optimizer::AdamW { betas, epsilon } => (4, betas[0], betas[1], epsilon),
+        Optimizer::Adagrad { epsilon } => (5, 0.0, 0.0, epsilon),
     }
 }
 
@@ -136,7 +97,7 @@ impl Operation for Optimize {
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         let len = self.parameters.len;
         if len > 0 {
-            let (rule, first, second, epsilon) = self.rule.constants();
+            let (rule, first, second, epsilon) = constants(self.rule);
             let none = unused(&self.parameters, Kind::F32);
             let state = |index: usize| self.state.get(index).unwrap_or(&none);
             let bindings = [&self.parameters, &self.gradients, state(0), state(1), &self.schedule];
@@ -150,7 +111,7 @@ impl Operation for Optimize {
 
 /// What is the same for all parameters.
 struct Step {
-    rule: Rule,
+    rule: Optimizer,
     decay: f32,
     rate: f32,
     scale: f32,
@@ -160,7 +121,7 @@ impl Step {
     #[inline(always)]
     fn of_one(&self, x: &mut f32, g: f32, a: &mut f32) {
         let g = g * self.scale + self.decay * *x;
-        let (rule, momentum, _, epsilon) = self.rule.constants();
+        let (rule, momentum, _, epsilon) = constants(self.rule);
         if rule == 5 {
             *a += g * g;
             *x -= self.rate * g / (a.sqrt() + epsilon);
@@ -172,7 +133,7 @@ impl Step {
 
     #[inline(always)]
     fn of_two(&self, x: &mut f32, g: f32, a: &mut f32, b: &mut f32, corrections: [f32; 2]) {
-        let (rule, first, second, epsilon) = self.rule.constants();
+        let (rule, first, second, epsilon) = constants(self.rule);
         let mut g = g * self.scale;
         if rule == 4 {
             *x -= self.rate * self.decay * *x;

@@ -2,7 +2,7 @@
 
 use super::plan::{KernelPlan, PLAN_FILE, Stage, part_file};
 use crate::{
-    types::{Builtin, BuiltinWorker, ParamSpace, Resources, WorkSpec, WorkerSpec, limits},
+    types::{Builtin, ParamSpace, Resources, WorkSpec, limits},
     workloads::{
         PlannedJob, Source, Upload,
         job_file::{Fault, Fields, Item, PlacedJob},
@@ -114,23 +114,9 @@ impl Common<'_> {
         let needs = resources::plan(fields, true)?;
         let folds =
             self.chain.plan.outputs.iter().any(|output| matches!(output.combine, super::plan::Combine::Shader(_)));
-        Ok(WorkSpec {
-            name: name.to_string(),
-            command: Vec::new(),
-            worker: Some(WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Kernel, init: "{}".into() })),
-            env: Vec::new(),
-            // Putting parts together is a core's work, unless a shader does it.
-            resources: if is_assembly && !folds { Resources::one_core() } else { needs },
-            priority: common::priority(fields)?,
-            timeout_ms: common::timeout(fields)?,
-            grace_ms: common::grace_ms(fields)?,
-            inputs: None,
-            after: Vec::new(),
-            outputs,
-            output_limit_bytes: common::output_limit_bytes(fields)?,
-            log_limit_bytes: common::log_limit_bytes(fields)?,
-            sweep: None,
-        })
+        // Putting parts together is a core's work, unless a shader does it.
+        let resources = if is_assembly && !folds { Resources::one_core() } else { needs };
+        common::builtin_work(fields, name, Builtin::Kernel, resources, outputs)
     }
 }
 

@@ -1,7 +1,10 @@
 //! The keys that jobs of every kind have, and what they mean.
 
 use crate::{
-    types::{ParamSpace, limits, manifest::safe_path, predicate::Predicate},
+    types::{
+        Builtin, BuiltinWorker, ParamSpace, Resources, WorkSpec, WorkerSpec, limits, manifest::safe_path,
+        predicate::Predicate,
+    },
     workloads::{
         Upload,
         job_file::{Fault, Fields, Item},
@@ -109,6 +112,32 @@ pub(in crate::workloads) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathB
 /// The file of a computing mode, relative to the job file.
 pub(in crate::workloads) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
     Ok(fields.string("computing")?.map(|file| fields.context.base.join(file.value)))
+}
+
+/// What the tasks of a job with one of this program's own workers do.
+pub(in crate::workloads) fn builtin_work(
+    fields: &Fields<'_, '_>,
+    name: &str,
+    part: Builtin,
+    resources: Resources,
+    outputs: Vec<String>,
+) -> Result<WorkSpec, Fault> {
+    Ok(WorkSpec {
+        name: name.to_string(),
+        command: Vec::new(),
+        worker: Some(WorkerSpec::Builtin(BuiltinWorker { part, init: "{}".into() })),
+        env: Vec::new(),
+        resources,
+        priority: priority(fields)?,
+        timeout_ms: timeout(fields)?,
+        grace_ms: grace_ms(fields)?,
+        inputs: None,
+        after: Vec::new(),
+        outputs,
+        output_limit_bytes: output_limit_bytes(fields)?,
+        log_limit_bytes: log_limit_bytes(fields)?,
+        sweep: None,
+    })
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

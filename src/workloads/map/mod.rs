@@ -26,7 +26,7 @@ use super::{
     PlannedJob,
     job_file::{Fault, Fields, PlacedJob},
 };
-use crate::types::WorkSpec;
+use crate::types::{WorkSpec, WorkerSpec};
 use common::{check_clash, check_count, into, name, place, priority, timeout};
 
 pub use rows::read as load_rows;
@@ -70,7 +70,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         uploads,
         into: into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, command, worker)?,
+        work: work(fields, &name, command, worker.map(worker::Worker::into_spec))?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),
         retries: fields.u32("retries", 0)?.map_or(default_retries, |retries| retries.value),
@@ -86,17 +86,18 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
 }
 
-fn work(
+/// What the tasks of a job with a command, or a class in its place, do.
+pub(super) fn work(
     fields: &Fields<'_, '_>,
     name: &str,
     command: command::Command,
-    worker: Option<worker::Worker>,
+    worker: Option<WorkerSpec>,
 ) -> Result<WorkSpec, Fault> {
     let resources = resources::plan(fields, worker.is_some())?;
     Ok(WorkSpec {
         name: name.to_string(),
         command: command.words.into_iter().map(|word| word.value).collect(),
-        worker: worker.map(worker::Worker::into_spec),
+        worker,
         env: command.env,
         resources,
         priority: priority(fields)?,

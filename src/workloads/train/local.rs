@@ -4,10 +4,9 @@
 use super::parameters::{Parameters, ParametersError, State, Tensor};
 use crate::{
     gpu::ops::{
-        Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, Rule,
-        View,
+        Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, View,
     },
-    types::params::{Optimizer, Training},
+    types::params::Training,
 };
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -46,7 +45,7 @@ impl Local {
 
 impl Parameters for Local {
     fn register(&mut self, engine: Arc<dyn Engine>, tensors: Vec<Tensor>) -> Result<(), ParametersError> {
-        let rule = rule(self.training.optimizer);
+        let rule = self.training.optimizer;
         let total: u64 = tensors.iter().map(Tensor::len).sum();
         let states = (0..rule.states()).map(|_| engine.buffer(total * 4)).collect::<Result<Vec<_>, _>>()?;
         let schedule = engine.buffer(16)?;
@@ -83,8 +82,7 @@ impl Parameters for Local {
 
     fn clock(&mut self, _samples: u32) -> Result<u64, ParametersError> {
         let step = self.step + 1;
-        let rule = rule(self.training.optimizer);
-        let numbers = rule.schedule(self.rate(), 1.0, u32::try_from(step).unwrap_or(u32::MAX));
+        let numbers = Optimize::schedule(self.training.optimizer, self.rate(), 1.0, step);
         let registered = self.registered()?;
         let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&numbers));
         // What is not waited for takes effect all the same, and its failure shows in what comes next.
@@ -140,20 +138,8 @@ impl Parameters for Local {
     }
 }
 
-/// What `Rule::states` are called in checkpoints, in their order.
+/// What `Optimizer::states` are called in checkpoints, in their order.
 const STATES: [&str; 2] = ["first", "second"];
-
-/// The engine's rule of an optimizer.
-pub fn rule(optimizer: Optimizer) -> Rule {
-    match optimizer {
-        Optimizer::Sgd => Rule::Sgd,
-        Optimizer::Momentum { momentum } => Rule::Momentum { momentum },
-        Optimizer::Nesterov { momentum } => Rule::Nesterov { momentum },
-        Optimizer::Adam { betas, epsilon } => Rule::Adam { betas, epsilon },
-        Optimizer::AdamW { betas, epsilon } => Rule::AdamW { betas, epsilon },
-        Optimizer::Adagrad { epsilon } => Rule::Adagrad { epsilon },
-    }
-}
 
 /// Values and gradients of tensors, as few views as they can be: an op over all costs less than one for each.
 fn stretches(tensors: &[Tensor]) -> Vec<(View, View)> {
@@ -218,7 +204,10 @@ fn clip(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{gpu::ops::Cpu, types::params::Schedule};
+    use crate::{
+        gpu::ops::Cpu,
+        types::params::{Optimizer, Schedule},
+    };
 
     fn training(optimizer: Optimizer, clip_norm: Option<f32>) -> Training {
         Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay: 0.0, clip_norm }

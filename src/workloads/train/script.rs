@@ -2,11 +2,11 @@
 //! run on (`nodectl.params` in Python). Owns the meaning of its keys.
 
 use crate::{
-    types::{ParamSpace, WorkSpec, servers},
+    types::{ParamSpace, servers},
     workloads::{
         PlannedJob,
         job_file::{Fault, Fields, PlacedJob},
-        map::{command, common, resources, uploads},
+        map::{self, command, common, uploads},
     },
 };
 
@@ -32,22 +32,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     let settings = serde_json::json!({ "workers": workers }).to_string();
     // As in `[env]`, where braces are placeholders.
     command.env.push((servers::VARIABLE.into(), settings.replace('{', "{{").replace('}', "}}")));
-    let work = WorkSpec {
-        name: name.clone(),
-        command: command.words.into_iter().map(|word| word.value).collect(),
-        worker: None,
-        env: command.env,
-        resources: resources::plan(fields, false)?,
-        priority: common::priority(fields)?,
-        timeout_ms: common::timeout(fields)?,
-        grace_ms: common::grace_ms(fields)?,
-        inputs: None,
-        after: Vec::new(),
-        outputs: command.outputs,
-        output_limit_bytes: common::output_limit_bytes(fields)?,
-        log_limit_bytes: common::log_limit_bytes(fields)?,
-        sweep: None,
-    };
+    let work = map::work(fields, &name, command, None)?;
     let job = PlannedJob {
         is_step: false,
         after: after.iter().map(|other| other.value.clone()).collect(),

@@ -1,38 +1,39 @@
 //! Optimizers and normalization.
 
 use super::{
-    super::{Groups, Kind, Norm, NormBackward, Op, Optimize, Rule, View},
+    super::{Groups, Kind, Norm, NormBackward, Op, Optimize, View},
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
+use crate::types::params::Optimizer;
 
-const RULES: [Rule; 6] = [
-    Rule::Sgd,
-    Rule::Momentum { momentum: 0.9 },
-    Rule::Nesterov { momentum: 0.8 },
-    Rule::Adam { betas: [0.9, 0.999], epsilon: 1e-8 },
-    Rule::AdamW { betas: [0.8, 0.99], epsilon: 1e-6 },
-    Rule::Adagrad { epsilon: 1e-10 },
+const RULES: [Optimizer; 6] = [
+    Optimizer::Sgd,
+    Optimizer::Momentum { momentum: 0.9 },
+    Optimizer::Nesterov { momentum: 0.8 },
+    Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 },
+    Optimizer::AdamW { betas: [0.8, 0.99], epsilon: 1e-6 },
+    Optimizer::Adagrad { epsilon: 1e-10 },
 ];
 
 /// One step in f64, as `torch.optim` documents it.
-fn step(rule: Rule, x: &mut f64, g: f64, a: &mut f64, b: &mut f64, [rate, decay, t]: [f64; 3]) {
+fn step(rule: Optimizer, x: &mut f64, g: f64, a: &mut f64, b: &mut f64, [rate, decay, t]: [f64; 3]) {
     let decayed = g + decay * *x;
     match rule {
-        Rule::Sgd => *x -= rate * decayed,
-        Rule::Momentum { momentum } => {
+        Optimizer::Sgd => *x -= rate * decayed,
+        Optimizer::Momentum { momentum } => {
             *a = f64::from(momentum) * *a + decayed;
             *x -= rate * *a;
         }
-        Rule::Nesterov { momentum } => {
+        Optimizer::Nesterov { momentum } => {
             *a = f64::from(momentum) * *a + decayed;
             *x -= rate * (decayed + f64::from(momentum) * *a);
         }
-        Rule::Adagrad { epsilon } => {
+        Optimizer::Adagrad { epsilon } => {
             *a += decayed * decayed;
             *x -= rate * decayed / (a.sqrt() + f64::from(epsilon));
         }
-        Rule::Adam { betas, epsilon } | Rule::AdamW { betas, epsilon } => {
-            let apart = matches!(rule, Rule::AdamW { .. });
+        Optimizer::Adam { betas, epsilon } | Optimizer::AdamW { betas, epsilon } => {
+            let apart = matches!(rule, Optimizer::AdamW { .. });
             let g = if apart { g } else { decayed };
             if apart {
                 *x -= rate * decay * *x;
@@ -67,11 +68,11 @@ pub fn optimizers(rig: &Rig) {
             let program = rig.engine.record(&[op.into()]).expect("it fits");
             let mut exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
             let mut remembered = vec![[0.0; 2]; len];
-            for t in 1..=5 {
+            for t in 1u32..=5 {
                 let g = numbers(rng, len);
                 let rate = 0.1 / t as f32;
                 rig.write_f32(&gradients, &g);
-                rig.write_f32(&schedule, &rule.schedule(rate, 0.5, t));
+                rig.write_f32(&schedule, &Optimize::schedule(rule, rate, 0.5, t.into()));
                 rig.engine.run(&program).wait(super::LIMIT).expect("it runs");
                 let each = exact.iter_mut().zip(&g).zip(&mut remembered);
                 each.for_each(|((x, g), [a, b])| {

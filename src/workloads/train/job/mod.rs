@@ -20,7 +20,7 @@ use super::{
     run::{CHECKPOINTS, FILES},
 };
 use crate::{
-    types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec},
+    types::{Builtin, ParamSpace, WorkSpec},
     workloads::{
         PlannedJob, Source, Upload,
         job_file::{Fault, Fields, PlacedJob, to_i64},
@@ -209,20 +209,5 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpe
     if plan.checkpoints.is_some() {
         outputs.push(format!("{CHECKPOINTS}/*"));
     }
-    Ok(WorkSpec {
-        name: name.to_string(),
-        command: Vec::new(),
-        worker: Some(WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Train, init: "{}".into() })),
-        env: Vec::new(),
-        resources: resources::plan(fields, true)?,
-        priority: common::priority(fields)?,
-        timeout_ms: common::timeout(fields)?,
-        grace_ms: common::grace_ms(fields)?,
-        inputs: None,
-        after: Vec::new(),
-        outputs,
-        output_limit_bytes: common::output_limit_bytes(fields)?,
-        log_limit_bytes: common::log_limit_bytes(fields)?,
-        sweep: None,
-    })
+    common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)
 }
