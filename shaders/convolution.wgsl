@@ -3,6 +3,7 @@
 //
 // k is (plane, row, column) with k_area pixels to a plane and k_width to a row; so is n. Element (k, n) of B is the pixel
 // (n * n_step + k * k_step + shift) / divide, rows and columns apart, or 0 if that is not whole or not inside.
+#include "include/activation.wgsl"
 
 struct Push {
     a_at: u32, b_at: u32, bias_at: u32, c_at: u32,
@@ -63,31 +64,6 @@ fn pixel(k: vec3<u32>, n: vec3<u32>, plane: u32) -> f32 {
     return b[p.b_at + (image * u32(p.height) + u32(at.x)) * u32(p.width) + u32(at.y)];
 }
 
-fn is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-// Abramowitz and Stegun, 7.1.26.
-fn erf(x: f32) -> f32 {
-    let t = 1.0 / (1.0 + 0.3275911 * abs(x));
-    let poly = ((((1.0614054 * t - 1.453152) * t + 1.4214137) * t - 0.28449674) * t + 0.2548296) * t;
-    let value = 1.0 - poly * exp(-x * x);
-    return select(value, -value, x < 0.0);
-}
-
-fn activate(x: f32) -> f32 {
-    if is_nan(x) {
-        return x;
-    }
-    switch p.flags & 255u {
-        case 1u: { return max(x, 0.0); }
-        case 2u: { return tanh(x); }
-        case 3u: { return 1.0 / (1.0 + exp(-x)); }
-        case 4u: { return 0.5 * x * (1.0 + erf(x * 0.70710677)); }
-        default: { return x; }
-    }
-}
-
 fn store(row: u32, column: u32, sum: f32, matrix: u32) {
     if row >= p.m || column >= p.n {
         return;
@@ -96,7 +72,7 @@ fn store(row: u32, column: u32, sum: f32, matrix: u32) {
     if (p.flags & 256u) != 0u {
         value += bias[p.bias_at + (matrix % p.groups) * p.m + row];
     }
-    c[p.c_at + (matrix * p.m + row) * p.n + column] = activate(value);
+    c[p.c_at + (matrix * p.m + row) * p.n + column] = activate(value, p.flags & 255u);
 }
 
 fn store4(row: u32, column: u32, sums: vec4<f32>, matrix: u32) {

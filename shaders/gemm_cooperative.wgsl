@@ -5,23 +5,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 
-struct Push {
-    a_at: u32, b_at: u32, bias_at: u32, c_at: u32,
-    m: u32, n: u32, k: u32,
-    a_stride: u32, b_stride: u32, c_stride: u32,
-    a_batch: u32, b_batch: u32, c_batch: u32,
-    alpha: f32, beta: f32,
-    // Bits: A transposed, B transposed, (2 and 3: f16, always), there is a bias.
-    flags: u32,
-    activation: u32,
-    first_batch: u32,
-}
-
-@group(0) @binding(0) var<storage, read> a: array<u32>;
-@group(0) @binding(1) var<storage, read> b: array<u32>;
-@group(0) @binding(2) var<storage, read> bias: array<f32>;
-@group(0) @binding(3) var<storage, read_write> c: array<f32>;
-var<immediate> p: Push;
+#include "include/gemm.wgsl"
 
 const TILE = 128u;
 const STEP = 32u;
@@ -52,49 +36,12 @@ fn pair_of_b(index: u32, both: bool) -> vec2<f32> {
     return vec2<f32>(first.y, select(0.0, unpack2x16float(b[(index + u32(both)) >> 1u]).x, both));
 }
 
-fn is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-// Abramowitz and Stegun, 7.1.26.
-fn erf(x: f32) -> f32 {
-    let t = 1.0 / (1.0 + 0.3275911 * abs(x));
-    let poly = ((((1.0614054 * t - 1.453152) * t + 1.4214137) * t - 0.28449674) * t + 0.2548296) * t;
-    let value = 1.0 - poly * exp(-x * x);
-    return select(value, -value, x < 0.0);
-}
-
-fn activate(x: f32) -> f32 {
-    if is_nan(x) {
-        return x;
-    }
-    switch p.activation {
-        case 1u: { return max(x, 0.0); }
-        case 2u: { return tanh(x); }
-        case 3u: { return 1.0 / (1.0 + exp(-x)); }
-        case 4u: { return 0.5 * x * (1.0 + erf(x * 0.70710677)); }
-        default: { return x; }
-    }
-}
-
 // A subgroup's 16 x 16 sums, eight of each invocation.
-fn store(row: u32, column: u32, thread: u32, base: u32) {
+fn store_sums(row: u32, column: u32, thread: u32, base: u32) {
     let lane = thread % 32u;
     for (var i = 0u; i < 8u; i++) {
         let element = lane + i * 32u;
-        let at_row = row + element / 16u;
-        let at_column = column + element % 16u;
-        if at_row < p.m && at_column < p.n {
-            let index = base + at_row * p.c_stride + at_column;
-            var value = p.alpha * sums[thread / 32u * 256u + element];
-            if p.beta != 0.0 {
-                value += p.beta * c[index];
-            }
-            if (p.flags & 16u) != 0u {
-                value += bias[p.bias_at + at_column];
-            }
-            c[index] = activate(value);
-        }
+        store(row + element / 16u, column + element % 16u, sums[thread / 32u * 256u + element], base);
     }
 }
 
@@ -195,35 +142,35 @@ fn main(
         let s = column + own_column;
         coopStoreT(c00, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 0u, s + 0u, thread, c_base);
+        store_sums(r + 0u, s + 0u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c01, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 0u, s + 16u, thread, c_base);
+        store_sums(r + 0u, s + 16u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c02, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 0u, s + 32u, thread, c_base);
+        store_sums(r + 0u, s + 32u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c03, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 0u, s + 48u, thread, c_base);
+        store_sums(r + 0u, s + 48u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c10, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 16u, s + 0u, thread, c_base);
+        store_sums(r + 16u, s + 0u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c11, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 16u, s + 16u, thread, c_base);
+        store_sums(r + 16u, s + 16u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c12, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 16u, s + 32u, thread, c_base);
+        store_sums(r + 16u, s + 32u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c13, &sums[patch_at], 16u);
         workgroupBarrier();
-        store(r + 16u, s + 48u, thread, c_base);
+        store_sums(r + 16u, s + 48u, thread, c_base);
         workgroupBarrier();
     }
 }

@@ -1,5 +1,6 @@
 // The maximum or average of each window of each plane; an invocation for each place of the window. Maxima say which pixel of
 // the plane they were: of equal ones the first, and NaN before all.
+#include "include/nan.wgsl"
 
 struct Push {
     x_at: u32, y_at: u32, maxima_at: u32,
@@ -13,10 +14,6 @@ struct Push {
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<storage, read_write> maxima: array<u32>;
 var<immediate> p: Push;
-
-fn is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
 
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {

@@ -2,6 +2,7 @@
 // reads the values and places that the round before wrote.
 // Kinds: 0 sum, 1 min, 2 max, 3 argmax. `lanes` invocations of a workgroup share one output; each takes every lanes-th
 // element, then they combine as a tree: the same order on every device.
+#include "include/nan.wgsl"
 
 struct Push {
     x_at: u32, places_at: u32, values_out_at: u32, places_out_at: u32,
@@ -27,10 +28,6 @@ struct State { value: f32, place: u32 }
 
 var<workgroup> values: array<f32, 256>;
 var<workgroup> at: array<u32, 256>;
-
-fn is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
 
 fn combine(a: State, b: State) -> State {
     if p.kind == 0u {

@@ -1,5 +1,6 @@
 // One row to a workgroup: y = exp(x - max) / sum, in `mode` 0. Mode 1: cross-entropy of softmax against a label, loss and
 // gradient: loss = log(sum) + max - x[label], dx = (y - [label]) * scale. A label that is none gives NaN.
+#include "include/nan.wgsl"
 
 struct Push {
     x_at: u32, labels_at: u32, y_at: u32, loss_at: u32,
@@ -17,10 +18,6 @@ struct Push {
 var<immediate> p: Push;
 
 var<workgroup> shared_values: array<f32, 256>;
-
-fn is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
 
 @compute @workgroup_size(256)
 fn main(

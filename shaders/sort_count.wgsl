@@ -1,5 +1,6 @@
 // One pass of a radix sort, first half: how many keys of each block of 2048 have each digit of 4 bits. Counts lie digit by
 // digit, so that their running sum is where each block's keys of a digit go.
+#include "include/sort.wgsl"
 
 struct Push {
     keys_at: u32, counts_at: u32,
@@ -15,19 +16,6 @@ var<immediate> p: Push;
 const BLOCK = 2048u;
 
 var<workgroup> local: array<atomic<u32>, 16>;
-
-// Unsigned integers in the order of the keys: NaN last, -0 and 0 equal.
-fn order(key: u32) -> u32 {
-    var bits = key;
-    if (p.flags & 1u) != 0u {
-        let magnitude = key & 0x7fffffffu;
-        if magnitude > 0x7f800000u {
-            return 0xffffffffu;
-        }
-        bits = select(key | 0x80000000u, ~key, (key >> 31u) == 1u && magnitude != 0u);
-    }
-    return select(bits, ~bits, (p.flags & 2u) != 0u);
-}
 
 @compute @workgroup_size(256)
 fn main(

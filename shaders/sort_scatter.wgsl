@@ -1,5 +1,6 @@
 // One pass of a radix sort, second half: each key goes behind those of lower digits, of earlier blocks, and of earlier places
 // in its block. Equal keys keep their order.
+#include "include/sort.wgsl"
 
 struct Push {
     keys_at: u32, payload_at: u32, firsts_at: u32, keys_out_at: u32, payload_out_at: u32,
@@ -22,18 +23,6 @@ const BLOCK = 2048u;
 // How many of an invocation's keys have a digit, digit by digit: 8 KiB. Then where the next of them goes.
 var<workgroup> places: array<u32, 2048>;
 var<workgroup> sums: array<u32, 128>;
-
-fn order(key: u32) -> u32 {
-    var bits = key;
-    if (p.flags & 1u) != 0u {
-        let magnitude = key & 0x7fffffffu;
-        if magnitude > 0x7f800000u {
-            return 0xffffffffu;
-        }
-        bits = select(key | 0x80000000u, ~key, (key >> 31u) == 1u && magnitude != 0u);
-    }
-    return select(bits, ~bits, (p.flags & 2u) != 0u);
-}
 
 @compute @workgroup_size(128)
 fn main(

@@ -1,7 +1,7 @@
 //! The shipped shaders: every `.wgsl` in `shaders/` has beside it the `.spv` that it compiles to. `UPDATE_SHADERS=1` writes
 //! them anew.
 
-use nodectl::gpu::ops::compile;
+use nodectl::gpu::ops::{compile, shader_source};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -13,9 +13,8 @@ fn each_shader_is_what_its_source_compiles_to() {
     let mut problems = Vec::new();
     for source in with_extension("wgsl") {
         let name = source.file_name().expect("it was listed").to_string_lossy().into_owned();
-        let text = fs::read_to_string(&source).expect("a source is text");
         let compiled = source.with_extension("spv");
-        match compile(&name, &text) {
+        match shader_source(&shaders(), &name).and_then(|text| compile(&name, &text)) {
             Err(message) => problems.push(message),
             Ok(words) => {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -39,9 +38,12 @@ fn each_compiled_shader_has_a_source() {
     assert!(orphans.is_empty(), "without source: {orphans:?}");
 }
 
+fn shaders() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders")
+}
+
 fn with_extension(extension: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
-    let entries = fs::read_dir(folder).expect("shaders/ is there");
+    let entries = fs::read_dir(shaders()).expect("shaders/ is there");
     let paths = entries.map(|entry| entry.expect("a readable folder").path());
     let mut found: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|has| has == extension)).collect();
     found.sort();

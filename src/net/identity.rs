@@ -108,7 +108,11 @@ pub(super) fn node_id(peer: &PeerId) -> Option<NodeId> {
 /// The bytes appear under the final name whole or not at all, and are never readable by others.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(directory)?;
+    // Its own folder only: a data directory that somebody removed does not come back.
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     let temporary = path.with_extension(format!("tmp{}", std::process::id()));
     let _ = fs::remove_file(&temporary);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;

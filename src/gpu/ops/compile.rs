@@ -7,6 +7,26 @@ use naga::{
     proc::{BoundsCheckPolicies, BoundsCheckPolicy},
     valid::{Capabilities, ValidationFlags, Validator},
 };
+use std::{fs, path::Path};
+
+/// The text of `name` in `folder`, then that of each file that it names in a line `#include "FILE"`, once: WGSL lets things be used
+/// before they are declared. Lines of `name` keep their numbers.
+pub fn shader_source(folder: &Path, name: &str) -> Result<String, String> {
+    let (mut files, mut text, mut next) = (vec![name.to_owned()], String::new(), 0);
+    while let Some(file) = files.get(next).cloned() {
+        next += 1;
+        let part = fs::read_to_string(folder.join(&file)).map_err(|error| format!("{file}: {error}"))?;
+        for line in part.lines() {
+            match line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+                Some(included) if files.iter().any(|file| file == included) => {}
+                Some(included) => files.push(included.to_owned()),
+                None => text.push_str(line),
+            }
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
 
 /// The module's SPIR-V 1.3, all entry points, or naga's message with line and column. The same source gives the same words.
 pub fn compile(name: &str, source: &str) -> Result<Vec<u32>, String> {

@@ -63,7 +63,7 @@ mod window;
 
 pub use activation::Activation;
 pub use buffer::{Buffer, Kind, View};
-pub use compile::compile;
+pub use compile::{compile, shader_source};
 pub use convolution::{Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient};
 pub use cpu::Cpu;
 pub use csr::Csr;

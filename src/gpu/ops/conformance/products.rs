@@ -5,10 +5,12 @@ use super::{
         super::device::{Device, DeviceOptions},
         Activation, Csr, Gemm, Kind, Matrix, Op, Vulkan, compile,
         dispatch::Shader,
+        shader_source,
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use rand::{RngExt, rngs::StdRng};
+use std::path::Path;
 
 /// A product with its matrices here: rows are `pad` longer than they need to be.
 struct Case {
@@ -144,7 +146,8 @@ fn cooperative_products_are_products() {
     if !device.info().features.f16 {
         return eprintln!("SKIPPED: {} has no f16", device.info().gpu.name);
     }
-    let source = include_str!("../../../../shaders/gemm_cooperative.wgsl");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let source = shader_source(&folder, "gemm_cooperative.wgsl").unwrap_or_else(|error| panic!("{error}"));
     let mut source = source.replace("enable wgpu_cooperative_matrix;", EMULATION);
     for (what, by) in [
         ("coop_mat16x16<f32, C>()", "Sums()"),
@@ -153,7 +156,7 @@ fn cooperative_products_are_products() {
         ("], A_PITCH)", ", A_PITCH)"),
         ("], B_PITCH)", ", B_PITCH)"),
         ("coopMultiplyAdd(", "multiply_add(thread, "),
-        ("coopStoreT(", "store_sums("),
+        ("coopStoreT(", "put_sums("),
         (", &sums[patch_at], 16u);", ", patch_at, thread);"),
     ] {
         assert!(source.contains(what), "{what}");
@@ -190,7 +193,7 @@ fn multiply_add(thread: u32, x: vec2<u32>, y: vec2<u32>, z: Sums) -> Sums {
     }
     return m;
 }
-fn store_sums(m: Sums, to: u32, thread: u32) {
+fn put_sums(m: Sums, to: u32, thread: u32) {
     var l = m;
     for (var i = 0u; i < 8u; i++) { sums[to + thread % 32u * 8u + i] = l.v[i]; }
 }
