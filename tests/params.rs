@@ -29,6 +29,7 @@ target = (x @ np.arange(1, 6) + 0.5).astype("f4")
 with ParameterServer.connect(**options) as server:
     mine = slice(server.worker, None, server.workers)
     values = server.register({"w": np.zeros(5), "unused": np.zeros((3, 7)), "b": np.zeros(1)})
+    began, first = server.step, values["w"].tolist()
     while server.step < steps:
         error = x[mine] @ values["w"] + values["b"] - target[mine]
         gradients = {"w": 2 * x[mine].T @ error / len(error), "b": 2 * error.mean(keepdims=True)}
@@ -38,7 +39,8 @@ with ParameterServer.connect(**options) as server:
                 file.write(str(server.step))
             time.sleep(pause)
     server.barrier() if not marker else None
-    json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step}, open("out.json", "w"))
+    json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step,
+               "began": began, "first": first}, open("out.json", "w"))
 "#;
 
 /// Where the package is, if there is a Python that can run it.
@@ -68,12 +70,17 @@ fn cluster(nodes: usize, path: &OsStr) -> Cluster {
 
 /// Writes a job of so many workers; the directory is the test's.
 fn job(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str) -> PathBuf {
+    job_with(cluster, name, workers, cores, options, "")
+}
+
+/// The same with more lines in the job file, `{}` standing for nothing but themselves.
+fn job_with(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str, more: &str) -> PathBuf {
     let dir = cluster.dir.path().join(name);
     fs::create_dir_all(&dir).expect("writable");
     fs::write(dir.join("train.py"), SCRIPT).expect("writable");
     let text = format!(
         "kind = \"train\"\nname = \"{name}\"\ncommand = [\"python3\", \"train.py\", '''{}''']\nworkers = {workers}\n\
-         outputs = [\"out.json\"]\ninto = \"results\"\n[resources]\ncpus = {cores}\n",
+         outputs = [\"out.json\"]\ninto = \"results\"\n{more}[resources]\ncpus = {cores}\n",
         options.replace('{', "{{").replace('}', "}}")
     );
     let path = dir.join("job.toml");
@@ -192,4 +199,102 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
         assert_eq!(outcome, &outcomes[0]);
         assert_fits(outcome, 0.02);
     }
+}
+
+/// The clock that a worker has told of.
+fn clock(marker: &str, worker: u32) -> Option<u64> {
+    fs::read_to_string(format!("{marker}-{worker}")).ok()?.trim().parse().ok()
+}
+
+fn marker(cluster: &Cluster, name: &str) -> String {
+    cluster.dir.path().join(name).to_str().expect("UTF-8").to_string()
+}
+
+/// Submits a job and returns its id.
+fn submit(cluster: &Cluster, node: usize, job: &Path) -> String {
+    let mut command = cluster.command(node);
+    command.current_dir(job.parent().expect("a directory")).args(["run", "--detach", "job.toml"]);
+    let output = command.stdin(Stdio::null()).output().expect("nodectl starts");
+    assert!(output.status.success(), "{}", both(&output));
+    String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().next().expect("an id").to_string()
+}
+
+/// What is shown of a job's checkpoints: steps, each with the names of its nodes.
+fn checkpoints(cluster: &Cluster, node: usize, job: &str) -> Vec<(u64, Vec<String>)> {
+    let shown = cluster.json(node, &["job", job, "--json"]);
+    let mut all: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
+    for file in shown["training"]["checkpoints"].as_array().into_iter().flatten() {
+        let name = file["node_name"].as_str().expect("a name").to_string();
+        all.entry(file["step"].as_u64().expect("a number")).or_default().push(name);
+    }
+    all.into_iter().collect()
+}
+
+const KEPT: &str = "[checkpoint]\nevery = 20\nkeep = 2\n";
+
+#[test]
+fn training_goes_on_from_the_newest_checkpoint_when_everything_dies_at_once() {
+    let Some(path) = python_path() else { return };
+    let mut cluster = cluster(2, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(
+        r#"{{"steps": 400, "pause": 0.02, "marker": "{marker}", "optimizer": "momentum", "rate": 0.02, "block_bytes": 64}}"#
+    );
+    let job = job_with(&cluster, "all", 2, 2, &options, KEPT);
+    let id = submit(&cluster, 0, &job);
+    wait_until(LATER, "a checkpoint is on two nodes", || {
+        checkpoints(&cluster, 0, &id).iter().any(|(step, nodes)| *step >= 40 && nodes.len() == 2)
+    });
+    let kept = checkpoints(&cluster, 0, &id);
+    assert!(kept.len() <= 3 && kept.iter().all(|(step, _)| step % 20 == 0), "{kept:?}");
+    (0..2).for_each(|node| cluster.kill9(node));
+    (0..2).for_each(|node| cluster.restart(node));
+    cluster.wait_members(2);
+    let mut attach = cluster.command(0);
+    attach.current_dir(job.parent().expect("a directory")).args(["attach", &id, "--into", "results"]);
+    let attach = attach.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let outcomes = outcome(attach.expect("nodectl starts"), &job, 2);
+    for outcome in &outcomes {
+        assert!(outcome["began"].as_u64().expect("a number") >= 40, "{outcome}");
+        assert_eq!((&outcome["w"], outcome["step"].as_u64()), (&outcomes[0]["w"], Some(400)));
+        assert_fits(outcome, 0.02);
+    }
+    let model = job.parent().expect("a directory").join("results/0/model.safetensors");
+    let bytes = fs::read(&model).unwrap_or_else(|error| panic!("{}: {error}", model.display()));
+    let model = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    assert_eq!(model.tensor("unused").expect("it was registered").shape(), [3, 7]);
+    let last = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay");
+    assert_eq!(last.0, 400, "what all came to is kept");
+}
+
+#[test]
+fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(
+        r#"{{"steps": 300, "pause": 0.02, "marker": "{marker}", "optimizer": "adam", "rate": 0.1, "block_bytes": 64}}"#
+    );
+    let first = job_with(&cluster, "first", 2, 1, &options, KEPT);
+    let id = submit(&cluster, 0, &first);
+    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    let running = cluster.run(0, &["run", "--resume", &id]);
+    assert!(both(&running).contains("has not ended"), "{}", both(&running));
+    cluster.ok(0, &["cancel", &id]);
+    wait_until(LATER, "it has ended", || cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled");
+    let newest = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay").0;
+    let results = first.parent().expect("a directory").join("results");
+    let mut resume = cluster.command(0);
+    resume.args(["run", "--resume", &id, "--into"]).arg(&results);
+    let resume = resume.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let outcomes = outcome(resume.expect("nodectl starts"), &first, 2);
+    for outcome in &outcomes {
+        assert_eq!((outcome["began"].as_u64(), outcome["step"].as_u64()), (Some(newest), Some(300)));
+        assert_eq!(outcome["w"], outcomes[0]["w"]);
+        assert_fits(outcome, 0.02);
+    }
+    let job = job_with(&cluster, "second", 1, 1, r#"{"steps": 1}"#, "init_from = \"model.safetensors\"\n");
+    fs::copy(results.join("0/model.safetensors"), job.with_file_name("model.safetensors")).expect("copied");
+    let begun = outcome(start(&cluster, 0, &job), &job, 1).remove(0);
+    assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
 }

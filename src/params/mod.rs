@@ -8,6 +8,9 @@
 //! | `worker` | a worker's connection |
 //! | `arena` | memory shared with a worker |
 //! | `store` | bytes of blocks, gradients and sums |
+//! | `file` | a checkpoint in a file |
+//! | `writer` | makes one beside the job's thread |
+//! | `checkpoints` | those on this node's disk, and on others' |
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
 //! | `peers` | streams to the job's other nodes |
@@ -17,18 +20,22 @@
 //! optimizer's state of the blocks that it keeps; for these, one gradient of each worker elsewhere.
 
 mod arena;
+mod checkpoints;
 mod compress;
+mod file;
 mod optimizer;
 mod peers;
 mod service;
 mod store;
 mod worker;
+mod writer;
 
 use crate::{
     logic::params::{Config, Layout},
-    ports::{Duplex, NodeHandle, Streams, wall_ms},
+    ports::{Duplex, NodeHandle, Streams, Trainings, wall_ms},
     types::{
-        Answer, NodeId, PoolToken, Progress, Query,
+        Answer, JobId, NodeId, PoolToken, Progress, Query,
+        query::TrainingHere,
         servers::{
             SOCKET,
             message::{Clock, ServerMessage, Worker},
@@ -36,15 +43,18 @@ use crate::{
     },
     wire::api::params::Register,
 };
+use checkpoints::Checkpoints;
+use file::Form;
+use futures::future::BoxFuture;
 use peers::Outbox;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs, io,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -106,6 +116,23 @@ enum Event {
         life: u64,
         number: u64,
     },
+    /// A worker has done its part, and stays until all have.
+    Finished {
+        worker: Worker,
+        life: u64,
+    },
+    Written {
+        clock: Clock,
+    },
+    CheckpointEnded {
+        clock: Clock,
+    },
+    /// The newest checkpoint.
+    Found(Option<PathBuf>),
+    /// Workers should know this.
+    Said(String),
+    /// The job has ended.
+    Unneeded,
     /// A worker has come to the end.
     Waits,
     /// The task of a worker has succeeded.
@@ -144,6 +171,7 @@ struct Shared {
     node: NodeHandle,
     /// What this node's share of blocks is proportional to: its cores.
     weight: u32,
+    checkpoints: Arc<Checkpoints>,
     /// Since the door was opened.
     way: OnceLock<(Arc<dyn Streams>, Handle)>,
     jobs: Mutex<HashMap<PoolToken, Job>>,
@@ -159,22 +187,24 @@ struct Job {
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
-    /// Workers have nothing to do but to wait for others, who may have finished.
-    waits: Arc<AtomicBool>,
+    flags: service::Flags,
     limit_bytes: usize,
     number: u64,
 }
 
 impl ParameterServers {
-    pub fn new(me: NodeId, node: NodeHandle, weight: u32) -> Self {
+    pub fn new(me: NodeId, node: NodeHandle, weight: u32, data_dir: &Path) -> Self {
         let (way, jobs) = Default::default();
+        let checkpoints = Arc::new(Checkpoints::new(data_dir, me, node.clone()));
         let numbers = AtomicU64::new(wall_ms() << 16);
         let stopped = CancellationToken::new();
-        Self { shared: Arc::new(Shared { me, node, weight, way, jobs, numbers, stopped }) }
+        Self { shared: Arc::new(Shared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
     }
 
     /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
-    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>) -> io::Result<()> {
+    /// Checkpoints of jobs that were not heard of for `keep` go.
+    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
+        self.shared.checkpoints.open(streams.clone(), keep)?;
         let _ = self.shared.way.set((streams, Handle::current()));
         let socket = data_dir.join(SOCKET);
         match fs::remove_file(&socket) {
@@ -204,11 +234,14 @@ impl ParameterServers {
 
     /// Whether a stream for this token is ours.
     pub fn has(&self, token: &PoolToken) -> bool {
-        self.shared.jobs().contains_key(token)
+        self.shared.jobs().contains_key(token) || self.shared.checkpoints.asked(token).is_some()
     }
 
     /// Another node opened a stream for a job of ours. Returns at its end.
     pub async fn attach(&self, from: NodeId, token: PoolToken, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+        if let Some(job) = self.shared.checkpoints.asked(&token) {
+            return self.shared.checkpoints.serve(job, stream).await;
+        }
         let job = self.shared.jobs().get(&token).cloned();
         let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
         if from > self.shared.me {
@@ -220,6 +253,28 @@ impl ParameterServers {
         let connection = self.shared.next_life();
         peers::converse(from, connection, stream, job.events, job.limit_bytes).await;
         Ok(())
+    }
+}
+
+impl Trainings for ParameterServers {
+    fn look(&self, job: JobId) -> TrainingHere {
+        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late: Vec::new() }
+    }
+
+    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
+        let checkpoints = self.shared.checkpoints.clone();
+        if let Some((_, runtime)) = self.shared.way.get() {
+            runtime.spawn(async move { checkpoints.copy(job, step, from, keep).await });
+        }
+    }
+
+    fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
+        let checkpoints = self.shared.checkpoints.clone();
+        Box::pin(async move { checkpoints.newest(job, |text| tracing::info!("{text}")).await })
+    }
+
+    fn forget(&self, job: JobId) {
+        self.shared.checkpoints.forget(job);
     }
 }
 
@@ -275,6 +330,7 @@ impl Shared {
         if self.stopped.is_cancelled() {
             return Err(io::Error::other("this node is leaving"));
         }
+        let Some((streams, runtime)) = self.way.get() else { return Err(io::Error::other("this node begins yet")) };
         let (events, inbox) = mpsc::channel(QUEUE);
         let number = self.next_life();
         let settings = register.settings.clone();
@@ -285,15 +341,23 @@ impl Shared {
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
-            waits: Arc::new(AtomicBool::new(register.settings.divided)),
+            flags: service::Flags::default(),
             limit_bytes,
             number,
         };
         let config =
             Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight: self.weight };
-        let (shared, waits) = (self.clone(), job.waits.clone());
+        job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
+        let kept = service::Kept {
+            job: register.job.parse().ok(),
+            form: form(register, layout),
+            checkpoints: self.checkpoints.clone(),
+            resume_from: register.resume_from.clone(),
+            runtime: runtime.clone(),
+        };
+        let (shared, flags, back) = (self.clone(), job.flags.clone(), events.downgrade());
         let run = move || {
-            service::run(config, inbox, &waits);
+            service::run(config, kept, (back, inbox), &flags);
             let mut jobs = shared.jobs();
             if jobs.get(&token).is_some_and(|job| job.number == number) {
                 jobs.remove(&token);
@@ -302,11 +366,15 @@ impl Shared {
         std::thread::Builder::new().name("params-job".into()).spawn(run)?;
         jobs.insert(token, job.clone());
         drop(jobs);
-        if let Some((streams, runtime)) = self.way.get() {
-            runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
-        }
+        runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
         Ok(events)
     }
+}
+
+/// What a checkpoint of the job has.
+fn form(register: &Register, layout: &Arc<Layout>) -> Form {
+    let states = register.settings.training.optimizer.states();
+    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums)
 }
 
 /// Tensors and settings, for comparison.
@@ -353,6 +421,13 @@ async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time
     (workers > 0 && since.elapsed() >= CROWDED).then_some(Event::Enough { workers })
 }
 
+/// Whether a job that the cluster knows has ended, or was forgotten.
+async fn is_over(shared: &Shared, job: &Job) -> bool {
+    let Ok(id) = job.tensors.job.parse::<JobId>() else { return false };
+    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else { return false };
+    heads.iter().find(|head| head.job == id).is_none_or(|head| head.phase.is_ended())
+}
+
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
     let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
@@ -360,7 +435,10 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;
     loop {
-        if job.waits.load(Ordering::Relaxed)
+        if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
+            let _ = job.events.send(Event::Unneeded).await;
+        }
+        if job.flags.waits.load(Ordering::Relaxed)
             && let Some(event) = news(&shared, &job, &mut crowded).await
         {
             let _ = job.events.send(event).await;

@@ -1,6 +1,6 @@
 //! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
 
-use super::{arena::Arena, compress, optimizer};
+use super::{arena::Arena, compress, file::Open, optimizer};
 use crate::{
     logic::params::{Gradient, Layout, Payload, Place},
     types::servers::{
@@ -18,10 +18,11 @@ use std::{
 /// Copied by a thread at a time.
 const COPY_NUMBERS: usize = 128 << 10;
 
-/// A block that this node keeps.
+/// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it changes.
+#[derive(Clone)]
 struct Shard {
     values: Arc<Vec<f32>>,
-    state: Vec<Vec<f32>>,
+    state: Arc<Vec<Vec<f32>>>,
 }
 
 /// A gradient of a block.
@@ -32,16 +33,27 @@ enum Contribution {
     Remote(Arc<Vec<f32>>),
 }
 
+impl Shard {
+    fn outgoing(&self) -> Outgoing {
+        Outgoing::State(self.values.clone(), self.state.clone())
+    }
+}
+
 /// A sum is made when it is needed in one piece.
 enum Sum {
     Parts(Vec<(Contribution, f32)>),
     Whole(Arc<Vec<f32>>),
 }
 
-/// Bytes on their way to another node: parts in order.
+/// Bytes on their way to another node or a file: parts in order.
 pub enum Outgoing {
     Numbers(Vec<Arc<Vec<f32>>>),
-    Gradient { arena: Arc<Arena>, range: std::ops::Range<u64> },
+    /// A block's values and the optimizer's state.
+    State(Arc<Vec<f32>>, Arc<Vec<Vec<f32>>>),
+    Gradient {
+        arena: Arc<Arena>,
+        range: std::ops::Range<u64>,
+    },
     Encoded(Vec<u8>),
 }
 
@@ -49,9 +61,27 @@ impl Outgoing {
     pub fn parts(&self) -> Vec<&[u8]> {
         match self {
             Self::Numbers(parts) => parts.iter().map(|part| bytemuck::cast_slice(part.as_slice())).collect(),
+            Self::State(values, state) => {
+                let all = [values.as_slice()].into_iter().chain(state.iter().map(Vec::as_slice));
+                all.map(bytemuck::cast_slice).collect()
+            }
             Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
             Self::Encoded(bytes) => vec![bytes],
         }
+    }
+
+    /// The arrays of so many numbers that it holds, one behind the other.
+    pub fn arrays(&self, len: usize) -> io::Result<Vec<&[f32]>> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a block of another length");
+        let mut arrays = Vec::new();
+        for part in self.parts() {
+            let numbers: &[f32] = bytemuck::try_cast_slice(part).map_err(|_| wrong())?;
+            if len == 0 || numbers.len() % len > 0 {
+                return Err(wrong());
+            }
+            arrays.extend(numbers.chunks_exact(len));
+        }
+        Ok(arrays)
     }
 
     pub fn bytes(&self) -> usize {
@@ -63,6 +93,8 @@ pub struct Store {
     layout: Arc<Layout>,
     settings: ServerSettings,
     shards: HashMap<Block, Shard>,
+    /// Blocks as they were, for a checkpoint.
+    snapshots: HashMap<Block, Shard>,
     sums: HashMap<Block, Sum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
     arenas: HashMap<Worker, Arc<Arena>>,
@@ -74,8 +106,8 @@ pub struct Store {
 
 impl Store {
     pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
-        let (shards, sums, contributions, arenas, residuals, compressed) = Default::default();
-        Self { layout, settings, shards, sums, contributions, arenas, residuals, compressed }
+        let (shards, snapshots, sums, contributions, arenas, residuals, compressed) = Default::default();
+        Self { layout, settings, shards, snapshots, sums, contributions, arenas, residuals, compressed }
     }
 
     pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
@@ -129,11 +161,8 @@ impl Store {
             }
             Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
             Payload::Values { block } => Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()]),
-            Payload::State { block } => {
-                let shard = self.shards.get(&block)?;
-                let state = shard.state.iter().map(|state| Arc::new(state.clone()));
-                Outgoing::Numbers([shard.values.clone()].into_iter().chain(state).collect())
-            }
+            Payload::State { block } => self.shards.get(&block)?.outgoing(),
+            Payload::Snapshot { block } => self.snapshots.remove(&block)?.outgoing(),
         })
     }
 
@@ -142,6 +171,7 @@ impl Store {
         let (Place::Contribution { block, .. }
         | Place::Sum { block }
         | Place::State { block }
+        | Place::Checkpoint { block }
         | Place::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
@@ -169,7 +199,7 @@ impl Store {
             _ => {
                 let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
                 numbers.truncate(len);
-                self.shards.insert(block, Shard { values: Arc::new(numbers), state });
+                self.shards.insert(block, Shard { values: Arc::new(numbers), state: Arc::new(state) });
             }
         }
         Ok(())
@@ -251,7 +281,8 @@ impl Store {
             Gradient::Of { clock, .. } => clock + 1,
         };
         if self.settings.steps.is_none_or(|steps| clocks <= steps) {
-            optimizer::step(&self.settings.training, parameters, &mut shard.state, &weighted, scale, (step, round));
+            let state = Arc::make_mut(&mut shard.state);
+            optimizer::step(&self.settings.training, parameters, state, &weighted, scale, (step, round));
         }
         optimizer::add(&weighted, trained, sums);
     }
@@ -262,9 +293,37 @@ impl Store {
         let states = self.settings.training.optimizer.states();
         for block in 0..self.layout.blocks() {
             let values = arena.values(self.layout.block(block)).to_vec();
-            let state = vec![vec![0.0; values.len()]; states];
+            let state = Arc::new(vec![vec![0.0; values.len()]; states]);
             self.shards.insert(block, Shard { values: Arc::new(values), state });
         }
+    }
+
+    /// All blocks begin with what a checkpoint has.
+    pub fn restore(&mut self, file: &Open) -> io::Result<()> {
+        for block in 0..self.layout.blocks() {
+            let mut arrays = file.read(block)?.into_iter();
+            let values = Arc::new(arrays.next().unwrap_or_default());
+            self.shards.insert(block, Shard { values, state: Arc::new(arrays.collect()) });
+        }
+        Ok(())
+    }
+
+    /// A block of a checkpoint that came from another node.
+    pub fn collected(&self, block: Block, bytes: &[u8]) -> io::Result<Outgoing> {
+        let range = self.layout.block(block);
+        let arrays = 1 + self.settings.training.optimizer.states();
+        let numbers = compress::numbers(bytes, (range.end - range.start) as usize * arrays)?;
+        Ok(Outgoing::Numbers(vec![Arc::new(numbers)]))
+    }
+
+    pub fn snapshot(&mut self, block: Block) {
+        if let Some(shard) = self.shards.get(&block) {
+            self.snapshots.insert(block, shard.clone());
+        }
+    }
+
+    pub fn drop_snapshots(&mut self) {
+        self.snapshots.clear();
     }
 
     pub fn drop_gradients(&mut self) {

@@ -3,7 +3,7 @@
 use super::{Event, Shared, arena::Arena};
 use crate::{
     logic::params::{Layout, Notice},
-    types::servers::message::Worker,
+    types::{servers::message::Worker, units::format_bytes},
     wire::{
         api::params::{MAX_REGISTER_BYTES, Register, Registered},
         frames::{self, HEADER_BYTES, Header, Kind},
@@ -39,6 +39,7 @@ impl Link {
             Notice::Moved { clock } => (Kind::Moved, clock, Vec::new()),
             Notice::Pulled { tensor } => return self.pulled.push(tensor),
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
+            Notice::AllFinished => (Kind::Finished, 0, Vec::new()),
             Notice::Share { number, index, of } => {
                 (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
             }
@@ -106,6 +107,17 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     }
     let layout = Layout::new(&register.tensors, register.settings.block_bytes);
     let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
+    let needed = register.settings.bytes_of_worker(layout.len());
+    if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
+        let [needed, memory] = [needed, memory].map(format_bytes);
+        return Err(invalid(format!(
+            "worker {worker} and its part of the servers need {needed} for parameters, gradients and the optimizer's state; \
+             the job's `memory` is {memory}\nhint: ask for that and what the worker itself uses: memory = \"…\" in [resources]"
+        )));
+    }
+    if let Some(path) = &register.resume_from {
+        super::form(&register, &layout).open(path)?;
+    }
     let events = shared.join(&register, &layout)?;
     let arena = Arc::new(Arena::new(layout.len())?);
     answer(stream, &layout, &arena)?;
@@ -145,6 +157,7 @@ fn talk(
             Kind::Barrier => Event::Barrier { worker, life },
             Kind::Share => Event::Shared { worker, life, number: id },
             Kind::Wait => Event::Waits,
+            Kind::Finish => Event::Finished { worker, life },
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };

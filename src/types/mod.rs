@@ -43,7 +43,7 @@ pub mod template;
 pub mod time;
 pub mod units;
 
-pub use head::{JobHead, Phase};
+pub use head::{JobHead, Phase, Saved};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use manifest::{FileEntry, Manifest};
 pub use message::Message;

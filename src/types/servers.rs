@@ -2,7 +2,7 @@
 
 pub mod message;
 
-use super::params::{Decay, Optimizer, Training};
+use super::params::{Checkpoints, Decay, Every, Optimizer, Training};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,6 +10,8 @@ use std::fmt;
 pub const VARIABLE: &str = "NODECTL_PARAMS";
 /// Tells it where its node's parameter servers are.
 pub const SOCKET_VARIABLE: &str = "NODECTL_PARAMS_SOCKET";
+/// What worker 0 of a script leaves in its directory, for the job's user.
+pub const MODEL: &str = "model.safetensors";
 /// The socket's name in the data directory.
 pub const SOCKET: &str = "params.sock";
 /// A tensor begins at a multiple of this many numbers: 64 bytes, a cache line.
@@ -76,6 +78,9 @@ pub struct ServerSettings {
     /// has nothing left to do.
     #[serde(default)]
     pub divided: bool,
+    /// None are made without.
+    #[serde(default)]
+    pub checkpoints: Option<Checkpoints>,
 }
 
 fn block_bytes() -> u64 {
@@ -142,6 +147,16 @@ impl ServerSettings {
         (64..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64)
     }
 
+    /// What a worker's part of the job takes on its node, in bytes, for so many numbers: values and gradients in the memory that it
+    /// shares, and of all nodes' blocks its share: values, what the optimizer remembers, a gradient, on each replica.
+    pub fn bytes_of_worker(&self, numbers: u64) -> u64 {
+        let arrays = 2 + self.training.optimizer.states() as u64;
+        let workers = u64::from(self.workers.max(1));
+        let copies = u64::from(self.replicas).min(workers);
+        let of_servers = numbers.saturating_mul(4 * arrays * copies).div_ceil(workers);
+        numbers.saturating_mul(8).saturating_add(of_servers)
+    }
+
     /// Fails on numbers that make no sense.
     pub fn check(&self) -> Result<(), SettingsError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
@@ -187,6 +202,10 @@ impl ServerSettings {
         }
         if let Consistency::Local { steps } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
+        }
+        if let Some(Checkpoints { every: Every::Steps(often) | Every::Millis(often), keep }) = self.checkpoints {
+            require(often > 0, "checkpoints.every", often, "at least 1")?;
+            require(keep > 0, "checkpoints.keep", keep, "at least 1")?;
         }
         Ok(())
     }

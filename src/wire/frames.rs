@@ -54,6 +54,7 @@
 //! | `SHARE` | worker | servers | number | what it pushes from now on is of that part |
 //! | `WAIT` | worker | servers | | it has come to the end, and goes when another's task has succeeded |
 //! | `OVER` | servers | worker | | another worker's task has succeeded: nothing is left to do |
+//! | `FINISH`, `FINISHED` | worker, servers | | | it has done its part, and the others need not wait; all have: it reads the last values |
 //! | `BARRIER`, `PASSED` | worker, servers | | | it waits for all workers; all have come |
 //! | `CLOSE` | worker | servers | | it has finished |
 //! | `STATUS` | servers | worker | | text: what everybody waits for |
@@ -113,6 +114,7 @@ pub enum Kind {
     Barrier = 68,
     Share = 69,
     Wait = 70,
+    Finish = 71,
     Registered = 80,
     Started = 81,
     Released = 82,
@@ -120,6 +122,7 @@ pub enum Kind {
     Pulled = 84,
     Passed = 85,
     Over = 86,
+    Finished = 87,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +171,7 @@ impl Kind {
             Barrier,
             Share,
             Wait,
+            Finish,
             Registered,
             Started,
             Released,
@@ -175,6 +179,7 @@ impl Kind {
             Pulled,
             Passed,
             Over,
+            Finished,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }

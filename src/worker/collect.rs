@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ports::{Blobs, StartTask},
-    types::{Failure, NodeId, Outcome, TaskRecord, limits, record::Captured},
+    types::{Failure, NodeId, Outcome, TaskRecord, limits, record::Captured, servers},
 };
 use std::{
     fs::{File, OpenOptions},
@@ -72,7 +72,13 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
         let skip = |name: &str| {
             name == STDOUT_FILE || name == STDERR_FILE || ended.staged.links.iter().any(|(link, _)| link == name)
         };
-        match outputs::take(dir, ended.outputs, &skip, work.output_limit_bytes, blobs) {
+        let mut patterns = ended.outputs.to_vec();
+        // What a script that shares its parameters came to: one of its workers leaves it.
+        let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
+        if trains && dir.join(servers::MODEL).is_file() {
+            patterns.push(servers::MODEL.into());
+        }
+        match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, blobs) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
         }

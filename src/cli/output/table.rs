@@ -149,6 +149,16 @@ impl Output for Table {
         if let Some(why) = &job.progress.waiting_for {
             rows.push(("waits for", why.clone()));
         }
+        let training = job.training.iter();
+        for file in training.clone().flat_map(|training| &training.checkpoints) {
+            let size = format_bytes(file.bytes);
+            rows.push(("checkpoint", format!("step {}, {size}, {}:{}", file.step, file.node_name, file.path)));
+        }
+        for late in training.flat_map(|training| &training.late) {
+            let [taken, usual] = [late.taken_ms, late.usual_ms].map(|ms| since(0, ms));
+            let (worker, node, clock) = (late.worker, &late.node_name, late.clock);
+            rows.push(("slow", format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}")));
+        }
         let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
         if let Some(reason) = &line.reason {
             text += "given up\n";

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Local {
     life: u64,
     started: bool,
+    /// It was told that it has started, if since then everybody may have gone back to a checkpoint.
+    told: bool,
     /// The clock to which its gradients belong.
     clock: Clock,
     /// It has ended that clock, over so many samples, and waits for its gradients to count.
@@ -29,6 +31,8 @@ pub(super) struct Local {
     /// It waits at this barrier.
     barrier: Option<u64>,
     share: Share,
+    /// It has done its part, and waits for the others to finish.
+    finishing: bool,
 }
 
 /// A worker's part of what is divided.
@@ -60,11 +64,12 @@ impl Local {
 impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
-        let (started, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier, share) = Default::default();
+        let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier, share, finishing) = Default::default();
         let local = Local {
             life,
             started,
+            told,
             clock,
             ended,
             norm2,
@@ -77,8 +82,35 @@ impl Group {
             fresh,
             barrier,
             share,
+            finishing,
         };
         self.locals.insert(worker, local);
+    }
+
+    pub(super) fn finished(&mut self, worker: Worker) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.finishing = true;
+        }
+    }
+
+    /// This node's workers that have finished, or those that have not.
+    pub(super) fn lives(&self, finishing: bool) -> Vec<WorkerLife> {
+        let chosen = self.locals.iter().filter(|(_, local)| local.finishing == finishing);
+        chosen.map(|(worker, local)| local.id(*worker)).collect()
+    }
+
+    /// Everybody starts again, from a checkpoint.
+    pub(super) fn start_again(&mut self) {
+        self.locals.values_mut().for_each(|local| local.started = false);
+    }
+
+    /// What it has read and what it waits for is void.
+    pub(super) fn read_anew(&mut self, worker: Worker) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.fresh.clear();
+            local.wanted.clear();
+            local.pulling.clear();
+        }
     }
 
     pub(super) fn left(&mut self, worker: Worker, life: u64) {
@@ -353,6 +385,15 @@ impl Group {
         }
     }
 
+    /// What a worker has pushed and waits for is void. One that has finished need not know.
+    fn move_to(&mut self, worker: Worker, clock: Clock) {
+        self.begin_clock(worker, clock);
+        self.read_anew(worker);
+        if !self.locals[&worker].finishing {
+            self.tell(worker, Notice::Moved { clock });
+        }
+    }
+
     /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the blocks now.
     pub(super) fn resume_locals(&mut self) {
         let version = self.view.sources.first().map_or(0, |(_, version)| *version);
@@ -366,22 +407,22 @@ impl Group {
             let start = self.view.starting.iter().find(|(starting, _)| *starting == life).map(|(_, clock)| *clock);
             let is_divided_anew = self.tell_share(worker);
             let local = self.locals.get_mut(&worker).expect("just listed");
-            if let Some(clock) = start.filter(|_| !local.started) {
+            if let Some(clock) = start {
                 local.started = true;
                 local.clock = clock;
-                self.tell(worker, Notice::Started { clock });
+                if std::mem::replace(&mut local.told, true) {
+                    // The parameters are those of a checkpoint.
+                    self.move_to(worker, clock);
+                } else {
+                    self.tell(worker, Notice::Started { clock });
+                }
             } else if synchronous && (local.clock != version || is_divided_anew) {
                 // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
-                let counts = local.ended.is_some() && local.clock + 1 == version;
-                self.begin_clock(worker, version);
-                if counts {
+                if local.ended.is_some() && local.clock + 1 == version {
+                    self.begin_clock(worker, version);
                     self.tell(worker, Notice::Released { clock: version });
                 } else {
-                    let local = self.locals.get_mut(&worker).expect("just listed");
-                    local.fresh.clear();
-                    local.wanted.clear();
-                    local.pulling.clear();
-                    self.tell(worker, Notice::Moved { clock: version });
+                    self.move_to(worker, version);
                 }
             }
             let local = self.locals.get_mut(&worker).expect("just listed");

@@ -66,7 +66,7 @@ impl Group {
         self.view.nodes[usize::from(self.placement.homes(block)[0])].0
     }
 
-    fn is_primary(&self, block: Block) -> bool {
+    pub(super) fn is_primary(&self, block: Block) -> bool {
         self.index.is_some_and(|me| block < self.config.layout.blocks() && self.placement.homes(block)[0] == me)
     }
 
@@ -219,12 +219,14 @@ impl Group {
         self.ready.clear();
         self.ended.retain(|ended, _| *ended > clock);
         for block in self.shards.keys().copied().collect::<Vec<_>>() {
+            self.try_snapshot(block);
             self.serve_readers(block);
             if self.is_primary(block) {
                 self.try_sum(block);
             }
         }
         self.release_synchronous(clock);
+        self.consider_checkpoint();
     }
 
     /// An asynchronous primary puts a gradient in its place, when it knows how much of it counts.
@@ -271,6 +273,7 @@ impl Group {
             if let Some(home) = home {
                 self.send(home, ServerMessage::Acknowledged { epoch, worker, clock, block }, None);
             }
+            self.try_snapshot(block);
         }
         self.serve_readers(block);
     }

@@ -2,8 +2,8 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
-    query::{JobDetail, Progress, TaskLine, TaskState},
+    JobHead, JobSpec, NodeInfo, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
+    query::{JobDetail, Progress, TaskLine, TaskState, TrainingHere},
     sweep::Goal,
 };
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,56 @@ pub struct Job {
     pub line: JobLine,
     pub progress: ProgressView,
     pub work: WorkView,
+    /// Of a training job, what its nodes have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingView>,
+}
+
+/// What nodes have of a training job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrainingView {
+    pub checkpoints: Vec<CheckpointView>,
+    /// Workers that take longer over a clock than they did before.
+    pub late: Vec<LateView>,
+}
+
+/// A checkpoint on a node's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointView {
+    pub step: u64,
+    pub bytes: u64,
+    pub node: String,
+    pub node_name: String,
+    /// Of the file, on that node.
+    pub path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LateView {
+    pub worker: u32,
+    pub node_name: String,
+    pub clock: u64,
+    pub taken_ms: u64,
+    pub usual_ms: u64,
+}
+
+impl TrainingView {
+    pub fn add(&mut self, node: &NodeInfo, here: &TrainingHere) {
+        self.checkpoints.extend(here.checkpoints.iter().map(|file| CheckpointView {
+            step: file.step,
+            bytes: file.bytes,
+            node: node.id.to_string(),
+            node_name: node.name.clone(),
+            path: file.path.clone(),
+        }));
+        self.late.extend(here.late.iter().map(|late| LateView {
+            worker: late.worker,
+            node_name: node.name.clone(),
+            clock: late.clock,
+            taken_ms: late.taken_ms,
+            usual_ms: late.usual_ms,
+        }));
+    }
 }
 
 /// How far a job is.
@@ -240,6 +290,7 @@ impl From<&JobDetail> for Job {
             line: JobLine::from(&detail.head),
             progress: ProgressView::from(&detail.progress),
             work: WorkView::from(&*detail.spec),
+            training: None,
         }
     }
 }

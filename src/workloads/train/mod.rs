@@ -31,11 +31,18 @@ mod team;
 #[cfg(test)]
 pub(super) use job::KEYS;
 pub use parameters::{Parameters, ParametersError, State, Tensor};
+pub use plan::PLAN_FILE;
 pub use predict::{Prediction, predict};
-pub use team::set_team;
+pub use team::{resume_script, set_team};
 
 use super::job_file::{Fault, Fields, PlacedJob};
 
 pub(super) fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     if fields.get("command").is_some() { script::plan(fields) } else { job::plan(fields) }
+}
+
+/// A job's plan, to go on from a checkpoint that lies in the task's directory under this path.
+pub fn resumed_plan(plan: &[u8], checkpoint: &str) -> Result<Vec<u8>, String> {
+    let plan = plan::TrainPlan::decode(plan)?;
+    Ok(plan::TrainPlan { init_from: None, resume_from: Some(checkpoint.into()), ..plan }.encode())
 }

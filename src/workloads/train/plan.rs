@@ -2,6 +2,7 @@
 //! It travels as the upload `PLAN_FILE`, postcard behind a version.
 
 use super::{data::DataSpec, model::ModelSpec};
+pub use crate::types::params::{Checkpoints, Every};
 use crate::types::{
     params::{Decay, Optimizer, Schedule, Training},
     servers::{BLOCK_BYTES, Compression, Consistency, ServerSettings},
@@ -102,6 +103,7 @@ impl Sharing {
             sums: 0,
             steps: Some(clocks),
             divided: true,
+            checkpoints: None,
         }
     }
 }
@@ -133,19 +135,6 @@ pub enum DecayPlan {
         epochs: u32,
         factor: f32,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoints {
-    pub every: Every,
-    /// The newest that stay.
-    pub keep: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Every {
-    Steps(u64),
-    Millis(u64),
 }
 
 impl OptimizerPlan {

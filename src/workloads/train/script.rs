@@ -1,20 +1,24 @@
 //! `kind = "train"` with a command: the user's own program, as several workers that share parameters through the nodes that they
 //! run on (`nodectl.params` in Python). Owns the meaning of its keys.
 
-use super::team::Team;
+use super::{
+    job::{checkpoints, values},
+    team::Team,
+};
 use crate::{
     types::ParamSpace,
     workloads::{
-        PlannedJob,
+        PlannedJob, Upload,
         job_file::{Fault, Fields, PlacedJob},
         map::{self, command, common, uploads},
     },
 };
+use std::collections::BTreeMap;
 
 #[rustfmt::skip]
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 25] = [
     "name", "kind", "after", "command", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
-    "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
+    "checkpoint", "init_from", "resume_from", "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
 ];
 
 /// For workers that die; the others go on meanwhile.
@@ -24,10 +28,15 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     fields.check_keys(&KEYS)?;
     let (name, name_span) = common::name(fields)?;
     let after = fields.one_or_more("after")?;
-    let team = Team::plan(fields)?;
+    let mut team = Team::plan(fields)?;
     let params = ParamSpace::Single;
     let mut command = command::plan(fields, &params, false)?;
-    let uploads = uploads::plan(fields, None, &command.words)?;
+    let mut files: BTreeMap<String, Upload> =
+        uploads::plan(fields, None, &command.words)?.into_iter().map(|upload| (upload.path.clone(), upload)).collect();
+    team.checkpoints = checkpoints(fields)?;
+    team.init_from = values(fields, "init_from", &mut files)?;
+    team.resume_from = values(fields, "resume_from", &mut files)?;
+    let uploads: Vec<Upload> = files.into_values().collect();
     common::check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
     command.env.push(team.variable());

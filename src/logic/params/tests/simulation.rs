@@ -1,10 +1,13 @@
 //! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and workers that die and join. Each
 //! mode's guarantee is checked on every read: what a block's values are is the list of updates that were applied to it.
 
-use super::super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place};
+use super::{
+    super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
+    disk::{Desk, Disk},
+};
 use crate::types::{
     NodeId,
-    params::{Optimizer, Schedule, Training},
+    params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
         Compression, Consistency, ServerSettings, TensorSpec,
         message::{Block, Clock, ServerMessage, Worker},
@@ -17,13 +20,13 @@ use std::{
 };
 
 /// One worker's gradient of a clock, and the part of its samples that it is of.
-type Update = (Worker, u64, Clock, Part);
+pub type Update = (Worker, u64, Clock, Part);
 /// Which part of how many.
-type Part = (u32, u32);
+pub type Part = (u32, u32);
 /// What a block's values are made of, in order.
-type Content = Vec<BTreeSet<Update>>;
+pub type Content = Vec<BTreeSet<Update>>;
 /// Of scripts that divide nothing.
-const WHOLE: Part = (0, 1);
+pub const WHOLE: Part = (0, 1);
 /// From, to, and which of the streams between them.
 type Stream = (NodeId, NodeId, u32);
 
@@ -40,6 +43,7 @@ pub struct Node {
     blocks: BTreeMap<Block, Content>,
     sums: BTreeMap<Block, BTreeSet<Update>>,
     contributions: BTreeMap<(Worker, Clock, Block), Update>,
+    desk: Desk,
     pub workers: BTreeMap<Worker, Script>,
 }
 
@@ -58,6 +62,10 @@ pub struct Script {
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
     rounds: u64,
+    /// It has done its part.
+    finishing: bool,
+    /// It may read what all came to, and has not asked for it.
+    reads_last: bool,
 }
 
 pub struct Simulation {
@@ -80,9 +88,12 @@ pub struct Simulation {
     /// The longest content of each block that anybody read.
     logs: BTreeMap<Block, Content>,
     pub finished: u32,
+    pub disk: Disk,
+    /// What nodes look for beside their work.
+    sought: Vec<NodeId>,
 }
 
-fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSettings {
+fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
     let training = Training {
         optimizer: Optimizer::Sgd,
         rate: 0.1,
@@ -101,6 +112,7 @@ fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSetting
         sums: 0,
         steps: None,
         divided: false,
+        checkpoints: every.map(|every| Checkpoints { every, keep: 2 }),
     }
 }
 
@@ -111,11 +123,21 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 impl Simulation {
     /// Whose workers divide the samples of each clock among them.
     pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
-        Self::with(seed, ServerSettings { divided: true, ..settings(Consistency::Bsp, nodes, false) }, rounds)
+        Self::with(
+            seed,
+            ServerSettings { divided: true, ..settings(Consistency::Bsp, nodes, false, Some(Every::Steps(4))) },
+            rounds,
+        )
     }
 
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
-        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3)), rounds)
+        // With checkpoints or without.
+        let every = [None, Some(Every::Steps(3)), Some(Every::Steps(1)), Some(Every::Millis(1))][seed as usize / 4 % 4];
+        Self::keeping(seed, consistency, nodes, rounds, every)
+    }
+
+    pub fn keeping(seed: u64, consistency: Consistency, nodes: u32, rounds: u64, every: Option<Every>) -> Self {
+        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3), every), rounds)
     }
 
     fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
@@ -142,16 +164,18 @@ impl Simulation {
             seen: BTreeMap::new(),
             logs: BTreeMap::new(),
             finished: 0,
+            disk: Disk::default(),
+            sought: Vec::new(),
         };
         for worker in 0..nodes {
-            let node = simulation.add_node();
+            let me = NodeId(simulation.random.random());
+            let node = simulation.add_node(me);
             simulation.add_worker(node, worker);
         }
         simulation
     }
 
-    fn add_node(&mut self) -> NodeId {
-        let me = NodeId(self.random.random());
+    fn add_node(&mut self, me: NodeId) -> NodeId {
         let config = Config {
             me,
             group: [7; 16],
@@ -160,8 +184,8 @@ impl Simulation {
             digest: [1; 32],
             weight: self.random.random_range(1..5),
         };
-        let (blocks, sums, contributions, workers) = Default::default();
-        self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, workers });
+        let (blocks, sums, contributions, desk, workers) = Default::default();
+        self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, desk, workers });
         me
     }
 
@@ -179,6 +203,8 @@ impl Simulation {
             values: BTreeMap::new(),
             due: BTreeMap::new(),
             rounds: self.rounds,
+            finishing: false,
+            reads_last: false,
         };
         self.nodes.get_mut(&node).unwrap().workers.insert(worker, script);
         self.give(node, Input::Joined { worker, life }, Bytes::None);
@@ -188,6 +214,9 @@ impl Simulation {
     fn give(&mut self, at: NodeId, input: Input, bytes: Bytes) {
         let mut inputs = VecDeque::from([(input, bytes)]);
         while let Some((input, bytes)) = inputs.pop_front() {
+            if !self.nodes.contains_key(&at) {
+                return;
+            }
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
             for effect in effects {
                 if let Some(more) = self.carry_out(at, effect, &bytes) {
@@ -199,6 +228,7 @@ impl Simulation {
 
     fn carry_out(&mut self, at: NodeId, effect: Effect, bytes: &Bytes) -> Option<Input> {
         let layout = self.layout.clone();
+        let synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
         match effect {
             Effect::Send { to, message, payload } => {
@@ -212,6 +242,7 @@ impl Simulation {
                     Some(Payload::Values { block } | Payload::State { block }) => {
                         Bytes::Values(node.blocks[&block].clone())
                     }
+                    Some(Payload::Snapshot { block }) => Bytes::Values(node.desk.snapshots.remove(&block).unwrap()),
                 };
                 if self.up.contains(&pair(at, to)) && self.links[&pair(at, to)].is_empty() {
                     let stream = message.block().map_or(0, |block| block % 3);
@@ -227,6 +258,7 @@ impl Simulation {
                 (Place::Worker { worker, block }, Bytes::Values(content)) => {
                     node.deliver(&self.began, worker, block, content);
                 }
+                (Place::Checkpoint { block }, Bytes::Values(content)) => return node.desk.write(block, content),
                 (place, bytes) => panic!("{place:?} gets {bytes:?}"),
             },
             Effect::Contribute { worker, clock, block } => {
@@ -250,9 +282,20 @@ impl Simulation {
                 };
                 let content = node.blocks.get_mut(&block).unwrap();
                 content.push(update);
-                assert_eq!(content.len() as u64, step);
+                assert!(content.len() as u64 == step || (self.disk.restored > 0 && !synchronous));
+            }
+            Effect::Snapshot { block } => drop(node.desk.snapshots.insert(block, node.blocks[&block].clone())),
+            Effect::FindCheckpoint => self.sought.push(at),
+            Effect::Restore { clock } => {
+                node.blocks = self.disk.restore(clock);
+                // What was read of later clocks is undone.
+                self.seen.retain(|seen, _| *seen < clock);
+                self.logs.clear();
             }
             Effect::Seed { .. } => {
+                assert_eq!(self.disk.newest(), None, "training does not begin anew while there is a checkpoint");
+                self.seen.clear();
+                self.logs.clear();
                 node.blocks = (0..layout.blocks()).map(|block| (block, Content::new())).collect();
             }
             Effect::DropGradients => {
@@ -267,6 +310,7 @@ impl Simulation {
                 node.deliver(&self.began, worker, block, content);
             }
             Effect::Tell { worker, notice } => self.tell(at, worker, notice),
+            of_checkpoint => return node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous),
         }
         None
     }
@@ -291,8 +335,19 @@ impl Simulation {
             Notice::Pulled { tensor } => {
                 script.pulling.remove(&tensor);
                 if script.pulling.is_empty() {
+                    let (finishing, life) = (script.finishing, script.life);
                     self.check(at, worker);
+                    if finishing {
+                        self.nodes.get_mut(&at).unwrap().workers.remove(&worker);
+                        self.finished += 1;
+                        self.give(at, Input::Left { worker, life }, Bytes::None);
+                    }
                 }
+            }
+            Notice::AllFinished => {
+                script.values.clear();
+                script.pulling = tensors;
+                script.reads_last = true;
             }
             Notice::Moved { clock } => {
                 script.clock = Some(clock);
@@ -308,7 +363,13 @@ impl Simulation {
                 self.give(at, Input::Shared { worker, number }, Bytes::None);
             }
             Notice::PassedBarrier | Notice::Status(_) => {}
-            Notice::Misused(why) => panic!("worker {worker}: {why}"),
+            Notice::Misused(why) => {
+                assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
+                let life = script.life;
+                node.workers.remove(&worker);
+                self.give(at, Input::Left { worker, life }, Bytes::None);
+                self.add_worker(at, worker);
+            }
         }
     }
 
@@ -317,7 +378,11 @@ impl Simulation {
         let split = self.random.random_range(1..4);
         let node = self.nodes.get_mut(&at).unwrap();
         let script = node.workers.get_mut(&worker).unwrap();
-        let (Some(clock), false, life) = (script.clock, script.waiting, script.life) else { return };
+        if std::mem::take(&mut script.reads_last) {
+            let tensors = script.pulling.iter().copied().collect();
+            return self.give(at, Input::Pull { worker, tensors }, Bytes::None);
+        }
+        let (Some(clock), false) = (script.clock, script.waiting || script.finishing) else { return };
         if !script.pulling.is_empty() {
             // Not asked for yet, or on their way: asking twice does no harm.
             if script.values.is_empty() {
@@ -327,9 +392,12 @@ impl Simulation {
             return;
         }
         if clock >= script.began.max(script.rounds) {
-            node.workers.remove(&worker);
-            self.finished += 1;
-            return self.give(at, Input::Left { worker, life }, Bytes::None);
+            script.finishing = true;
+            return self.give(at, Input::Finished { worker }, Bytes::None);
+        }
+        if node.group.clock_of(worker) != Some(clock) {
+            // It will be told where it is.
+            return;
         }
         if script.pushing.is_empty() {
             // Backwards; tensor 1 is never pushed.
@@ -344,7 +412,9 @@ impl Simulation {
             script.waiting = true;
             script.values.clear();
             script.pulling = (0..self.layout.tensors() as u32).collect();
-            self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
+            if self.nodes[&at].group.clock_of(worker) == Some(clock) {
+                self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
+            }
             if self.nodes[&at].workers.contains_key(&worker) {
                 let tensors = (0..self.layout.tensors() as u32).collect();
                 self.give(at, Input::Pull { worker, tensors }, Bytes::None);
@@ -356,7 +426,11 @@ impl Simulation {
     fn check(&mut self, at: NodeId, worker: Worker) {
         let consistency = self.settings.consistency;
         let script = &self.nodes[&at].workers[&worker];
-        let clock = script.clock.unwrap() + u64::from(script.waiting);
+        let clock = match script.finishing {
+            // It reads the last values, wherever it was itself.
+            true => self.nodes[&at].group.clock_of(worker).unwrap(),
+            false => script.clock.unwrap() + u64::from(script.waiting),
+        };
         assert_eq!(script.values.len() as u32, self.layout.blocks());
         for (block, content) in &script.values {
             if consistency.is_synchronous() {
@@ -371,6 +445,9 @@ impl Simulation {
                         let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
                         assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
                     }
+                }
+                if script.finishing {
+                    continue;
                 }
                 // Who was cut off for a while did not count.
                 let own = content[script.began as usize..].iter();
@@ -387,7 +464,9 @@ impl Simulation {
             }
             let updates: Vec<Update> = content.iter().flatten().copied().collect();
             let distinct: BTreeSet<Update> = updates.iter().copied().collect();
-            assert_eq!(distinct.len(), updates.len(), "block {block}: every update counts once");
+            // But for what was behind the clock of a checkpoint that all went on from.
+            let again = self.disk.restored > 0;
+            assert!(again || distinct.len() == updates.len(), "block {block}: every update counts once");
             let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
             assert!((script.began..clock).all(|k| has(worker, script.life, k)), "its own are there");
             if let Consistency::Ssp { staleness } = consistency {
@@ -417,6 +496,14 @@ impl Simulation {
     /// One event, chosen at random.
     pub fn step(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        if let Some(at) = self.sought.pop() {
+            let found = Input::Found(self.disk.newest());
+            self.give(at, found, Bytes::None);
+        }
+        if self.random.random_range(0..40) == 0 {
+            let at = nodes[self.random.random_range(0..nodes.len())];
+            self.give(at, Input::CheckpointDue, Bytes::None);
+        }
         match self.random.random_range(0..10) {
             0 => {
                 // Ends notice a break one after the other, then connect again.
@@ -496,13 +583,7 @@ impl Simulation {
     fn fault(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         match self.random.random_range(0..4) {
-            0 => {
-                let whole: Vec<_> =
-                    self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
-                if let Some(link) = pick(&mut self.random, &whole) {
-                    self.break_link(link);
-                }
-            }
+            0 => self.break_any(),
             1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
                 let dead = pick(&mut self.random, &nodes).unwrap();
                 for worker in self.kill(dead) {
@@ -516,7 +597,8 @@ impl Simulation {
             }
             2 => {
                 if nodes.len() < 6 {
-                    self.add_node();
+                    let me = NodeId(self.random.random());
+                    self.add_node(me);
                 }
             }
             _ => {
@@ -533,7 +615,31 @@ impl Simulation {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    /// Several nodes die at once, or all, and come back with nothing but their names.
+    pub fn catastrophe(&mut self, count: usize) {
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().take(count).collect();
+        let workers: Vec<(NodeId, Worker)> =
+            nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
+        nodes.iter().for_each(|node| drop(self.add_node(*node)));
+        for (node, worker) in workers {
+            self.add_worker(node, worker);
+        }
+    }
+
+    /// Every process that has trained.
+    pub fn lives(&self) -> Vec<(Worker, u64)> {
+        self.began.keys().copied().collect()
+    }
+
+    /// A connection that is whole breaks.
+    pub fn break_any(&mut self) {
+        let whole: Vec<_> = self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
+        if let Some(link) = pick(&mut self.random, &whole) {
+            self.break_link(link);
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
         self.nodes.values().all(|node| node.workers.is_empty())
     }
 

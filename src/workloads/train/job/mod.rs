@@ -74,7 +74,6 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         return Err(Fault::new(resume.span(), "a job begins with `init_from` or goes on with `resume_from`, not both"));
     }
     check(fields, &plan, &data, &layers)?;
-    check_team(fields, team)?;
     let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
     check_names(fields, &plan, &files)?;
     files.insert(PLAN_FILE.into(), planned);
@@ -86,7 +85,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         delivery: None,
         into: common::into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, &plan, team)?,
+        work: work(fields, &name, &plan, &team)?,
         params: ParamSpace::Single,
         repeat: team.workers,
         retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
@@ -128,7 +127,11 @@ fn seed(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
 }
 
 /// The file of `init_from` or `resume_from`.
-fn values(fields: &Fields<'_, '_>, key: &str, files: &mut BTreeMap<String, Upload>) -> Result<Option<String>, Fault> {
+pub(super) fn values(
+    fields: &Fields<'_, '_>,
+    key: &str,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<Option<String>, Fault> {
     let Some(item) = fields.string(key)? else { return Ok(None) };
     if !item.value.ends_with(".safetensors") {
         return Err(Fault::new(item.span, format!("`{key}` is a .safetensors file, not `{}`", item.value)));
@@ -139,7 +142,8 @@ fn values(fields: &Fields<'_, '_>, key: &str, files: &mut BTreeMap<String, Uploa
     Ok(Some(path))
 }
 
-fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>, Fault> {
+/// `[checkpoint]`.
+pub(super) fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>, Fault> {
     let Some(table) = fields.table("checkpoint", "[checkpoint]")? else { return Ok(None) };
     table.check_keys(&["every", "keep"])?;
     let missing = || {
@@ -186,17 +190,6 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
     Ok(())
 }
 
-/// What several workers cannot do yet.
-fn check_team(fields: &Fields<'_, '_>, team: Team) -> Result<(), Fault> {
-    let key = ["checkpoint", "resume_from"].into_iter().find_map(|key| Some((key, fields.get(key)?)));
-    match key {
-        Some((key, value)) if team.workers > 1 => {
-            Err(Fault::new(value.span(), format!("`{key}` is for trainings in one worker, not in {}", team.workers)))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// What travels with the job lies beside what the training leaves.
 fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<String, Upload>) -> Result<(), Fault> {
     let metric = format!("{}.svg", plan.model.loss.metric());
@@ -217,7 +210,7 @@ fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<Strin
     }
 }
 
-fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: Team) -> Result<WorkSpec, Fault> {
+fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: &Team) -> Result<WorkSpec, Fault> {
     let mut outputs: Vec<String> = FILES.map(str::to_string).to_vec();
     outputs.push(format!("{}.svg", plan.model.loss.metric()));
     if plan.model.loss == Loss::CrossEntropy {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     gpu::ops::{Cpu, Engine, EngineError, Vulkan},
-    types::servers::{Consistency, SOCKET_VARIABLE},
+    types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings},
     workloads::{
         builtin::{Call, CallError, Part},
         kernel::run::granted_device,
@@ -126,7 +126,7 @@ pub fn train(
             (ended, position, None)
         }
         Some(others) => {
-            let mut served = serve(plan, split, &mut network, &outputs, others)?;
+            let mut served = serve(plan, split, &mut network, &outputs, base, others)?;
             let file = dir.join(WORKER_FILE);
             let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
             let Some(ended) = ended else {
@@ -208,17 +208,16 @@ fn serve(
     split: &Split,
     network: &mut Network,
     outputs: &Outputs,
+    base: &Path,
     others: Others,
 ) -> Result<Served, TrainError> {
     let Others { socket, job, worker, team } = others;
-    if plan.checkpoints.is_some() || plan.resume_from.is_some() {
-        let why = format!("`checkpoint` and `resume_from` are for trainings in one worker, not in {}", team.workers);
-        return Err(ParametersError::Invalid(why).into());
-    }
     let samples = split.training.len();
     let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
     let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
-    let way = Way { socket, job, worker, settings };
+    let settings = ServerSettings { checkpoints: plan.checkpoints, ..settings };
+    let resume_from = plan.resume_from.as_ref().map(|path| base.join(path).canonicalize()).transpose()?;
+    let way = Way { socket, job, worker, settings, resume_from, memory_bytes: team.memory_bytes };
     let mut served = Served::new(way, sums(plan, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
     Ok(served)

@@ -34,6 +34,10 @@ pub struct Way {
     pub job: String,
     pub worker: u32,
     pub settings: ServerSettings,
+    /// A checkpoint of another job to begin with.
+    pub resume_from: Option<PathBuf>,
+    /// What the worker may use in all.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Numbers to which all workers add.
@@ -205,6 +209,8 @@ impl Parameters for Served {
             worker: self.way.worker,
             tensors: tensors.iter().map(spec).chain(self.sums.iter().map(sum)).collect(),
             settings: self.way.settings.clone(),
+            resume_from: self.way.resume_from.clone(),
+            memory_bytes: self.way.memory_bytes,
         };
         let say = self.say.take().ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
         let (link, places) = Link::open(&self.way.socket, &register, say)?;
