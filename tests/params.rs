@@ -36,7 +36,7 @@ with ParameterServer.connect(**options) as server:
         values = server.push_pull(gradients, samples=len(error))
         if marker:
             with open("%s-%d" % (marker, server.worker), "w") as file:
-                file.write(str(server.step))
+                file.write("%d %d" % (server.step, os.getpid()))
             time.sleep(pause)
     server.barrier() if not marker else None
     json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step,
@@ -189,8 +189,7 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
     );
     let job = job(&cluster, "killed", 3, 1, &options);
     let child = start(&cluster, 0, &job);
-    let clock = |worker: u32| fs::read_to_string(format!("{marker}-{worker}")).ok()?.trim().parse::<u64>().ok();
-    wait_until(LATER, "all train", || (0..3).all(|worker| clock(worker).is_some_and(|clock| clock > 30)));
+    wait_until(LATER, "all train", || (0..3).all(|worker| clock(marker, worker).is_some_and(|clock| clock > 30)));
     // Not the one that the user speaks to.
     cluster.kill9(1);
     cluster.wait_members(2);
@@ -203,7 +202,12 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
 
 /// The clock that a worker has told of.
 fn clock(marker: &str, worker: u32) -> Option<u64> {
-    fs::read_to_string(format!("{marker}-{worker}")).ok()?.trim().parse().ok()
+    told(marker, worker, 0)
+}
+
+/// A word of what a worker has told: its clock, its process.
+fn told(marker: &str, worker: u32, word: usize) -> Option<u64> {
+    fs::read_to_string(format!("{marker}-{worker}")).ok()?.split_whitespace().nth(word)?.parse().ok()
 }
 
 fn marker(cluster: &Cluster, name: &str) -> String {
@@ -297,4 +301,79 @@ fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
     fs::copy(results.join("0/model.safetensors"), job.with_file_name("model.safetensors")).expect("copied");
     let begun = outcome(start(&cluster, 0, &job), &job, 1).remove(0);
     assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
+}
+
+#[test]
+fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(r#"{{"steps": 60, "pause": 0.02, "marker": "{marker}", "rate": 0.05, "block_bytes": 64}}"#);
+    let job = job_with(&cluster, "hangs", 2, 1, &options, "");
+    let child = start(&cluster, 0, &job);
+    wait_until(LATER, "both train", || (0..2).all(|worker| clock(&marker, worker).is_some_and(|clock| clock > 10)));
+    let pid = told(&marker, 1, 1).expect("it told its process") as i32;
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
+    wait_until(LATER, "it is shown as slow", || {
+        let shown = cluster.json(0, &["job", "last", "--json"]);
+        shown["training"]["late"].as_array().is_some_and(|late| late.iter().any(|late| late["worker"] == 1))
+    });
+    let outcomes = outcome(child, &job, 2);
+    assert_eq!(outcomes[0]["w"], outcomes[1]["w"]);
+    assert!(outcomes[1]["began"].as_u64().expect("a number") > 10, "the others' values are not lost: {outcomes:?}");
+}
+
+#[test]
+fn too_little_memory_for_the_parameters_is_told_before_training() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let job = job_with(&cluster, "large", 1, 1, r#"{"steps": 1}"#, "retries = 0\n");
+    let text = fs::read_to_string(&job).expect("readable");
+    fs::write(&job, format!("{text}memory = \"200 MiB\"\n")).expect("writable");
+    let script = job.with_file_name("train.py");
+    let large = SCRIPT.replace("np.zeros((3, 7))", "np.zeros((4096, 4096), \"f4\")");
+    fs::write(script, large).expect("writable");
+    let output = start(&cluster, 0, &job).wait_with_output().expect("our child");
+    let log = cluster.run(0, &["logs", "last", "0", "--stderr"]);
+    assert!(!output.status.success());
+    assert!(both(&log).contains("`memory` is 200"), "{}\n{}", both(&output), both(&log));
+}
+
+/// Fits y = x·w + b with JAX.
+const JAX_SCRIPT: &str = r#"
+import json, sys
+import jax, jax.numpy as jnp
+import numpy as np
+from nodectl.jax import SharedTree
+from nodectl.params import ParameterServer
+
+options = json.loads(sys.argv[1])
+steps = options.pop("steps")
+random = np.random.default_rng(7)
+x = random.normal(size=(96, 5)).astype("f4")
+target = (x @ np.arange(1, 6) + 0.5).astype("f4")
+loss = lambda tree, x, y: jnp.mean((x @ tree["dense"][0] + tree["dense"][1] - y) ** 2)
+with ParameterServer.connect(**options) as server:
+    mine = slice(server.worker, None, server.workers)
+    shared = SharedTree(server, {"dense": [jnp.zeros(5), jnp.zeros(1)]})
+    while server.step < steps:
+        shared.step(jax.grad(loss)(shared.tree, x[mine], target[mine]), len(x[mine]))
+    weights, bias = shared.tree["dense"]
+    json.dump({"w": np.asarray(weights).tolist(), "b": np.asarray(bias).tolist()}, open("out.json", "w"))
+"#;
+
+#[test]
+fn workers_share_a_tree_of_jax() {
+    let Some(path) = python_path() else { return };
+    if !Command::new("python3").args(["-c", "import jax"]).output().is_ok_and(|found| found.status.success()) {
+        println!("SKIPPED: no python3 with jax");
+        return;
+    }
+    let cluster = cluster(1, &path);
+    let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
+    fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
+    let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_fits(&outcomes[0], 0.02);
 }

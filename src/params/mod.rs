@@ -6,6 +6,7 @@
 //! | `mod` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
 //! | `service` | the thread of one job: events in, effects carried out |
 //! | `worker` | a worker's connection |
+//! | `watch` | which workers are late, and which hang |
 //! | `arena` | memory shared with a worker |
 //! | `store` | bytes of blocks, gradients and sums |
 //! | `file` | a checkpoint in a file |
@@ -27,6 +28,7 @@ mod optimizer;
 mod peers;
 mod service;
 mod store;
+mod watch;
 mod worker;
 mod writer;
 
@@ -131,6 +133,8 @@ enum Event {
     Found(Option<PathBuf>),
     /// Workers should know this.
     Said(String),
+    /// Time passes.
+    Tick,
     /// The job has ended.
     Unneeded,
     /// A worker has come to the end.
@@ -258,7 +262,11 @@ impl ParameterServers {
 
 impl Trainings for ParameterServers {
     fn look(&self, job: JobId) -> TrainingHere {
-        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late: Vec::new() }
+        let late = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
+            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner);
+            late.clone()
+        });
+        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late: late.unwrap_or_default() }
     }
 
     fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
@@ -316,8 +324,7 @@ impl Shared {
 
     /// The job that a worker wants to take part in, begun if it is the first.
     fn join(self: &Arc<Self>, register: &Register, layout: &Arc<Layout>) -> io::Result<mpsc::Sender<Event>> {
-        let hash = blake3::Hasher::new().update(b"nodectl training job").update(register.job.as_bytes()).finalize();
-        let token: PoolToken = hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes");
+        let token = token_of(&register.job);
         let digest = digest(register);
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&token).filter(|job| !job.events.is_closed()) {
@@ -369,6 +376,12 @@ impl Shared {
         runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
         Ok(events)
     }
+}
+
+/// Names a job among nodes.
+fn token_of(job: &str) -> PoolToken {
+    let hash = blake3::Hasher::new().update(b"nodectl training job").update(job.as_bytes()).finalize();
+    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
 }
 
 /// What a checkpoint of the job has.
@@ -435,6 +448,8 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;
     loop {
+        // A full queue is time passing.
+        let _ = job.events.try_send(Event::Tick);
         if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
             let _ = job.events.send(Event::Unneeded).await;
         }

@@ -6,6 +6,7 @@ use super::{
     file::{Form, Open},
     peers::Outbox,
     store::{Outgoing, Store},
+    watch::Watch,
     worker::Link,
     writer::{Keeping, Writer},
 };
@@ -14,6 +15,7 @@ use crate::{
     types::{
         JobId, NodeId,
         params::{Checkpoints as Rule, Every},
+        query::LateWorker,
         servers::message::{Block, Clock, ServerMessage, Worker},
     },
 };
@@ -22,7 +24,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -39,6 +41,7 @@ struct Service {
     workers: HashMap<Worker, (u64, Link)>,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
+    watch: Watch,
     /// A worker has come to the end.
     ending: bool,
     kept: Kept,
@@ -69,6 +72,8 @@ pub struct Flags {
     pub waits: Arc<AtomicBool>,
     /// No worker is left.
     pub is_idle: Arc<AtomicBool>,
+    /// Workers that take longer than is usual.
+    pub late: Arc<Mutex<Vec<LateWorker>>>,
 }
 
 /// Serves the job until nobody needs it any more.
@@ -80,10 +85,23 @@ pub fn run(
 ) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
-    let (workers, peers, ending, writer, found, over) = Default::default();
+    let (workers, peers, watch, ending, writer, found, over) = Default::default();
     let (group, last_checkpoint) = (Group::new(config), Instant::now());
-    let mut service =
-        Service { group, store, settings, workers, peers, ending, kept, events, writer, found, last_checkpoint, over };
+    let mut service = Service {
+        group,
+        store,
+        settings,
+        workers,
+        peers,
+        watch,
+        ending,
+        kept,
+        events,
+        writer,
+        found,
+        last_checkpoint,
+        over,
+    };
     let mut finished = false;
     let mut idle_since: Option<Instant> = None;
     loop {
@@ -95,8 +113,13 @@ pub fn run(
                 if let Event::Left { finished: left_well, .. } = &event {
                     finished = *left_well;
                 }
+                let is_tick = matches!(event, Event::Tick);
                 service.event(event);
                 service.look_at_time();
+                service.watch_workers();
+                if is_tick {
+                    *flags.late.lock().unwrap_or_else(PoisonError::into_inner) = service.late();
+                }
                 flags.waits.store(service.waits(), Ordering::Relaxed);
             }
             Received::Nothing => {}
@@ -151,6 +174,7 @@ impl Service {
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { worker, life, link, arena } => {
+                self.watch.joined(worker, link.pid());
                 self.store.add_worker(worker, arena);
                 self.workers.insert(worker, (life, link));
                 self.give(Input::Joined { worker, life });
@@ -159,6 +183,7 @@ impl Service {
                 self.give(Input::Left { worker, life });
                 if self.workers.get(&worker).is_some_and(|(known, _)| *known == life) {
                     self.workers.remove(&worker);
+                    self.watch.left(worker);
                     self.store.remove_worker(worker);
                 }
             }
@@ -220,6 +245,19 @@ impl Service {
             self.last_checkpoint = Instant::now();
             self.give(Input::CheckpointDue);
         }
+    }
+
+    fn watch_workers(&mut self) {
+        for worker in self.workers.keys() {
+            self.watch.is_at(*worker, self.group.works_at(*worker));
+        }
+    }
+
+    /// Workers that are late. Those that hang are ended.
+    fn late(&mut self) -> Vec<LateWorker> {
+        let (late, given_up) = self.watch.look();
+        given_up.into_iter().for_each(|(worker, why)| self.watch.end(worker, &why));
+        late
     }
 
     /// Looks for the newest checkpoint of the job, on all nodes; without one there may be another job's to begin with.

@@ -76,7 +76,7 @@ impl Outgoing {
         let mut arrays = Vec::new();
         for part in self.parts() {
             let numbers: &[f32] = bytemuck::try_cast_slice(part).map_err(|_| wrong())?;
-            if len == 0 || numbers.len() % len > 0 {
+            if len == 0 || !numbers.len().is_multiple_of(len) {
                 return Err(wrong());
             }
             arrays.extend(numbers.chunks_exact(len));

@@ -1,6 +1,6 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, arena::Arena};
+use super::{Event, Shared, arena::Arena, watch};
 use crate::{
     logic::params::{Layout, Notice},
     types::{servers::message::Worker, units::format_bytes},
@@ -9,7 +9,10 @@ use crate::{
         frames::{self, HEADER_BYTES, Header, Kind},
     },
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::Pid,
+};
 use std::{
     io::{self, IoSlice, Read, Write},
     mem::MaybeUninit,
@@ -32,6 +35,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// The worker's process.
+    pub fn pid(&self) -> Option<Pid> {
+        watch::peer(&self.stream)
+    }
+
     pub fn tell(&mut self, notice: Notice) {
         let (kind, id, payload) = match notice {
             Notice::Started { clock } => (Kind::Started, clock, Vec::new()),

@@ -41,6 +41,8 @@ _REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _FINISH = 64, 65, 66, 67, 68, 71
 _REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED = 80, 81, 82, 83, 84, 85, 87
 _MORE, _CHUNK = 1, 1 << 20
 _ALIGNMENT = 16
+# What was asked for before is void.
+_ANEW = (_MOVED, _FINISHED)
 #: What worker 0 leaves in its directory.
 _MODEL = "model.safetensors"
 
@@ -265,7 +267,7 @@ class _Shared(ParameterServer):
             self._pulled -= set(wanted)
             if wanted:
                 self._send(_PULL, 0, np.asarray(wanted, "<u4").tobytes())
-            if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind == _MOVED) != _MOVED:
+            if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind in _ANEW) not in _ANEW:
                 return {name: self._values[name] for name in names}
 
     def barrier(self) -> None:
@@ -325,6 +327,8 @@ class _Shared(ParameterServer):
                     self._pushed.clear()
                     self._pulled.clear()
                     print("nodectl: this worker was cut off from the others, and goes on at clock %d" % id, file=sys.stderr)
+            elif kind == _FINISHED:
+                self._pulled.clear()
             elif kind == _PULLED:
                 self._pulled.update(np.frombuffer(payload, "<u4").tolist())
             elif kind == _STATUS:

@@ -183,6 +183,13 @@ impl Group {
         true
     }
 
+    /// The clock that others wait for this worker to end. None while it waits itself.
+    pub fn works_at(&self, worker: Worker) -> Option<Clock> {
+        let local = self.locals.get(&worker).filter(|local| self.going && local.started && !local.finishing)?;
+        let waits = local.ended.is_some() || local.barrier.is_some() || !local.pulling.is_empty();
+        (!waits).then_some(local.clock)
+    }
+
     fn contribute(&mut self, worker: Worker, block: Block) {
         if !self.going || !self.counts(worker) {
             return;

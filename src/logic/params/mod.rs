@@ -10,6 +10,7 @@
 //! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
+//! | `pace` | from when on a worker is late |
 //! | `local` | this node's workers: what they pushed and wait for |
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
@@ -38,6 +39,7 @@ mod checkpoint;
 mod conduct;
 pub mod group;
 mod local;
+pub mod pace;
 pub mod placement;
 mod server;
 #[cfg(test)]
