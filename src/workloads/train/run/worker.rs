@@ -39,6 +39,8 @@ pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
+    /// Until the last task's result is known to be kept, this worker stays the first of them: no other leaves the model too.
+    last: Option<Served>,
 }
 
 impl Part for TrainWorker {
@@ -49,15 +51,33 @@ impl Part for TrainWorker {
             return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
         }
         let bytes = fs::read(PLAN_FILE).map_err(|error| told(error.to_string()))?;
-        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)? })
+        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)?, last: None })
     }
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
         let split = load(&self.plan, &call.dir)?;
         let others = Others::of(&self.plan, call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)
+        self.last = None;
+        let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)?;
+        self.last = trained.served;
+        Ok(trained.result)
     }
+}
+
+impl Drop for TrainWorker {
+    fn drop(&mut self) {
+        if let Some(served) = self.last.take() {
+            served.close();
+        }
+    }
+}
+
+/// What a training leaves besides files.
+pub struct Trained {
+    pub result: Json,
+    /// The way to the others, of the worker that left the model.
+    served: Option<Served>,
 }
 
 /// How a worker reaches those that it trains with.
@@ -99,14 +119,14 @@ fn engine(threads: u32) -> Result<Arc<dyn Engine>, CallError> {
     }
 }
 
-/// Trains, with the job's files in the first directory; leaves files in the second. Returns the task's result.
+/// Trains, with the job's files in the first directory; leaves files in the second.
 pub fn train(
     plan: &TrainPlan,
     split: &Split,
     engine: Arc<dyn Engine>,
     (base, dir): (&Path, &Path),
     others: Option<Others>,
-) -> Result<Json, TrainError> {
+) -> Result<Trained, TrainError> {
     let mut network =
         Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
     if let Some(path) = &plan.init_from {
@@ -131,7 +151,8 @@ pub fn train(
             let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
             let Some(ended) = ended else {
                 outputs.discard()?;
-                return Ok(json!({ "workers": workers, "device": on }));
+                served.close();
+                return Ok(Trained { result: json!({ "workers": workers, "device": on }), served: None });
             };
             let position = Position { epochs: plan.epochs, steps_into_epoch: 0, steps, seed: plan.seed };
             (ended, position, Some(served))
@@ -146,9 +167,6 @@ pub fn train(
     }
     let model = ModelFile::of(&network, note, split.preparation.clone(), Vec::new())?;
     model.write(&dir.join(super::FILES[0]))?;
-    if let Some(served) = served {
-        served.close();
-    }
     let metric = plan.model.loss.metric();
     let (last, speed) = (ended.last, ended.samples_per_second);
     let mut result = json!({
@@ -159,7 +177,7 @@ pub fn train(
         result["validation_loss"] = validation.loss().into();
         result[format!("validation_{metric}")] = validation.metric().into();
     }
-    Ok(result)
+    Ok(Trained { result, served })
 }
 
 /// With parameters in this process.
