@@ -42,6 +42,7 @@ mod server;
 mod tests;
 mod view;
 
+pub use crate::types::exchange;
 use crate::types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},

@@ -47,6 +47,8 @@ pub struct Sharing {
     pub compression: Compression,
     pub block_bytes: u64,
     pub replicas: u32,
+    /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that is if it costs less.
+    pub use_sfb: Option<bool>,
 }
 
 /// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo (Douillard et al.,
@@ -65,8 +67,8 @@ impl Default for Outer {
 
 impl Default for Sharing {
     fn default() -> Self {
-        let (consistency, outer, compression) = Default::default();
-        Self { consistency, outer, compression, block_bytes: BLOCK_BYTES, replicas: 2 }
+        let (consistency, outer, compression, use_sfb) = Default::default();
+        Self { consistency, outer, compression, block_bytes: BLOCK_BYTES, replicas: 2, use_sfb }
     }
 }
 
@@ -100,6 +102,7 @@ impl Sharing {
             compression: self.compression,
             servers,
             sums: 0,
+            factored: Vec::new(),
             steps: Some(clocks),
             divided: true,
         }

@@ -9,13 +9,14 @@ use super::{
 };
 use crate::{
     gpu::ops::{Cpu, Engine, EngineError, Vulkan},
-    types::servers::{Consistency, SOCKET_VARIABLE},
+    types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings},
     workloads::{
         builtin::{Call, CallError, Part},
         kernel::run::granted_device,
         train::{
             Parameters, ParametersError,
             data::{Source, Split},
+            exchange,
             file::{self, ModelFile, Note, Position},
             local::Local,
             model::{Network, NetworkError, output_shape},
@@ -39,8 +40,9 @@ pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
-    /// Until the last task's result is known to be kept, this worker stays the first of them: no other leaves the model too.
-    last: Option<Served>,
+    /// The task in which this worker left the model, and the way to the others: it stays the first of them, so that no other leaves
+    /// it too.
+    left: Option<(u64, Served)>,
 }
 
 impl Part for TrainWorker {
@@ -51,25 +53,36 @@ impl Part for TrainWorker {
             return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
         }
         let bytes = fs::read(PLAN_FILE).map_err(|error| told(error.to_string()))?;
-        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)?, last: None })
+        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)?, left: None })
     }
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
+        if self.left.as_ref().is_some_and(|(task, _)| *task != call.task) {
+            // A task for which there was no room before.
+            fs::write(call.dir.join(WORKER_FILE), "").map_err(|error| CallError::Task(error.to_string()))?;
+            return Ok(json!({}));
+        }
+        self.close();
         let split = load(&self.plan, &call.dir)?;
         let others = Others::of(&self.plan, call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        self.last = None;
         let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)?;
-        self.last = trained.served;
+        self.left = trained.served.map(|served| (call.task, served));
         Ok(trained.result)
+    }
+}
+
+impl TrainWorker {
+    fn close(&mut self) {
+        if let Some((_, served)) = self.left.take() {
+            served.close();
+        }
     }
 }
 
 impl Drop for TrainWorker {
     fn drop(&mut self) {
-        if let Some(served) = self.last.take() {
-            served.close();
-        }
+        self.close();
     }
 }
 
@@ -236,6 +249,9 @@ fn serve(
     let samples = split.training.len();
     let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
     let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
+    let factored = exchange::factored(plan, team);
+    network.set_factored(factored.iter().map(|tensor| *tensor as usize));
+    let settings = ServerSettings { factored, ..settings };
     let way = Way { socket, job, worker, settings };
     let mut served = Served::new(way, sums(plan, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
