@@ -39,11 +39,20 @@ impl Link {
             Notice::Moved { clock } => (Kind::Moved, clock, Vec::new()),
             Notice::Pulled { tensor } => return self.pulled.push(tensor),
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
+            Notice::Share { number, index, of } => {
+                (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
+            }
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
         };
         self.flush();
         self.send(kind, id, &payload);
+    }
+
+    /// Another worker's task has succeeded: this one has nothing left to do.
+    pub fn tell_over(&mut self) {
+        self.flush();
+        self.send(Kind::Over, 0, &[]);
     }
 
     /// Tells of what was pulled so far.
@@ -91,6 +100,10 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         let workers = register.settings.workers;
         return Err(invalid(format!("worker {worker} is none of {workers} workers, which count from 0")));
     }
+    if register.settings.sums as usize >= register.tensors.len() {
+        let (sums, tensors) = (register.settings.sums, register.tensors.len());
+        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
+    }
     let layout = Layout::new(&register.tensors, register.settings.block_bytes);
     let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
     let events = shared.join(&register, &layout)?;
@@ -130,6 +143,8 @@ fn talk(
             }
             Kind::Pull => Event::Pull { worker, life, tensors: list(&payload) },
             Kind::Barrier => Event::Barrier { worker, life },
+            Kind::Share => Event::Shared { worker, life, number: id },
+            Kind::Wait => Event::Waits,
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };
