@@ -104,9 +104,14 @@ struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A node has ended the pass through a layer that it was at.
-    Computed { node: usize },
+    Computed {
+        node: usize,
+    },
     /// The last byte has left: the node's link is free for the next message.
-    Left { node: usize, message: Message },
+    Left {
+        node: usize,
+        message: Message,
+    },
     Delivered(Message),
 }
 
@@ -160,7 +165,7 @@ impl<'n> Cluster<'n> {
             of_layer.push((first..blocks.len()).collect());
         }
         let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId([node as u8 + 1; 32]), 1)).collect();
-        let placement = Placement::new(&ids, blocks.len() as u32, replicas);
+        let placement = Placement::new(&ids, blocks.len() as u32, replicas, None);
         for (number, block) in blocks.iter_mut().enumerate() {
             block.homes = placement.homes(number as u32).iter().map(|home| usize::from(*home)).collect();
         }

@@ -36,7 +36,7 @@ fn speedups(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> 
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..most * 1.02, 0.0..most * 1.02)?;
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc("nodes").y_desc("times one node").light_line_style(WHITE).bold_line_style(RGBColor(225, 225, 225));
+    mesh.x_desc("nodes").y_desc("times one node").max_light_lines(0).bold_line_style(RGBColor(225, 225, 225));
     mesh.draw()?;
     let ideal = chart.draw_series(LineSeries::new([(0.0, 0.0), (most, most)], GREY))?;
     ideal.label("ideal").legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], GREY));
@@ -45,7 +45,8 @@ fn speedups(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> 
         let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
         series.label(scheme.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
-    let published = net.published.iter().map(|(nodes, times)| Cross::new((*nodes as f64, *times), 6, BLACK.stroke_width(2)));
+    let published =
+        net.published.iter().map(|(nodes, times)| Cross::new((*nodes as f64, *times), 6, BLACK.stroke_width(2)));
     let series = chart.draw_series(published)?;
     series.label("Poseidon, published").legend(|(x, y)| Cross::new((x + 9, y), 5, BLACK.stroke_width(2)));
     let labels = &mut chart.configure_series_labels();
@@ -64,7 +65,7 @@ fn bytes(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> Res
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..most * 1.02, (low / 2.0..high * 2.0).log_scale())?;
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc("nodes").y_desc("GB").light_line_style(WHITE).bold_line_style(RGBColor(225, 225, 225)).draw()?;
+    mesh.x_desc("nodes").y_desc("GB").max_light_lines(0).bold_line_style(RGBColor(225, 225, 225)).draw()?;
     for (scheme, colour) in schemes.iter().zip(COLOURS) {
         let points = nodes.iter().zip(&scheme.gigabytes).map(|(nodes, bytes)| (*nodes as f64, *bytes));
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;

@@ -131,7 +131,8 @@ impl Operation for Pool2d {
             }),
             (Pooling::Max, maxima) => {
                 let mut unwanted = vec![0; if maxima.is_none() { planes * places } else { 0 }];
-                let maxima = maxima.as_ref().map_or(&mut unwanted[..], |at| &mut memory.write::<u32>(at)[..planes * places]);
+                let maxima =
+                    maxima.as_ref().map_or(&mut unwanted[..], |at| &mut memory.write::<u32>(at)[..planes * places]);
                 let to = y.par_chunks_mut(places.max(1)).zip(maxima.par_chunks_mut(places.max(1)));
                 to.zip(x.par_chunks(pixels)).for_each_init(Vec::new, |best, ((y, at), plane)| {
                     let each = y.chunks_mut(columns).zip(at.chunks_mut(columns)).enumerate();

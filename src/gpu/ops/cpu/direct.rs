@@ -309,7 +309,9 @@ impl Vector for Pair {
 
     #[inline(always)]
     unsafe fn load(from: *const f32, mask: [__m256i; 2]) -> Self {
-        unsafe { Self([<__m256 as Vector>::load(from, mask[0]), <__m256 as Vector>::load(from.wrapping_add(8), mask[1])]) }
+        unsafe {
+            Self([<__m256 as Vector>::load(from, mask[0]), <__m256 as Vector>::load(from.wrapping_add(8), mask[1])])
+        }
     }
 
     #[inline(always)]

@@ -34,10 +34,11 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 29] = [
+pub(in crate::workloads) const KEYS: [&str; 31] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
     "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
+    "num_push_threads", "num_pull_threads",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
