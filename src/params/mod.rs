@@ -11,7 +11,8 @@
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
 //! | `factors` | gradients as sufficient factors |
-//! | `peers` | streams to the job's other nodes |
+//! | `peers` | connections to the job's other nodes |
+//! | `incoming` | memory for what comes over them |
 //!
 //! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
@@ -20,6 +21,7 @@
 mod arena;
 mod compress;
 mod factors;
+mod incoming;
 mod optimizer;
 mod peers;
 mod service;
@@ -85,7 +87,7 @@ enum Event {
     PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
     PeerDown { peer: NodeId, connection: u64 },
     PeerDead { peer: NodeId },
-    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: Vec<u8> },
+    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
 }
 
 /// The training jobs of this node.
@@ -113,6 +115,8 @@ struct Job {
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
+    /// Connections that other nodes are opening.
+    opening: Arc<peers::Opening>,
     /// Workers have nothing to do but to wait for others, who may have finished.
     waits: Arc<AtomicBool>,
     limit_bytes: usize,
@@ -161,8 +165,8 @@ impl ParameterServers {
         self.shared.jobs().contains_key(token)
     }
 
-    /// Another node opened a stream for a job of ours. Returns at its end.
-    pub async fn attach(&self, from: NodeId, token: PoolToken, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
+    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> io::Result<()> {
         let job = self.shared.jobs().get(&token).cloned();
         let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
         if from > self.shared.me {
@@ -170,9 +174,11 @@ impl ParameterServers {
             job.called.notify_one();
             return Ok(());
         }
-        peers::greet(&mut stream).await?;
-        let connection = self.shared.next_life();
-        peers::converse(from, connection, stream, job.events, job.limit_bytes).await;
+        if let Some(bundle) = job.opening.accept(from, stream).await? {
+            let connection = self.shared.next_life();
+            let settings = &job.tensors.settings;
+            peers::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+        }
         Ok(())
     }
 }
@@ -240,6 +246,7 @@ impl Shared {
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
+            opening: Arc::default(),
             waits: Arc::new(AtomicBool::new(register.settings.divided)),
             limit_bytes,
             number,
@@ -345,14 +352,10 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
             asked.insert(peer, tokio::time::Instant::now());
             let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
             tokio::spawn(async move {
-                let calling = async {
-                    let mut stream = streams.open(peer, token).await?;
-                    peers::greeted(&mut stream).await?;
-                    io::Result::Ok(stream)
-                };
-                if let Ok(stream) = calling.await {
+                let (connection, settings) = (shared.next_life(), &job.tensors.settings);
+                if let Ok(bundle) = peers::call(streams.as_ref(), peer, token, connection, settings).await {
                     connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
-                    peers::converse(peer, shared.next_life(), stream, job.events, job.limit_bytes).await;
+                    peers::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
                 }
             });

@@ -1,6 +1,6 @@
 //! The thread of one job: takes events, asks the logic, carries effects out in order.
 
-use super::{Event, peers::Outbox, store::Store, worker::Link};
+use super::{Event, incoming::Incoming, peers::Outbox, store::Store, worker::Link};
 use crate::{
     logic::params::{Config, Effect, Group, Input, Notice},
     types::{
@@ -184,7 +184,7 @@ impl Service {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: Input, mut payload: Option<(Vec<u8>, bool)>) {
+    fn run(&mut self, input: Input, mut payload: Option<(Incoming, bool)>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for effect in self.group.handle(input) {
@@ -194,7 +194,7 @@ impl Service {
         self.workers.values_mut().for_each(|(_, link)| link.flush());
     }
 
-    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Vec<u8>, bool)>) -> Option<Input> {
+    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Incoming, bool)>) -> Option<Input> {
         let store = &mut self.store;
         match effect {
             Effect::Send { to, message, payload } => {

@@ -4,6 +4,7 @@ use super::{
     arena::Arena,
     compress,
     factors::{self, Factors},
+    incoming::Incoming,
     optimizer,
 };
 use crate::{
@@ -34,7 +35,7 @@ struct Shard {
 enum Contribution {
     /// Where its worker has it.
     Local(Arc<Arena>),
-    Remote(Arc<Vec<f32>>),
+    Remote(Arc<Incoming>),
 }
 
 /// A sum is made when it is needed in one piece.
@@ -47,6 +48,7 @@ enum Sum {
 pub enum Outgoing {
     Numbers(Vec<Arc<Vec<f32>>>),
     Gradient { arena: Arc<Arena>, range: std::ops::Range<u64> },
+    Forwarded(Arc<Incoming>),
     Encoded(Vec<u8>),
 }
 
@@ -55,6 +57,7 @@ impl Outgoing {
         match self {
             Self::Numbers(parts) => parts.iter().map(|part| bytemuck::cast_slice(part.as_slice())).collect(),
             Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
+            Self::Forwarded(numbers) => vec![numbers.bytes()],
             Self::Encoded(bytes) => vec![bytes],
         }
     }
@@ -134,7 +137,7 @@ impl Store {
                         let copied = arena.gradients(self.layout.block(block)).to_vec();
                         Outgoing::Numbers(vec![Arc::new(copied)])
                     }
-                    Contribution::Remote(numbers) => Outgoing::Numbers(vec![numbers]),
+                    Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
                 }
             }
             Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
@@ -148,7 +151,7 @@ impl Store {
     }
 
     /// Keeps what came with a message. Fails if it is not what belongs there.
-    pub fn take(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
+    pub fn take(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
         let (Place::Contribution { block, .. }
         | Place::Sum { block }
         | Place::State { block }
@@ -156,45 +159,49 @@ impl Store {
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
         if let (Place::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
-            self.factors.insert((worker, clock, block), Factors::decode(&bytes, sizes)?);
+            self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
             return Ok(());
         }
         if let Place::Contribution { worker, clock, block } = place {
+            if self.settings.compression == crate::types::servers::Compression::None {
+                return self.take_plain(place, incoming);
+            }
             // Sums are not compressed.
             let trained = self.trained(block);
+            let bytes = incoming.bytes();
             let (encoded, sums) = bytes
                 .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
                 .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer bytes than the block's sums have"))?;
             let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
             numbers.extend(compress::numbers(sums, len - trained)?);
+            let numbers = Incoming::from(numbers);
             self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
             return Ok(());
         }
         let states = self.settings.training.optimizer.states();
         let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
-        let mut numbers = compress::numbers(&bytes, wanted)?;
+        let numbers = incoming.numbers(wanted)?;
         match place {
-            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers)))),
+            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers.to_vec())))),
             Place::Worker { worker, .. } => {
                 if let Some(arena) = self.arenas.get(&worker) {
-                    arena.write_values(range.start, &numbers);
+                    arena.write_values(range.start, numbers);
                 }
             }
             _ => {
                 let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
-                numbers.truncate(len);
-                self.shards.insert(block, Shard { values: Arc::new(numbers), state });
+                self.shards.insert(block, Shard { values: Arc::new(numbers[..len].to_vec()), state });
             }
         }
         Ok(())
     }
 
     /// A replica gets a gradient from the primary as it is, not compressed.
-    pub fn take_plain(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
-        let Place::Contribution { worker, clock, block } = place else { return self.take(place, bytes) };
+    pub fn take_plain(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
+        let Place::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
         let range = self.layout.block(block);
-        let numbers = compress::numbers(&bytes, (range.end - range.start) as usize)?;
-        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+        incoming.numbers((range.end - range.start) as usize)?;
+        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(incoming)));
         Ok(())
     }
 
@@ -347,7 +354,7 @@ impl Sum {
     fn weighted<'a>(&'a self, layout: &Layout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),
-            Contribution::Remote(numbers) => numbers.as_slice(),
+            Contribution::Remote(numbers) => numbers.all(),
         };
         match self {
             Self::Parts(parts) => parts.iter().map(|(part, weight)| (of(part), *weight)).collect(),

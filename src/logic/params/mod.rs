@@ -42,7 +42,6 @@ mod server;
 mod tests;
 mod view;
 
-pub use crate::types::exchange;
 use crate::types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},

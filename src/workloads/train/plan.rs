@@ -4,7 +4,7 @@
 use super::{data::DataSpec, model::ModelSpec};
 use crate::types::{
     params::{Decay, Optimizer, Schedule, Training},
-    servers::{BLOCK_BYTES, Compression, Consistency, ServerSettings},
+    servers::{BLOCK_BYTES, Compression, Consistency, STREAMS, ServerSettings},
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,8 @@ pub struct Sharing {
     pub replicas: u32,
     /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that is if it costs less.
     pub use_sfb: Option<bool>,
+    pub num_push_threads: u32,
+    pub num_pull_threads: u32,
 }
 
 /// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo (Douillard et al.,
@@ -68,7 +70,16 @@ impl Default for Outer {
 impl Default for Sharing {
     fn default() -> Self {
         let (consistency, outer, compression, use_sfb) = Default::default();
-        Self { consistency, outer, compression, block_bytes: BLOCK_BYTES, replicas: 2, use_sfb }
+        Self {
+            consistency,
+            outer,
+            compression,
+            block_bytes: BLOCK_BYTES,
+            replicas: 2,
+            use_sfb,
+            num_push_threads: STREAMS,
+            num_pull_threads: STREAMS,
+        }
     }
 }
 
@@ -99,6 +110,8 @@ impl Sharing {
             consistency: self.consistency,
             block_bytes: self.block_bytes,
             replicas: self.replicas,
+            num_push_threads: self.num_push_threads,
+            num_pull_threads: self.num_pull_threads,
             compression: self.compression,
             servers,
             sums: 0,

@@ -96,6 +96,8 @@ fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSetting
         consistency,
         block_bytes: 64,
         replicas: 2,
+        num_push_threads: 1,
+        num_pull_threads: 1,
         compression: Compression::None,
         servers: None,
         sums: 0,

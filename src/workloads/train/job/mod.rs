@@ -35,10 +35,11 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 30] = [
+pub(in crate::workloads) const KEYS: [&str; 32] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
-    "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas", "use_sfb",
+    "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
+    "use_sfb", "num_push_threads", "num_pull_threads",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
