@@ -14,7 +14,9 @@
 //! | `checkpoints` | those on this node's disk, and on others' |
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
-//! | `peers` | streams to the job's other nodes |
+//! | `factors` | gradients as sufficient factors |
+//! | `peers` | connections to the job's other nodes |
+//! | `incoming` | memory for what comes over them |
 //!
 //! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
@@ -23,7 +25,9 @@
 mod arena;
 mod checkpoints;
 mod compress;
+mod factors;
 mod file;
+mod incoming;
 mod optimizer;
 mod peers;
 mod service;
@@ -78,91 +82,32 @@ const CROWDED: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What a job's thread is told.
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a worker's task has succeeded. `Unfinished`: none has so
+/// far, and if there is no room for all of them, how many run. `Finished`: a worker has done its part, and stays until all have. `Found`: the
+/// newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has ended.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
-    Joined {
-        worker: Worker,
-        life: u64,
-        link: worker::Link,
-        arena: Arc<arena::Arena>,
-    },
-    Left {
-        worker: Worker,
-        life: u64,
-        finished: bool,
-    },
-    Push {
-        worker: Worker,
-        life: u64,
-        clock: Clock,
-        tensors: Vec<u32>,
-    },
-    Clock {
-        worker: Worker,
-        life: u64,
-        clock: Clock,
-        samples: u32,
-    },
-    Pull {
-        worker: Worker,
-        life: u64,
-        tensors: Vec<u32>,
-    },
-    Barrier {
-        worker: Worker,
-        life: u64,
-    },
-    Shared {
-        worker: Worker,
-        life: u64,
-        number: u64,
-    },
-    /// A worker has done its part, and stays until all have.
-    Finished {
-        worker: Worker,
-        life: u64,
-    },
-    Written {
-        clock: Clock,
-    },
-    CheckpointEnded {
-        clock: Clock,
-    },
-    /// The newest checkpoint.
+    Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
+    Left { worker: Worker, life: u64, finished: bool },
+    Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
+    Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
+    Pull { worker: Worker, life: u64, tensors: Vec<u32> },
+    Barrier { worker: Worker, life: u64 },
+    Shared { worker: Worker, life: u64, number: u64 },
+    Finished { worker: Worker, life: u64 },
+    Written { clock: Clock },
+    CheckpointEnded { clock: Clock },
     Found(Option<PathBuf>),
-    /// Workers should know this.
     Said(String),
-    /// Time passes.
     Tick,
-    /// The job has ended.
     Unneeded,
-    /// A worker has come to the end.
     Waits,
-    /// The task of a worker has succeeded.
     Over,
-    /// No more workers than these run at a time.
-    Enough {
-        workers: u32,
-    },
-    PeerUp {
-        peer: NodeId,
-        connection: u64,
-        outbox: Arc<Outbox>,
-    },
-    PeerDown {
-        peer: NodeId,
-        connection: u64,
-    },
-    PeerDead {
-        peer: NodeId,
-    },
-    Message {
-        peer: NodeId,
-        connection: u64,
-        message: ServerMessage,
-        payload: Vec<u8>,
-    },
+    Unfinished { crowded: Option<u32> },
+    PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
+    PeerDown { peer: NodeId, connection: u64 },
+    PeerDead { peer: NodeId },
+    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
 }
 
 /// The training jobs of this node.
@@ -192,6 +137,8 @@ struct Job {
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
     flags: service::Flags,
+    /// Connections that other nodes are opening.
+    opening: Arc<peers::Opening>,
     limit_bytes: usize,
     number: u64,
 }
@@ -241,8 +188,8 @@ impl ParameterServers {
         self.shared.jobs().contains_key(token) || self.shared.checkpoints.asked(token).is_some()
     }
 
-    /// Another node opened a stream for a job of ours. Returns at its end.
-    pub async fn attach(&self, from: NodeId, token: PoolToken, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
+    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> io::Result<()> {
         if let Some(job) = self.shared.checkpoints.asked(&token) {
             return self.shared.checkpoints.serve(job, stream).await;
         }
@@ -253,9 +200,11 @@ impl ParameterServers {
             job.called.notify_one();
             return Ok(());
         }
-        peers::greet(&mut stream).await?;
-        let connection = self.shared.next_life();
-        peers::converse(from, connection, stream, job.events, job.limit_bytes).await;
+        if let Some(bundle) = job.opening.accept(from, stream).await? {
+            let connection = self.shared.next_life();
+            let settings = &job.tensors.settings;
+            peers::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+        }
         Ok(())
     }
 }
@@ -342,13 +291,15 @@ impl Shared {
         let number = self.next_life();
         let settings = register.settings.clone();
         let states = settings.training.optimizer.states();
-        let limit_bytes = settings.block_bytes as usize * (1 + states).max(2) + 64;
+        let largest = (layout.largest_block() * 4).max(settings.block_bytes);
+        let limit_bytes = largest as usize * (1 + states).max(2) + 64;
         let job = Job {
             events: events.clone(),
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
             flags: service::Flags::default(),
+            opening: Arc::default(),
             limit_bytes,
             number,
         };
@@ -417,21 +368,21 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
-/// What waiting workers should know of the job, if there is something. `crowded` is since when how many workers have run while
-/// others wait for room.
+/// What waiting workers should know of the job. `crowded` is since when how many workers have run while others wait for room.
 async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
-    let Progress { done, running, queued, .. } = detail.progress;
+    let Progress { tasks, done, failed, stopped, running, .. } = detail.progress;
     if done > 0 {
         return Some(Event::Over);
     }
     let is_same = crowded.is_some_and(|(known, _)| known == running);
-    if queued == 0 || !is_same {
-        *crowded = (queued > 0).then(|| (running, tokio::time::Instant::now()));
+    let waiting = tasks.saturating_sub(failed + stopped + running);
+    if waiting == 0 || !is_same {
+        *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
     }
-    let (workers, since) = (*crowded)?;
-    (workers > 0 && since.elapsed() >= CROWDED).then_some(Event::Enough { workers })
+    let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
+    Some(Event::Unfinished { crowded: full.map(|(workers, _)| workers) })
 }
 
 /// Whether a job that the cluster knows has ended, or was forgotten.
@@ -483,14 +434,10 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
             asked.insert(peer, tokio::time::Instant::now());
             let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
             tokio::spawn(async move {
-                let calling = async {
-                    let mut stream = streams.open(peer, token).await?;
-                    peers::greeted(&mut stream).await?;
-                    io::Result::Ok(stream)
-                };
-                if let Ok(stream) = calling.await {
+                let (connection, settings) = (shared.next_life(), &job.tensors.settings);
+                if let Ok(bundle) = peers::call(streams.as_ref(), peer, token, connection, settings).await {
                     connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
-                    peers::converse(peer, shared.next_life(), stream, job.events, job.limit_bytes).await;
+                    peers::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
                 }
             });

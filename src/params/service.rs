@@ -4,6 +4,7 @@ use super::{
     Event,
     checkpoints::Checkpoints,
     file::{Form, Open},
+    incoming::Incoming,
     peers::Outbox,
     store::{Outgoing, Store},
     watch::Watch,
@@ -207,7 +208,14 @@ impl Service {
             Event::Said(text) => self.say(&text),
             Event::Unneeded => self.over |= self.group.is_idle(),
             Event::Waits => self.ending = true,
-            Event::Enough { workers } => self.give(Input::Enough { workers }),
+            Event::Unfinished { crowded } => {
+                if let Some(workers) = crowded {
+                    self.give(Input::Enough { workers });
+                }
+                if self.ending {
+                    self.workers.values_mut().for_each(|(_, link)| link.tell_unfinished());
+                }
+            }
             Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
             Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
             Event::PeerUp { peer, connection, outbox } => {
@@ -349,7 +357,7 @@ impl Service {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: Input, mut payload: Option<(Vec<u8>, bool)>) {
+    fn run(&mut self, input: Input, mut payload: Option<(Incoming, bool)>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for effect in self.group.handle(input) {
@@ -359,7 +367,7 @@ impl Service {
         self.workers.values_mut().for_each(|(_, link)| link.flush());
     }
 
-    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Vec<u8>, bool)>) -> Option<Input> {
+    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Incoming, bool)>) -> Option<Input> {
         let store = &mut self.store;
         match effect {
             Effect::Send { to, message, payload } => {
@@ -370,7 +378,7 @@ impl Service {
             }
             Effect::Take(Place::Checkpoint { block }) => {
                 let (bytes, _) = payload.take().unwrap_or_default();
-                let bytes = store.collected(block, &bytes);
+                let bytes = store.collected(block, bytes);
                 if let Err(error) = &bytes {
                     tracing::warn!("block {block} of a checkpoint came damaged: {error}");
                 }

@@ -1,6 +1,13 @@
 //! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
 
-use super::{arena::Arena, compress, file::Open, optimizer};
+use super::{
+    arena::Arena,
+    compress,
+    factors::{self, Factors},
+    file::Open,
+    incoming::Incoming,
+    optimizer,
+};
 use crate::{
     logic::params::{Gradient, Layout, Payload, Place},
     types::servers::{
@@ -30,7 +37,7 @@ struct Shard {
 enum Contribution {
     /// Where its worker has it.
     Local(Arc<Arena>),
-    Remote(Arc<Vec<f32>>),
+    Remote(Arc<Incoming>),
 }
 
 impl Shard {
@@ -54,6 +61,7 @@ pub enum Outgoing {
         arena: Arc<Arena>,
         range: std::ops::Range<u64>,
     },
+    Forwarded(Arc<Incoming>),
     Encoded(Vec<u8>),
 }
 
@@ -66,6 +74,7 @@ impl Outgoing {
                 all.map(bytemuck::cast_slice).collect()
             }
             Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
+            Self::Forwarded(numbers) => vec![numbers.bytes()],
             Self::Encoded(bytes) => vec![bytes],
         }
     }
@@ -97,6 +106,8 @@ pub struct Store {
     snapshots: HashMap<Block, Shard>,
     sums: HashMap<Block, Sum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
+    /// Of factored blocks.
+    factors: HashMap<(Worker, Clock, Block), Factors>,
     arenas: HashMap<Worker, Arc<Arena>>,
     /// What compression left behind, by worker and block.
     residuals: HashMap<(Worker, Block), Vec<f32>>,
@@ -106,8 +117,8 @@ pub struct Store {
 
 impl Store {
     pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
-        let (shards, snapshots, sums, contributions, arenas, residuals, compressed) = Default::default();
-        Self { layout, settings, shards, snapshots, sums, contributions, arenas, residuals, compressed }
+        let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) = Default::default();
+        Self { layout, settings, shards, snapshots, sums, contributions, factors, arenas, residuals, compressed }
     }
 
     pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
@@ -132,6 +143,9 @@ impl Store {
             Payload::Gradient { worker, block } => {
                 let arena = self.arenas.get(&worker)?.clone();
                 let range = self.layout.block(block);
+                if let Some(sizes) = self.layout.factored(block) {
+                    return Some(Outgoing::Encoded(Factors::of_memory(arena.gradients(range), sizes)?.encode()));
+                }
                 if self.settings.compression == crate::types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
@@ -156,7 +170,7 @@ impl Store {
                         let copied = arena.gradients(self.layout.block(block)).to_vec();
                         Outgoing::Numbers(vec![Arc::new(copied)])
                     }
-                    Contribution::Remote(numbers) => Outgoing::Numbers(vec![numbers]),
+                    Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
                 }
             }
             Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
@@ -167,7 +181,7 @@ impl Store {
     }
 
     /// Keeps what came with a message. Fails if it is not what belongs there.
-    pub fn take(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
+    pub fn take(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
         let (Place::Contribution { block, .. }
         | Place::Sum { block }
         | Place::State { block }
@@ -175,64 +189,97 @@ impl Store {
         | Place::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
+        if let (Place::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
+            self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
+            return Ok(());
+        }
         if let Place::Contribution { worker, clock, block } = place {
+            if self.settings.compression == crate::types::servers::Compression::None {
+                return self.take_plain(place, incoming);
+            }
             // Sums are not compressed.
             let trained = self.trained(block);
+            let bytes = incoming.bytes();
             let (encoded, sums) = bytes
                 .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
                 .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer bytes than the block's sums have"))?;
             let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
             numbers.extend(compress::numbers(sums, len - trained)?);
+            let numbers = Incoming::from(numbers);
             self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
             return Ok(());
         }
         let states = self.settings.training.optimizer.states();
         let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
-        let mut numbers = compress::numbers(&bytes, wanted)?;
+        let numbers = incoming.numbers(wanted)?;
         match place {
-            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers)))),
+            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers.to_vec())))),
             Place::Worker { worker, .. } => {
                 if let Some(arena) = self.arenas.get(&worker) {
-                    arena.write_values(range.start, &numbers);
+                    arena.write_values(range.start, numbers);
                 }
             }
             _ => {
                 let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
-                numbers.truncate(len);
-                self.shards.insert(block, Shard { values: Arc::new(numbers), state: Arc::new(state) });
+                let values = Arc::new(numbers[..len].to_vec());
+                self.shards.insert(block, Shard { values, state: Arc::new(state) });
             }
         }
         Ok(())
     }
 
     /// A replica gets a gradient from the primary as it is, not compressed.
-    pub fn take_plain(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
-        let Place::Contribution { worker, clock, block } = place else { return self.take(place, bytes) };
+    pub fn take_plain(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
+        let Place::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
         let range = self.layout.block(block);
-        let numbers = compress::numbers(&bytes, (range.end - range.start) as usize)?;
-        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+        incoming.numbers((range.end - range.start) as usize)?;
+        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(incoming)));
         Ok(())
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
-        if let Some(arena) = self.arenas.get(&worker) {
+        let Some(arena) = self.arenas.get(&worker) else { return };
+        if let Some(sizes) = self.layout.factored(block) {
+            let factors = Factors::of_memory(arena.gradients(self.layout.block(block)), sizes);
+            factors.map(|factors| self.factors.insert((worker, clock, block), factors));
+        } else {
             self.contributions.insert((worker, clock, block), Contribution::Local(arena.clone()));
         }
     }
 
     /// Adds contributions up, or notes how. Returns the squared norm if that is wanted.
     pub fn sum(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> f64 {
-        let parts = weights
-            .iter()
-            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
-            .collect();
-        let sum = Sum::Parts(parts);
+        let sum = match self.layout.factored(block) {
+            Some([_, columns]) => self.sum_factors(block, clock, weights, columns),
+            None => self.sum_parts(block, clock, weights),
+        };
         let norm2 = match self.settings.training.clip_norm {
             Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), self.trained(block)),
             None => 0.0,
         };
         self.sums.insert(block, sum);
         norm2
+    }
+
+    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> Sum {
+        let parts: Vec<(Factors, f32)> = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.factors.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        let range = self.layout.block(block);
+        let mut whole = vec![0.0; (range.end - range.start) as usize];
+        let numbers = self.layout.tensors_of(block).map(|tensor| self.layout.tensor(tensor));
+        let numbers: u64 = numbers.map(|tensor| tensor.end - tensor.start).sum();
+        factors::sum(&parts, columns, &mut whole[..numbers as usize]);
+        Sum::Whole(Arc::new(whole))
+    }
+
+    fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> Sum {
+        let parts = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        Sum::Parts(parts)
     }
 
     /// How many of a block's numbers are parameters; behind them are sums.
@@ -309,11 +356,11 @@ impl Store {
     }
 
     /// A block of a checkpoint that came from another node.
-    pub fn collected(&self, block: Block, bytes: &[u8]) -> io::Result<Outgoing> {
+    pub fn collected(&self, block: Block, bytes: Incoming) -> io::Result<Outgoing> {
         let range = self.layout.block(block);
         let arrays = 1 + self.settings.training.optimizer.states();
-        let numbers = compress::numbers(bytes, (range.end - range.start) as usize * arrays)?;
-        Ok(Outgoing::Numbers(vec![Arc::new(numbers)]))
+        bytes.numbers((range.end - range.start) as usize * arrays)?;
+        Ok(Outgoing::Forwarded(Arc::new(bytes)))
     }
 
     pub fn snapshot(&mut self, block: Block) {
@@ -329,6 +376,7 @@ impl Store {
     pub fn drop_gradients(&mut self) {
         self.sums.clear();
         self.contributions.clear();
+        self.factors.clear();
     }
 
     pub fn drop_block(&mut self, block: Block) {
@@ -367,7 +415,7 @@ impl Sum {
     fn weighted<'a>(&'a self, layout: &Layout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),
-            Contribution::Remote(numbers) => numbers.as_slice(),
+            Contribution::Remote(numbers) => numbers.all(),
         };
         match self {
             Self::Parts(parts) => parts.iter().map(|(part, weight)| (of(part), *weight)).collect(),

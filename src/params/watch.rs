@@ -103,7 +103,10 @@ impl Watch {
         let Ok(session) = getsid(Some(pid)) else { return };
         // A task leads a session of its own; this node's is nobody's to end.
         if getsid(None).is_ok_and(|own| own != session) {
-            members(session).into_iter().for_each(|(pid, _)| drop(kill_process(pid, Signal::KILL)));
+            for (pid, _) in members(session) {
+                // One that has just ended by itself is no problem.
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
     }
 }

@@ -24,6 +24,9 @@ pub const MAX_BLOCKS: u64 = 1 << 16;
 /// The longest name of a tensor, in bytes, and the most dimensions.
 pub const MAX_NAME_BYTES: usize = 512;
 pub const MAX_DIMENSIONS: usize = 16;
+/// Streams between two nodes for gradients, and for values, unless the settings say otherwise. Measured best of 1, 2 and 4.
+pub const STREAMS: u32 = 2;
+pub const MAX_STREAMS: u32 = 64;
 /// The most workers of a training job.
 pub const MAX_WORKERS: u32 = 4096;
 
@@ -64,12 +67,22 @@ pub struct ServerSettings {
     /// Of gradients on their way to another node.
     #[serde(default)]
     pub compression: Compression,
+    /// On how many streams gradients leave a node for another one at once, and on how many values. Each stream is sealed and
+    /// opened by a thread of its own.
+    #[serde(default = "threads")]
+    pub num_push_threads: u32,
+    #[serde(default = "threads")]
+    pub num_pull_threads: u32,
     /// How many nodes hand blocks out and add gradients up, of those that run workers; all of them if there is no number.
     #[serde(default)]
     pub servers: Option<u32>,
     /// So many tensors, the last ones, are sums and no parameters: what workers push is added to them as it is.
     #[serde(default)]
     pub sums: u32,
+    /// Tensors with two dimensions whose gradients workers push as sufficient factors, which go to every node; every node keeps
+    /// these tensors and works their gradients out (Xie et al., arXiv 1511.08486). In `bsp` only.
+    #[serde(default)]
+    pub factored: Vec<u32>,
     /// Behind so many clocks the parameters stay as they are; sums still grow.
     #[serde(default)]
     pub steps: Option<u64>,
@@ -89,6 +102,10 @@ fn block_bytes() -> u64 {
 
 fn replicas() -> u32 {
     2
+}
+
+fn threads() -> u32 {
+    STREAMS
 }
 
 /// What a worker may see of the others. Clock c of a worker is how often it has called `clock`.
@@ -194,12 +211,18 @@ impl ServerSettings {
         let block = self.block_bytes;
         require(Self::is_block(block), "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
         require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
+        for (key, streams) in [("num_push_threads", self.num_push_threads), ("num_pull_threads", self.num_pull_threads)]
+        {
+            require((1..=MAX_STREAMS).contains(&streams), key, streams, "from 1 to 64")?;
+        }
         if let Some(servers) = self.servers {
             require((1..=MAX_WORKERS).contains(&servers), "servers", servers, "from 1 to 4096")?;
         }
         if let Compression::TopK { fraction } = self.compression {
             require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
         }
+        let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
+        require(factors, "factored", self.factored.len(), "empty but in bsp")?;
         if let Consistency::Local { steps } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
         }

@@ -84,6 +84,8 @@ class ParameterServer:
         fraction: float = 0.01,
         block_bytes: int = 4 << 20,
         replicas: int = 2,
+        num_push_threads: int = 2,
+        num_pull_threads: int = 2,
     ) -> "ParameterServer":
         """The optimizer's rule and rate, and what workers may see of each other.
 
@@ -92,6 +94,7 @@ class ParameterServer:
         consistency: "bsp"; "ssp": others may be `staleness` clocks behind; "async"; "local": `local_steps` steps by oneself, then
             an outer step with the average of what they came to.
         compression: of gradients between nodes: "none", "f16", "bf16", "int8", "topk" with `fraction`.
+        num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         """
         from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
         settings = {
@@ -108,6 +111,8 @@ class ParameterServer:
             "consistency": _consistency(consistency, staleness, local_steps),
             "block_bytes": block_bytes,
             "replicas": replicas,
+            "num_push_threads": num_push_threads,
+            "num_pull_threads": num_pull_threads,
             "compression": _compression(compression, fraction),
         }
         path = os.environ.get("NODECTL_PARAMS_SOCKET")

@@ -273,6 +273,12 @@ impl ServerMessage {
         }
     }
 
+    /// Whether it is of a block's primary, about what it hands out; otherwise it is for the primary. Within a view a node is the
+    /// one or the other, so that messages of both sorts need no order among them.
+    pub fn is_of_primary(&self) -> bool {
+        matches!(self, Self::State { .. } | Self::Replicate { .. } | Self::Acknowledged { .. } | Self::Values { .. })
+    }
+
     /// The view within which it counts, of those that count within one only.
     pub fn epoch(&self) -> Option<Epoch> {
         match self {

@@ -5,7 +5,7 @@ use super::{data::DataSpec, model::ModelSpec};
 pub use crate::types::params::{Checkpoints, Every};
 use crate::types::{
     params::{Decay, Optimizer, Schedule, Training},
-    servers::{BLOCK_BYTES, Compression, Consistency, ServerSettings},
+    servers::{BLOCK_BYTES, Compression, Consistency, STREAMS, ServerSettings},
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,10 @@ pub struct Sharing {
     pub compression: Compression,
     pub block_bytes: u64,
     pub replicas: u32,
+    /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that is if it costs less.
+    pub use_sfb: Option<bool>,
+    pub num_push_threads: u32,
+    pub num_pull_threads: u32,
 }
 
 /// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo (Douillard et al.,
@@ -66,8 +70,17 @@ impl Default for Outer {
 
 impl Default for Sharing {
     fn default() -> Self {
-        let (consistency, outer, compression) = Default::default();
-        Self { consistency, outer, compression, block_bytes: BLOCK_BYTES, replicas: 2 }
+        let (consistency, outer, compression, use_sfb) = Default::default();
+        Self {
+            consistency,
+            outer,
+            compression,
+            block_bytes: BLOCK_BYTES,
+            replicas: 2,
+            use_sfb,
+            num_push_threads: STREAMS,
+            num_pull_threads: STREAMS,
+        }
     }
 }
 
@@ -98,9 +111,12 @@ impl Sharing {
             consistency: self.consistency,
             block_bytes: self.block_bytes,
             replicas: self.replicas,
+            num_push_threads: self.num_push_threads,
+            num_pull_threads: self.num_pull_threads,
             compression: self.compression,
             servers,
             sums: 0,
+            factored: Vec::new(),
             steps: Some(clocks),
             divided: true,
             checkpoints: None,

@@ -1,12 +1,17 @@
 //! How many workers train together, and how many of their nodes are servers: keys of every training job, or of a computing mode.
 
+use super::{
+    exchange,
+    plan::{PLAN_FILE, TrainPlan},
+};
 use crate::{
     types::{
+        WorkerSpec,
         params::Checkpoints,
         servers::{MAX_WORKERS, VARIABLE},
     },
     workloads::{
-        PlannedJob,
+        PlannedJob, Source,
         job_file::{Fault, Fields},
         map::resources,
     },
@@ -73,8 +78,16 @@ fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
 pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
     if let Some(variable) = job.work.env.iter_mut().find(|(name, _)| name == VARIABLE) {
         let servers = Some(servers).filter(|servers| *servers > 0);
-        *variable = Team { workers, servers, ..Team::of_variable(&variable.1).unwrap_or_default() }.variable();
+        let team = Team { workers, servers, ..Team::of_variable(&variable.1).unwrap_or_default() };
+        *variable = team.variable();
         job.repeat = workers;
+        let plan = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).and_then(|upload| match &upload.source {
+            Source::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
+            _ => None,
+        });
+        if let (Some(plan), Some(WorkerSpec::Builtin(worker))) = (plan, &mut job.work.worker) {
+            worker.init = exchange::init(&plan, &team);
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and workers that die and join. Each
 //! mode's guarantee is checked on every read: what a block's values are is the list of updates that were applied to it.
 
+mod faults;
+mod script;
+
 use super::{
     super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
     disk::{Desk, Disk},
@@ -107,9 +110,12 @@ fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Ev
         consistency,
         block_bytes: 64,
         replicas: 2,
+        num_push_threads: 1,
+        num_pull_threads: 1,
         compression: Compression::None,
         servers: None,
         sums: 0,
+        factored: Vec::new(),
         steps: None,
         divided: false,
         checkpoints: every.map(|every| Checkpoints { every, keep: 2 }),
@@ -121,13 +127,11 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Simulation {
-    /// Whose workers divide the samples of each clock among them.
+    /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
     pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
-        Self::with(
-            seed,
-            ServerSettings { divided: true, ..settings(Consistency::Bsp, nodes, false, Some(Every::Steps(4))) },
-            rounds,
-        )
+        let factored = if seed.is_multiple_of(2) { vec![0, 4] } else { Vec::new() };
+        let usual = settings(Consistency::Bsp, nodes, seed.is_multiple_of(3), Some(Every::Steps(4)));
+        Self::with(seed, ServerSettings { divided: true, factored, ..usual }, rounds)
     }
 
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
@@ -142,12 +146,13 @@ impl Simulation {
 
     fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
         let nodes = settings.workers;
-        let tensors: Vec<TensorSpec> = [40, 3, 17, 16, 90]
+        let tensors: Vec<TensorSpec> = [[40, 1], [3, 1], [17, 1], [16, 1], [9, 10]]
             .iter()
             .enumerate()
-            .map(|(i, n)| TensorSpec { name: i.to_string(), shape: vec![*n] })
+            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
             .collect();
-        let layout = Arc::new(Layout::new(&tensors, settings.block_bytes).unwrap());
+        let layout = Layout::with_factored(&tensors, settings.block_bytes, &settings.factored);
+        let layout = Arc::new(layout.unwrap());
         let mut simulation = Self {
             random: StdRng::seed_from_u64(seed),
             settings,
@@ -315,175 +320,6 @@ impl Simulation {
         None
     }
 
-    fn tell(&mut self, at: NodeId, worker: Worker, notice: Notice) {
-        let tensors: BTreeSet<u32> = (0..self.layout.tensors() as u32).collect();
-        let node = self.nodes.get_mut(&at).unwrap();
-        let Some(script) = node.workers.get_mut(&worker) else { return };
-        match notice {
-            Notice::Started { clock } => {
-                script.clock = Some(clock);
-                script.began = clock;
-                self.began.insert((worker, script.life), clock);
-                script.waiting = false;
-                script.pulling = tensors;
-            }
-            Notice::Released { clock } => {
-                script.clock = Some(clock);
-                script.waiting = false;
-                script.pushing.clear();
-            }
-            Notice::Pulled { tensor } => {
-                script.pulling.remove(&tensor);
-                if script.pulling.is_empty() {
-                    let (finishing, life) = (script.finishing, script.life);
-                    self.check(at, worker);
-                    if finishing {
-                        self.nodes.get_mut(&at).unwrap().workers.remove(&worker);
-                        self.finished += 1;
-                        self.give(at, Input::Left { worker, life }, Bytes::None);
-                    }
-                }
-            }
-            Notice::AllFinished => {
-                script.values.clear();
-                script.pulling = tensors;
-                script.reads_last = true;
-            }
-            Notice::Moved { clock } => {
-                script.clock = Some(clock);
-                script.began = clock;
-                self.began.insert((worker, script.life), clock);
-                script.waiting = false;
-                script.pushing.clear();
-                script.values.clear();
-                script.pulling = tensors;
-            }
-            Notice::Share { number, index, of } => {
-                script.part = (index, of);
-                self.give(at, Input::Shared { worker, number }, Bytes::None);
-            }
-            Notice::PassedBarrier | Notice::Status(_) => {}
-            Notice::Misused(why) => {
-                assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
-                let life = script.life;
-                node.workers.remove(&worker);
-                self.give(at, Input::Left { worker, life }, Bytes::None);
-                self.add_worker(at, worker);
-            }
-        }
-    }
-
-    /// A worker takes its next step, if it waits for nothing.
-    fn act(&mut self, at: NodeId, worker: Worker) {
-        let split = self.random.random_range(1..4);
-        let node = self.nodes.get_mut(&at).unwrap();
-        let script = node.workers.get_mut(&worker).unwrap();
-        if std::mem::take(&mut script.reads_last) {
-            let tensors = script.pulling.iter().copied().collect();
-            return self.give(at, Input::Pull { worker, tensors }, Bytes::None);
-        }
-        let (Some(clock), false) = (script.clock, script.waiting || script.finishing) else { return };
-        if !script.pulling.is_empty() {
-            // Not asked for yet, or on their way: asking twice does no harm.
-            if script.values.is_empty() {
-                let tensors = script.pulling.iter().copied().collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
-            }
-            return;
-        }
-        if clock >= script.began.max(script.rounds) {
-            script.finishing = true;
-            return self.give(at, Input::Finished { worker }, Bytes::None);
-        }
-        if node.group.clock_of(worker) != Some(clock) {
-            // It will be told where it is.
-            return;
-        }
-        if script.pushing.is_empty() {
-            // Backwards; tensor 1 is never pushed.
-            script.pushing = vec![0, 2, 3, 4];
-        }
-        let count = script.pushing.len().saturating_sub(split);
-        let tensors: Vec<u32> = script.pushing.split_off(count).into_iter().rev().collect();
-        let last = script.pushing.is_empty();
-        self.give(at, Input::Push { worker, tensors }, Bytes::None);
-        if last {
-            let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
-            script.waiting = true;
-            script.values.clear();
-            script.pulling = (0..self.layout.tensors() as u32).collect();
-            if self.nodes[&at].group.clock_of(worker) == Some(clock) {
-                self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
-            }
-            if self.nodes[&at].workers.contains_key(&worker) {
-                let tensors = (0..self.layout.tensors() as u32).collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
-            }
-        }
-    }
-
-    /// What a worker has read keeps the promise of the mode.
-    fn check(&mut self, at: NodeId, worker: Worker) {
-        let consistency = self.settings.consistency;
-        let script = &self.nodes[&at].workers[&worker];
-        let clock = match script.finishing {
-            // It reads the last values, wherever it was itself.
-            true => self.nodes[&at].group.clock_of(worker).unwrap(),
-            false => script.clock.unwrap() + u64::from(script.waiting),
-        };
-        assert_eq!(script.values.len() as u32, self.layout.blocks());
-        for (block, content) in &script.values {
-            if consistency.is_synchronous() {
-                assert_eq!(content.len() as u64, clock, "a reader sees all updates below its clock and no others");
-                for (k, updates) in content.iter().enumerate() {
-                    let seen = self.seen.entry(k as u64).or_insert_with(|| updates.clone());
-                    assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
-                    assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
-                    if self.settings.divided {
-                        let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
-                        let of = updates.len() as u32;
-                        let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
-                        assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
-                    }
-                }
-                if script.finishing {
-                    continue;
-                }
-                // Who was cut off for a while did not count.
-                let own = content[script.began as usize..].iter();
-                assert!(
-                    self.faults
-                        || own.enumerate().all(|(k, updates)| updates.contains(&(
-                            worker,
-                            script.life,
-                            script.began + k as u64,
-                            script.part
-                        )))
-                );
-                continue;
-            }
-            let updates: Vec<Update> = content.iter().flatten().copied().collect();
-            let distinct: BTreeSet<Update> = updates.iter().copied().collect();
-            // But for what was behind the clock of a checkpoint that all went on from.
-            let again = self.disk.restored > 0;
-            assert!(again || distinct.len() == updates.len(), "block {block}: every update counts once");
-            let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
-            assert!((script.began..clock).all(|k| has(worker, script.life, k)), "its own are there");
-            if let Consistency::Ssp { staleness } = consistency {
-                let bound = clock.saturating_sub(staleness);
-                for ((other, life), began) in &script.due[block] {
-                    assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
-                }
-            }
-            let log = self.logs.entry(*block).or_default();
-            let common = log.len().min(content.len());
-            assert_eq!(log[..common], content[..common], "block {block}: nothing that was read is undone");
-            if content.len() > log.len() {
-                *log = content.clone();
-            }
-        }
-    }
-
     /// All nodes work in one view and have what they shall have: one may be lost.
     pub fn is_settled(&self) -> bool {
         let mut views = self.nodes.values().map(|node| (node.group.view().epoch, node.group.going));
@@ -559,84 +395,9 @@ impl Simulation {
         }
     }
 
-    pub fn break_link(&mut self, link: (NodeId, NodeId)) {
-        let ends = [link.0, link.1].into_iter().filter(|end| self.nodes.contains_key(end)).collect();
-        self.links.insert(link, ends);
-    }
-
-    /// A node is gone, with its workers. Its connections end when others notice.
-    fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
-        let node = self.nodes.remove(&dead).unwrap();
-        self.wires.retain(|(_, to, _), _| *to != dead);
-        for link in self.up.clone().into_iter().filter(|link| link.0 == dead || link.1 == dead) {
-            let other = if link.0 == dead { link.1 } else { link.0 };
-            if self.links[&link].is_empty() || self.links[&link].contains(&other) {
-                self.links.insert(link, BTreeSet::from([other]));
-            } else {
-                self.links.remove(&link);
-                self.up.remove(&link);
-            }
-        }
-        node.workers.into_keys().collect()
-    }
-
-    fn fault(&mut self) {
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        match self.random.random_range(0..4) {
-            0 => self.break_any(),
-            1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
-                let dead = pick(&mut self.random, &nodes).unwrap();
-                for worker in self.kill(dead) {
-                    // Its task is tried again elsewhere.
-                    let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-                    let node = pick(&mut self.random, &nodes).unwrap();
-                    if !self.nodes[&node].workers.contains_key(&worker) {
-                        self.add_worker(node, worker);
-                    }
-                }
-            }
-            2 => {
-                if nodes.len() < 6 {
-                    let me = NodeId(self.random.random());
-                    self.add_node(me);
-                }
-            }
-            _ => {
-                // A process dies and comes again.
-                let node = pick(&mut self.random, &nodes).unwrap();
-                let workers: Vec<(Worker, u64)> =
-                    self.nodes[&node].workers.iter().map(|(worker, script)| (*worker, script.life)).collect();
-                if let Some((worker, life)) = pick(&mut self.random, &workers) {
-                    self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
-                    self.give(node, Input::Left { worker, life }, Bytes::None);
-                    self.add_worker(node, worker);
-                }
-            }
-        }
-    }
-
-    /// Several nodes die at once, or all, and come back with nothing but their names.
-    pub fn catastrophe(&mut self, count: usize) {
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().take(count).collect();
-        let workers: Vec<(NodeId, Worker)> =
-            nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
-        nodes.iter().for_each(|node| drop(self.add_node(*node)));
-        for (node, worker) in workers {
-            self.add_worker(node, worker);
-        }
-    }
-
     /// Every process that has trained.
     pub fn lives(&self) -> Vec<(Worker, u64)> {
         self.began.keys().copied().collect()
-    }
-
-    /// A connection that is whole breaks.
-    pub fn break_any(&mut self) {
-        let whole: Vec<_> = self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
-        if let Some(link) = pick(&mut self.random, &whole) {
-            self.break_link(link);
-        }
     }
 
     pub fn has_ended(&self) -> bool {
