@@ -29,16 +29,18 @@ target = (x @ np.arange(1, 6) + 0.5).astype("f4")
 with ParameterServer.connect(**options) as server:
     mine = slice(server.worker, None, server.workers)
     values = server.register({"w": np.zeros(5), "unused": np.zeros((3, 7)), "b": np.zeros(1)})
+    began, first = server.step, values["w"].tolist()
     while server.step < steps:
         error = x[mine] @ values["w"] + values["b"] - target[mine]
         gradients = {"w": 2 * x[mine].T @ error / len(error), "b": 2 * error.mean(keepdims=True)}
         values = server.push_pull(gradients, samples=len(error))
         if marker:
             with open("%s-%d" % (marker, server.worker), "w") as file:
-                file.write(str(server.step))
+                file.write("%d %d" % (server.step, os.getpid()))
             time.sleep(pause)
     server.barrier() if not marker else None
-    json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step}, open("out.json", "w"))
+    json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step,
+               "began": began, "first": first}, open("out.json", "w"))
 "#;
 
 /// Where the package is, if there is a Python that can run it.
@@ -68,12 +70,17 @@ fn cluster(nodes: usize, path: &OsStr) -> Cluster {
 
 /// Writes a job of so many workers; the directory is the test's.
 fn job(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str) -> PathBuf {
+    job_with(cluster, name, workers, cores, options, "")
+}
+
+/// The same with more lines in the job file, `{}` standing for nothing but themselves.
+fn job_with(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str, more: &str) -> PathBuf {
     let dir = cluster.dir.path().join(name);
     fs::create_dir_all(&dir).expect("writable");
     fs::write(dir.join("train.py"), SCRIPT).expect("writable");
     let text = format!(
         "kind = \"train\"\nname = \"{name}\"\ncommand = [\"python3\", \"train.py\", '''{}''']\nworkers = {workers}\n\
-         outputs = [\"out.json\"]\ninto = \"results\"\n[resources]\ncpus = {cores}\n",
+         outputs = [\"out.json\"]\ninto = \"results\"\n{more}[resources]\ncpus = {cores}\n",
         options.replace('{', "{{").replace('}', "}}")
     );
     let path = dir.join("job.toml");
@@ -182,14 +189,227 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
     );
     let job = job(&cluster, "killed", 3, 1, &options);
     let child = start(&cluster, 0, &job);
-    let clock = |worker: u32| fs::read_to_string(format!("{marker}-{worker}")).ok()?.trim().parse::<u64>().ok();
-    wait_until(LATER, "all train", || (0..3).all(|worker| clock(worker).is_some_and(|clock| clock > 30)));
+    wait_until(LATER, "all train", || (0..3).all(|worker| clock(marker, worker).is_some_and(|clock| clock > 30)));
     // Not the one that the user speaks to.
     cluster.kill9(1);
     cluster.wait_members(2);
     let outcomes = outcome(child, &job, 3);
     for outcome in &outcomes {
-        assert_eq!(outcome, &outcomes[0]);
+        assert_eq!((&outcome["w"], &outcome["step"]), (&outcomes[0]["w"], &outcomes[0]["step"]));
         assert_fits(outcome, 0.02);
     }
+}
+
+/// The clock that a worker has told of.
+fn clock(marker: &str, worker: u32) -> Option<u64> {
+    told(marker, worker, 0)
+}
+
+/// A word of what a worker has told: its clock, its process.
+fn told(marker: &str, worker: u32, word: usize) -> Option<u64> {
+    fs::read_to_string(format!("{marker}-{worker}")).ok()?.split_whitespace().nth(word)?.parse().ok()
+}
+
+fn marker(cluster: &Cluster, name: &str) -> String {
+    cluster.dir.path().join(name).to_str().expect("UTF-8").to_string()
+}
+
+/// Submits a job and returns its id.
+fn submit(cluster: &Cluster, node: usize, job: &Path) -> String {
+    let mut command = cluster.command(node);
+    command.current_dir(job.parent().expect("a directory")).args(["run", "--detach", "job.toml"]);
+    let output = command.stdin(Stdio::null()).output().expect("nodectl starts");
+    assert!(output.status.success(), "{}", both(&output));
+    String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().next().expect("an id").to_string()
+}
+
+/// What is shown of a job's checkpoints: steps, each with the names of its nodes.
+fn checkpoints(cluster: &Cluster, node: usize, job: &str) -> Vec<(u64, Vec<String>)> {
+    let shown = cluster.json(node, &["job", job, "--json"]);
+    let mut all: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
+    for file in shown["training"]["checkpoints"].as_array().into_iter().flatten() {
+        let name = file["node_name"].as_str().expect("a name").to_string();
+        all.entry(file["step"].as_u64().expect("a number")).or_default().push(name);
+    }
+    all.into_iter().collect()
+}
+
+const KEPT: &str = "[checkpoint]\nevery = 20\nkeep = 2\n";
+
+#[test]
+fn training_goes_on_from_the_newest_checkpoint_when_everything_dies_at_once() {
+    let Some(path) = python_path() else { return };
+    let mut cluster = cluster(2, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(
+        r#"{{"steps": 400, "pause": 0.02, "marker": "{marker}", "optimizer": "momentum", "rate": 0.02, "block_bytes": 64}}"#
+    );
+    let job = job_with(&cluster, "all", 2, 2, &options, KEPT);
+    let id = submit(&cluster, 0, &job);
+    wait_until(LATER, "a checkpoint is on two nodes", || {
+        checkpoints(&cluster, 0, &id).iter().any(|(step, nodes)| *step >= 40 && nodes.len() == 2)
+    });
+    let kept = checkpoints(&cluster, 0, &id);
+    assert!(kept.len() <= 3 && kept.iter().all(|(step, _)| step % 20 == 0), "{kept:?}");
+    (0..2).for_each(|node| cluster.kill9(node));
+    (0..2).for_each(|node| cluster.restart(node));
+    cluster.wait_members(2);
+    let mut attach = cluster.command(0);
+    attach.current_dir(job.parent().expect("a directory")).args(["attach", &id, "--into", "results"]);
+    let attach = attach.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let outcomes = outcome(attach.expect("nodectl starts"), &job, 2);
+    for outcome in &outcomes {
+        assert!(outcome["began"].as_u64().expect("a number") >= 40, "{outcome}");
+        assert_eq!((&outcome["w"], outcome["step"].as_u64()), (&outcomes[0]["w"], Some(400)));
+        assert_fits(outcome, 0.02);
+    }
+    let model = job.parent().expect("a directory").join("results/0/model.safetensors");
+    let bytes = fs::read(&model).unwrap_or_else(|error| panic!("{}: {error}", model.display()));
+    let model = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+    assert_eq!(model.tensor("unused").expect("it was registered").shape(), [3, 7]);
+    let last = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay");
+    assert_eq!(last.0, 400, "what all came to is kept");
+}
+
+#[test]
+fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(
+        r#"{{"steps": 300, "pause": 0.02, "marker": "{marker}", "optimizer": "adam", "rate": 0.1, "block_bytes": 64}}"#
+    );
+    let first = job_with(&cluster, "first", 2, 1, &options, KEPT);
+    let id = submit(&cluster, 0, &first);
+    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    let running = cluster.run(0, &["run", "--resume", &id]);
+    assert!(both(&running).contains("has not ended"), "{}", both(&running));
+    cluster.ok(0, &["cancel", &id]);
+    wait_until(LATER, "it has ended", || cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled");
+    let newest = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay").0;
+    let results = first.parent().expect("a directory").join("results");
+    let mut resume = cluster.command(0);
+    resume.args(["run", "--resume", &id, "--into"]).arg(&results);
+    let resume = resume.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let outcomes = outcome(resume.expect("nodectl starts"), &first, 2);
+    for outcome in &outcomes {
+        assert_eq!((outcome["began"].as_u64(), outcome["step"].as_u64()), (Some(newest), Some(300)));
+        assert_eq!(outcome["w"], outcomes[0]["w"]);
+        assert_fits(outcome, 0.02);
+    }
+    let job = job_with(&cluster, "second", 1, 1, r#"{"steps": 1}"#, "init_from = \"model.safetensors\"\n");
+    fs::copy(results.join("0/model.safetensors"), job.with_file_name("model.safetensors")).expect("copied");
+    let begun = outcome(start(&cluster, 0, &job), &job, 1).remove(0);
+    assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
+}
+
+#[test]
+fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = format!(r#"{{"steps": 60, "pause": 0.02, "marker": "{marker}", "rate": 0.05, "block_bytes": 64}}"#);
+    let job = job_with(&cluster, "hangs", 2, 1, &options, "");
+    let child = start(&cluster, 0, &job);
+    wait_until(LATER, "both train", || (0..2).all(|worker| clock(&marker, worker).is_some_and(|clock| clock > 10)));
+    let pid = told(&marker, 1, 1).expect("it told its process") as i32;
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
+    wait_until(LATER, "it is shown as slow", || {
+        let shown = cluster.json(0, &["job", "last", "--json"]);
+        shown["training"]["late"].as_array().is_some_and(|late| late.iter().any(|late| late["worker"] == 1))
+    });
+    let outcomes = outcome(child, &job, 2);
+    assert_eq!(outcomes[0]["w"], outcomes[1]["w"]);
+    assert!(outcomes[1]["began"].as_u64().expect("a number") > 10, "the others' values are not lost: {outcomes:?}");
+}
+
+#[test]
+fn too_little_memory_for_the_parameters_is_told_before_training() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(1, &path);
+    let job = job_with(&cluster, "large", 1, 1, r#"{"steps": 1}"#, "retries = 0\n");
+    let text = fs::read_to_string(&job).expect("readable");
+    fs::write(&job, format!("{text}memory = \"200 MiB\"\n")).expect("writable");
+    let script = job.with_file_name("train.py");
+    let large = SCRIPT.replace("np.zeros((3, 7))", "np.zeros((4096, 4096), \"f4\")");
+    fs::write(script, large).expect("writable");
+    let output = start(&cluster, 0, &job).wait_with_output().expect("our child");
+    let log = cluster.run(0, &["logs", "last", "0", "--stderr"]);
+    assert!(!output.status.success());
+    assert!(both(&log).contains("`memory` is 200"), "{}\n{}", both(&output), both(&log));
+}
+
+/// Fits y = x·w + b with JAX.
+const JAX_SCRIPT: &str = r#"
+import json, sys
+import jax, jax.numpy as jnp
+import numpy as np
+from nodectl.jax import SharedTree
+from nodectl.params import ParameterServer
+
+options = json.loads(sys.argv[1])
+steps = options.pop("steps")
+random = np.random.default_rng(7)
+x = random.normal(size=(96, 5)).astype("f4")
+target = (x @ np.arange(1, 6) + 0.5).astype("f4")
+loss = lambda tree, x, y: jnp.mean((x @ tree["dense"][0] + tree["dense"][1] - y) ** 2)
+with ParameterServer.connect(**options) as server:
+    mine = slice(server.worker, None, server.workers)
+    shared = SharedTree(server, {"dense": [jnp.zeros(5), jnp.zeros(1)]})
+    while server.step < steps:
+        shared.step(jax.grad(loss)(shared.tree, x[mine], target[mine]), len(x[mine]))
+    weights, bias = shared.tree["dense"]
+    json.dump({"w": np.asarray(weights).tolist(), "b": np.asarray(bias).tolist()}, open("out.json", "w"))
+"#;
+
+#[test]
+fn workers_share_a_tree_of_jax() {
+    let Some(path) = python_path() else { return };
+    if !Command::new("python3").args(["-c", "import jax"]).output().is_ok_and(|found| found.status.success()) {
+        println!("SKIPPED: no python3 with jax");
+        return;
+    }
+    let cluster = cluster(1, &path);
+    let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
+    fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
+    let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_fits(&outcomes[0], 0.02);
+}
+
+/// Steps by oneself with an optimizer of PyTorch's, and outer steps on the servers.
+const LOCAL_SCRIPT: &str = r#"
+import json, torch
+from nodectl.params import ParameterServer
+from nodectl.torch import LocalOptimizer
+
+torch.manual_seed(3)
+x = torch.randn(128, 5)
+target = x @ torch.arange(1.0, 6.0)[:, None] + 0.5
+model = torch.nn.Linear(5, 1)
+with ParameterServer.connect(optimizer="nesterov", rate=0.7, momentum=0.6, consistency="local", local_steps=10) as server:
+    optimizer = LocalOptimizer(model, torch.optim.SGD(model.parameters(), lr=0.05), server, steps=10)
+    mine = slice(server.worker, None, server.workers)
+    while server.step < 30:
+        torch.nn.functional.mse_loss(model(x[mine]), target[mine]).backward()
+        optimizer.step(len(x[mine]))
+        optimizer.zero_grad()
+    values = {"w": model.weight.detach().flatten().tolist(), "b": model.bias.detach().tolist(), "step": server.step}
+    json.dump(values, open("out.json", "w"))
+"#;
+
+#[test]
+fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
+    let Some(path) = python_path() else { return };
+    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
+    if !has_it.is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED: no PyTorch (pip install torch)");
+    }
+    let cluster = cluster(2, &path);
+    let job = job(&cluster, "local", 2, 2, "{}");
+    fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");
+    let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_fits(&outcomes[0], 0.01);
 }

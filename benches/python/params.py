@@ -3,6 +3,8 @@ two processes and memcpy, all in one run.
 
     NODECTL=target/release/nodectl PYTHONPATH=packaging/python python3 benches/python/params.py [--rounds 30]
 
+`cargo bench --bench params` uses it between two nodes (`elsewhere`).
+
 A push ends when the optimizer (SGD) has applied it, a pull when the values are where the worker reads them. CPU-seconds are those of
 both processes.
 """
@@ -29,7 +31,7 @@ PS_LITE = {"push": (4.0, 0.38), "pull": (3.1, 0.61), "push-pull": (1.7, 0.41)}
 
 def cpu_seconds(pid):
     """User and system time of a process."""
-    with open("/proc/%d/stat" % pid) as stat:
+    with open("/proc/%s/stat" % pid) as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,6 +102,53 @@ def worker(rounds):
     json.dump(found, open("found.json", "w"))
 
 
+def elsewhere(rounds, streams, nodes):
+    """One of two workers, of which one has all blocks on the other's node. They take turns; `nodes` are the nodes' processes."""
+    from nodectl.params import ParameterServer
+
+    settings = {"rate": 1e-3, "replicas": 1, "block_bytes": BYTES, "consistency": "async"}
+    server = ParameterServer.connect(num_push_threads=streams, num_pull_threads=streams, **settings)
+    names = ["t%d" % index for index in range(TENSORS)]
+    server.register({name: np.ones(BYTES // 4, "f4") for name in names})
+    found = {}
+
+    def cpu():
+        return own_cpu() + sum(cpu_seconds(node) for node in nodes)
+
+    def push():
+        server.push()
+        server.clock()
+        server.push([])
+
+    def timed(name, work, before=None):
+        rates, seconds = found.setdefault(name, ([], []))
+        if before:
+            before()
+        spent, began = cpu(), time.perf_counter()
+        work()
+        rates.append(TOTAL / (time.perf_counter() - began) / 1e9)
+        seconds.append(cpu() - spent)
+
+    for turn in range(server.workers):
+        server.barrier()
+        if turn != server.worker:
+            continue
+        for name in names:
+            server.gradients[name][...] = 1e-3
+        for _ in range(3):
+            server.push_pull()
+        for _ in range(rounds):
+            timed("push", push)
+            timed("pull", server.pull, before=push)
+            timed("push-pull", server.push_pull)
+        rates, seconds = tcp(rounds)
+    server.barrier()
+    server.close()
+    medians = {name: (statistics.median(rates), sum(spent) / (rounds * TOTAL / 1e9)) for name, (rates, spent) in found.items()}
+    medians["plain TCP"] = statistics.median(rates), seconds
+    json.dump(medians, open("found.json", "w"))
+
+
 def tcp(rounds):
     """A plain TCP loop: 64 MiB from one process to another, and a byte back."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -134,7 +183,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--worker", action="store_true")
+    parser.add_argument("--elsewhere", metavar="PIDS")
+    parser.add_argument("--streams", type=int, default=1)
     options = parser.parse_args()
+    if options.elsewhere:
+        return elsewhere(options.rounds, options.streams, options.elsewhere.split(","))
     if options.worker:
         return worker(options.rounds)
     binary = os.path.abspath(os.environ["NODECTL"])

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `api` | a node's local API, without an async runtime around the caller |
+//! | `digits` | the shipped training job |
 //! | `peer` | a peer in a process of its own |
 //! | `proc` | CPU time and memory of processes |
 //! | `report` | percentiles, and lines with bar and reference |
@@ -12,6 +13,7 @@
 #![allow(dead_code)]
 
 pub mod api;
+pub mod digits;
 pub mod peer;
 pub mod proc;
 pub mod report;

@@ -10,7 +10,7 @@ use crate::{
     pool::Pools,
     ports::{
         BlobFetcher, Duplex, Event, GpuMeter, Machine, Network, NodeHandle, PoolHost, PoolService, Runner, Streams,
-        wall_ms,
+        Trainings, wall_ms,
     },
     store::{self, Store},
     types::{GpuKind, NodeId, NodeInfo, PoolToken, Resources},
@@ -183,7 +183,7 @@ impl Foundation {
         let handle = NodeHandle::new(events.clone());
         let pools = Arc::new(Pools::new(identity.node_id(), generation, handle.clone(), directory));
         let cores = settings.node.offered(machine::detected()).cpu_milli.div_ceil(1000);
-        let params = Arc::new(ParameterServers::new(identity.node_id(), handle, cores));
+        let params = Arc::new(ParameterServers::new(identity.node_id(), handle, cores, store.dir()));
         Ok(Self { store, identity, events, inbox, generation, pools, params })
     }
 
@@ -199,7 +199,7 @@ impl Foundation {
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
         let listener = http::bind(&http::socket_path(&data_dir)).await?;
-        params.open(&data_dir, network.clone()).context("listening for workers that train")?;
+        params.open(&data_dir, network.clone(), settings.jobs.keep.0).context("listening for workers that train")?;
         let reach = worker::PoolLinks { host: pools.clone(), streams: network.clone() };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
@@ -218,6 +218,7 @@ impl Foundation {
             fetcher: fetcher.clone(),
             runner,
             pools: pools.clone(),
+            trainings: params.clone(),
             machine,
         };
         let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
@@ -229,7 +230,9 @@ impl Foundation {
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
         let (stop_api, stopped) = oneshot::channel();
         let meter: Arc<dyn GpuMeter> = gpus.clone();
-        let api = Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), gpus: meter, facts };
+        let trainings: Arc<dyn Trainings> = params.clone();
+        let api =
+            Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), trainings, gpus: meter, facts };
         let api = tokio::spawn(http::serve(listener, api, stopped));
         let node = tokio::spawn(node.run());
         let gpus_known = gpus.look();

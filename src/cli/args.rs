@@ -3,7 +3,10 @@
 use super::plot::PlotSpec;
 use crate::types::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 const FIRST_STEPS: &str = "\
 First steps:
@@ -301,7 +304,11 @@ pub struct DrainArgs {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
-    pub job_file: PathBuf,
+    #[arg(required_unless_present = "resume")]
+    pub job_file: Option<PathBuf>,
+    /// Runs a training job that has ended once more, from its newest checkpoint
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["job_file", "extend", "computing", "watch"])]
+    pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB")]
     pub extend: Option<String>,
@@ -316,6 +323,13 @@ pub struct RunArgs {
     pub detach: bool,
     #[command(flatten)]
     pub follow: FollowArgs,
+}
+
+impl RunArgs {
+    /// The job file; only `--resume` needs none.
+    pub fn job_file(&self) -> &Path {
+        self.job_file.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// How a job is followed.

@@ -8,11 +8,15 @@ use super::{
 };
 use crate::{
     ports::wall_ms,
-    types::{Answer, JobSpec, Query, limits, query::TaskFilter},
+    types::{
+        Answer, JobSpec, Query, limits,
+        query::{JobDetail, TaskFilter},
+        servers,
+    },
     wire::{
         api::{
-            CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Submitted,
-            TaskList, TaskRow,
+            CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Stored, Submitted,
+            TaskList, TaskRow, TrainingView,
         },
         control::validate_spec,
     },
@@ -58,7 +62,8 @@ pub(super) async fn detail(
     match shared.ask(Query::Job { job }).await? {
         Answer::Job(detail) => {
             shared.keep_detail(&detail);
-            Ok(Json(Job::from(&*detail)))
+            let training = training(&shared, &detail).await;
+            Ok(Json(Job { training, ..Job::from(&*detail) }))
         }
         _ => Err(ApiError::unexpected("a job")),
     }
@@ -228,6 +233,46 @@ pub(super) async fn spec(
     };
     let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Puts the newest checkpoint of a training job, on whatever node it is, into this node's store.
+#[utoipa::path(post, path = "/v1/jobs/{job}/checkpoint", tag = "jobs", params(("job" = String, Path)), responses(
+    (status = 200, body = Stored), (status = 404, description = "No such job, or it has no checkpoint.", body = Problem)))]
+pub(super) async fn checkpoint(
+    State(shared): State<Arc<Shared>>,
+    Path(reference): Path<String>,
+) -> Result<Json<Stored>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    let Some(path) = shared.api.trainings.newest(job).await else {
+        let error = ApiError::not_found(format!("job {job} has no checkpoint"));
+        return Err(error.hint("checkpoints are made by training jobs with [checkpoint] in their job file"));
+    };
+    let blobs = shared.api.blobs.clone();
+    let stored = tokio::task::spawn_blocking(move || blobs.put_file(&path)).await;
+    let stored = stored.map_err(|_| ApiError::unexpected("storing a checkpoint"))?;
+    let (hash, bytes) = stored.map_err(|error| {
+        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, format!("the checkpoint could not be stored: {error}"))
+    })?;
+    Ok(Json(Stored { hash: hash.to_string(), bytes }))
+}
+
+/// What the members have of a training job: where its checkpoints are, which workers are late.
+async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
+    if !detail.spec.work.env.iter().any(|(name, _)| name == servers::VARIABLE) {
+        return None;
+    }
+    let Ok(Answer::Nodes(members)) = shared.ask(Query::Nodes).await else { return None };
+    let job = detail.head.job;
+    let alive: Vec<_> = members.into_iter().filter(|line| line.alive).collect();
+    let asked = alive.iter().map(|line| shared.ask(Query::Training { node: line.info.id, job }));
+    let answers = futures::future::join_all(asked).await;
+    let mut view = TrainingView::default();
+    for (line, answer) in alive.iter().zip(answers) {
+        if let Ok(Answer::Training(here)) = answer {
+            view.add(&line.info, &here);
+        }
+    }
+    Some(view)
 }
 
 /// Gives a job's failed tasks as many attempts again.

@@ -27,6 +27,7 @@ use utoipa::OpenApi;
         jobs::explain,
         jobs::cancel,
         jobs::retry,
+        jobs::checkpoint,
         results::page,
         results::events,
         logs::log,

@@ -20,6 +20,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs", get(jobs::list).post(jobs::submit))
         .route("/v1/jobs/{job}", get(jobs::detail))
         .route("/v1/jobs/{job}/spec", get(jobs::spec))
+        .route("/v1/jobs/{job}/checkpoint", post(jobs::checkpoint))
         .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
         .route("/v1/jobs/{job}/explain", get(jobs::explain))
         .route("/v1/jobs/{job}/cancel", post(jobs::cancel))

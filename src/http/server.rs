@@ -2,7 +2,7 @@
 
 use super::{routes, specs::SpecCache};
 use crate::{
-    ports::{BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService},
+    ports::{BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService, Trainings},
     types::{Answer, NodeId, Query, QueryError, limits},
 };
 use std::{
@@ -47,6 +47,7 @@ pub struct Api {
     pub fetcher: Arc<dyn BlobFetcher>,
     pub network: Arc<dyn Network>,
     pub pools: Arc<dyn PoolService>,
+    pub trainings: Arc<dyn Trainings>,
     pub gpus: Arc<dyn GpuMeter>,
     pub facts: Arc<NodeFacts>,
 }

@@ -3,7 +3,9 @@
 
 use super::{Api, Client, NodeFacts, bind, serve, socket_path};
 use crate::{
-    ports::{BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService},
+    ports::{
+        BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService, Trainings,
+    },
     types::*,
 };
 use futures::future::BoxFuture;
@@ -53,6 +55,7 @@ impl FakeNode {
             fetcher: Arc::new(FakeFetcher { blobs: blobs.clone(), remote: remote.clone() }),
             network: Arc::new(FakeNetwork(report)),
             pools: Arc::new(Echo),
+            trainings: Arc::new(NoTrainings),
             gpus: Arc::new(BrokenMeter),
             facts: Arc::new(facts(directory.path(), solo)),
         };
@@ -198,6 +201,19 @@ impl Network for FakeNetwork {
     }
 }
 
+struct NoTrainings;
+
+impl Trainings for NoTrainings {
+    fn look(&self, _: JobId) -> query::TrainingHere {
+        query::TrainingHere::default()
+    }
+    fn copy(&self, _: JobId, _: u64, _: NodeId, _: u32) {}
+    fn newest(&self, _: JobId) -> BoxFuture<'static, Option<PathBuf>> {
+        Box::pin(async { None })
+    }
+    fn forget(&self, _: JobId) {}
+}
+
 /// Sends its clients' bytes back.
 struct Echo;
 
@@ -271,6 +287,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         failed: 0,
         stopped: 0,
         workers: None,
+        saved: None,
         ended_ms: 0,
     }
 }

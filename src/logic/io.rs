@@ -141,6 +141,18 @@ pub enum Effect {
         to: Asker,
         load: NodeLoad,
     },
+    /// An `Answer::Training`: what this node has of a training job.
+    AnswerTraining {
+        to: Asker,
+        job: JobId,
+    },
+    /// Bring a copy of a checkpoint here, and keep so many of the newest.
+    CopyCheckpoint {
+        job: JobId,
+        step: u64,
+        from: NodeId,
+        keep: u32,
+    },
     /// `Message::Replicate`s (ticket 0) with the records of these tasks, from the journal.
     SendRecords {
         to: NodeId,

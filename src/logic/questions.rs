@@ -159,6 +159,11 @@ impl State {
                 let load = self.executor.load();
                 self.core.effects.push(Effect::AnswerLoad { to: asker, load });
             }
+            Query::Training { job, .. } => self.core.effects.push(Effect::AnswerTraining { to: asker, job }),
+            Query::CopyCheckpoint { job, step, from, keep, .. } => {
+                self.core.effects.push(Effect::CopyCheckpoint { job, step, from, keep });
+                self.core.answer(asker, Ok(Answer::Ok));
+            }
             Query::Log { job, task, attempt, stream, offset, .. } => {
                 self.core.effects.push(Effect::AnswerLog { to: asker, job, task, attempt, stream, offset });
             }
@@ -194,6 +199,10 @@ impl State {
             Query::Retry { .. } => Answer::Retried { tasks: coordinator.retry(core, lattice) },
             Query::Cancel { .. } => {
                 coordinator.cancel(core, lattice);
+                Answer::Ok
+            }
+            Query::Saved { step, node, .. } => {
+                coordinator.saved(core, lattice, step, node);
                 Answer::Ok
             }
             Query::CancelTasks { tasks, .. } => return coordinator.cancel_tasks(core, lattice, asker, tasks),

@@ -107,6 +107,7 @@ impl State {
             done: 0,
             failed: 0,
             stopped: 0,
+            saved: None,
             workers: spec.work.pool().map(|_| 0),
             ended_ms: 0,
         };

@@ -48,6 +48,11 @@ impl Node {
                 let (load_milli, memory_used_bytes) = self.ports.machine.load();
                 self.reply(to, Ok(Answer::Load(NodeLoad { load_milli, memory_used_bytes, ..load })));
             }
+            Effect::AnswerTraining { to, job } => {
+                let here = self.ports.trainings.look(job);
+                self.reply(to, Ok(Answer::Training(here)));
+            }
+            Effect::CopyCheckpoint { job, step, from, keep } => self.ports.trainings.copy(job, step, from, keep),
             Effect::SendRecords { to, job, epoch, tasks } => self.send_records(to, job, epoch, &tasks),
             Effect::Persist { job, records, ticket } => self.persist(job, records, ticket),
             Effect::FetchBlobs { ticket, hashes, holder } => self.fetch_blobs(ticket, hashes, holder),
@@ -62,6 +67,7 @@ impl Node {
             Effect::ForgetJob { job } => {
                 self.ports.runner.forget(job);
                 self.ports.journals.forget(job);
+                self.ports.trainings.forget(job);
             }
             Effect::Notice(text) => tracing::info!("{text}"),
             Effect::Left => self.left = true,

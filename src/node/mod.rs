@@ -16,7 +16,7 @@ use crate::{
     logic::{Config, Input, Now, State},
     ports::{
         BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, PoolService, Runner, StoreEvent,
-        UserRequest, WorkerEvent, wall_ms,
+        Trainings, UserRequest, WorkerEvent, wall_ms,
     },
     types::{Answer, JobId, QueryError, Time, units::format_bytes},
 };
@@ -44,6 +44,7 @@ pub struct Ports {
     pub fetcher: Arc<dyn BlobFetcher>,
     pub runner: Arc<dyn Runner>,
     pub pools: Arc<dyn PoolService>,
+    pub trainings: Arc<dyn Trainings>,
     pub machine: Arc<dyn Machine>,
 }
 

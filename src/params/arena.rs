@@ -6,6 +6,10 @@ use rustix::{
 };
 use std::{io, ops::Range, os::fd::OwnedFd, ptr::NonNull};
 
+/// Values of an arena from this size on are written past the cache, in which they would not stay until the worker reads them: so
+/// memory that is overwritten wholly is not read before.
+const STREAMED_BYTES: usize = 32 << 20;
+
 /// Values of `len` f32, then as many for gradients. The file cannot shrink: no access of it fails, whatever the worker does.
 ///
 /// The worker may write at any time what this process reads. It spoils nothing but its own training with that: f32 have no
@@ -68,7 +72,13 @@ impl Arena {
 
     /// Writes values that the worker reads.
     pub fn write_values(&self, start: u64, from: &[f32]) {
-        self.write(start as usize, self.len, from);
+        let start = start as usize;
+        if self.len * 4 < STREAMED_BYTES {
+            return self.write(start, self.len, from);
+        }
+        assert!(start + from.len() <= self.len, "a range of the layout");
+        // SAFETY: inside the mapping; `from` is other memory.
+        unsafe { stream(from, self.base.as_ptr().add(start)) }
     }
 
     /// Writes gradients in the worker's place.
@@ -83,6 +93,37 @@ impl Arena {
     }
 }
 
+/// Copies past the cache.
+///
+/// # Safety
+/// There is room behind `to`, which `from` does not overlap.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(from: &[f32], to: *mut f32) {
+    use std::arch::x86_64::{__m128, _mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+    const LANES: usize = 4;
+    let unaligned = to.align_offset(align_of::<__m128>()).min(from.len());
+    let whole = (from.len() - unaligned) / LANES * LANES;
+    let end = unaligned + whole;
+    // SAFETY: all is inside of `from` and of the room behind `to`; what is streamed begins where a register may.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.as_ptr(), to, unaligned);
+        for at in (unaligned..end).step_by(LANES) {
+            _mm_stream_ps(to.add(at), _mm_loadu_ps(from.as_ptr().add(at)));
+        }
+        std::ptr::copy_nonoverlapping(from.as_ptr().add(end), to.add(end), from.len() - end);
+        // Before anybody is told.
+        _mm_sfence();
+    }
+}
+
+/// # Safety
+/// There is room behind `to`, which `from` does not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream(from: &[f32], to: *mut f32) {
+    // SAFETY: as promised.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+}
+
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody has a reference any more.
@@ -93,4 +134,22 @@ impl Drop for Arena {
 fn memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_written_where_they_belong_past_the_cache_or_not() {
+        for len in [1 << 10, STREAMED_BYTES as u64 / 4] {
+            let arena = Arena::new(len).unwrap();
+            for (start, count) in [(0u64, 3usize), (5, 1), (64, 17), (101, 200), (len - 2, 2)] {
+                let numbers: Vec<f32> = (1..=count).map(|number| number as f32).collect();
+                arena.write_values(start, &numbers);
+                assert_eq!(arena.values(start..start + count as u64), numbers);
+            }
+            assert_eq!(arena.values(3..6), [0.0, 0.0, 1.0]);
+        }
+    }
 }

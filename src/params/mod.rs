@@ -6,29 +6,42 @@
 //! | `mod` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
 //! | `service` | the thread of one job: events in, effects carried out |
 //! | `worker` | a worker's connection |
+//! | `watch` | which workers are late, and which hang |
 //! | `arena` | memory shared with a worker |
 //! | `store` | bytes of blocks, gradients and sums |
+//! | `file` | a checkpoint in a file |
+//! | `writer` | makes one beside the job's thread |
+//! | `checkpoints` | those on this node's disk, and on others' |
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
-//! | `peers` | streams to the job's other nodes |
+//! | `factors` | gradients as sufficient factors |
+//! | `peers` | connections to the job's other nodes |
+//! | `incoming` | memory for what comes over them |
 //!
 //! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
 //! optimizer's state of the blocks that it keeps; for these, one gradient of each worker elsewhere.
 
 mod arena;
+mod checkpoints;
 mod compress;
+mod factors;
+mod file;
+mod incoming;
 mod optimizer;
 mod peers;
 mod service;
 mod store;
+mod watch;
 mod worker;
+mod writer;
 
 use crate::{
     logic::params::{Config, Layout},
-    ports::{Duplex, NodeHandle, Streams, wall_ms},
+    ports::{Duplex, NodeHandle, Streams, Trainings, wall_ms},
     types::{
-        Answer, NodeId, PoolToken, Query,
+        Answer, JobId, NodeId, PoolToken, Progress, Query,
+        query::TrainingHere,
         servers::{
             SOCKET,
             message::{Clock, ServerMessage, Worker},
@@ -36,12 +49,15 @@ use crate::{
     },
     wire::api::params::Register,
 };
+use checkpoints::Checkpoints;
+use file::Form;
+use futures::future::BoxFuture;
 use peers::Outbox;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs, io,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -61,10 +77,14 @@ const QUEUE: usize = 64;
 const CONNECTIONS: usize = 512;
 /// How often the cluster's members are looked at, while a job trains.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long tasks wait for room before those that run begin without them.
+const CROWDED: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What a job's thread is told.
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a worker's task has succeeded. `Unfinished`: none has so
+/// far, and if there is no room for all of them, how many run. `Finished`: a worker has done its part, and stays until all have. `Found`: the
+/// newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has ended.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
     Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
@@ -73,10 +93,21 @@ enum Event {
     Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
     Pull { worker: Worker, life: u64, tensors: Vec<u32> },
     Barrier { worker: Worker, life: u64 },
+    Shared { worker: Worker, life: u64, number: u64 },
+    Finished { worker: Worker, life: u64 },
+    Written { clock: Clock },
+    CheckpointEnded { clock: Clock },
+    Found(Option<PathBuf>),
+    Said(String),
+    Tick,
+    Unneeded,
+    Waits,
+    Over,
+    Unfinished { crowded: Option<u32> },
     PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
     PeerDown { peer: NodeId, connection: u64 },
     PeerDead { peer: NodeId },
-    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: Vec<u8> },
+    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
 }
 
 /// The training jobs of this node.
@@ -89,6 +120,7 @@ struct Shared {
     node: NodeHandle,
     /// What this node's share of blocks is proportional to: its cores.
     weight: u32,
+    checkpoints: Arc<Checkpoints>,
     /// Since the door was opened.
     way: OnceLock<(Arc<dyn Streams>, Handle)>,
     jobs: Mutex<HashMap<PoolToken, Job>>,
@@ -104,20 +136,26 @@ struct Job {
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
+    flags: service::Flags,
+    /// Connections that other nodes are opening.
+    opening: Arc<peers::Opening>,
     limit_bytes: usize,
     number: u64,
 }
 
 impl ParameterServers {
-    pub fn new(me: NodeId, node: NodeHandle, weight: u32) -> Self {
+    pub fn new(me: NodeId, node: NodeHandle, weight: u32, data_dir: &Path) -> Self {
         let (way, jobs) = Default::default();
+        let checkpoints = Arc::new(Checkpoints::new(data_dir, me, node.clone()));
         let numbers = AtomicU64::new(wall_ms() << 16);
         let stopped = CancellationToken::new();
-        Self { shared: Arc::new(Shared { me, node, weight, way, jobs, numbers, stopped }) }
+        Self { shared: Arc::new(Shared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
     }
 
     /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
-    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>) -> io::Result<()> {
+    /// Checkpoints of jobs that were not heard of for `keep` go.
+    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
+        self.shared.checkpoints.open(streams.clone(), keep)?;
         let _ = self.shared.way.set((streams, Handle::current()));
         let socket = data_dir.join(SOCKET);
         match fs::remove_file(&socket) {
@@ -147,11 +185,14 @@ impl ParameterServers {
 
     /// Whether a stream for this token is ours.
     pub fn has(&self, token: &PoolToken) -> bool {
-        self.shared.jobs().contains_key(token)
+        self.shared.jobs().contains_key(token) || self.shared.checkpoints.asked(token).is_some()
     }
 
-    /// Another node opened a stream for a job of ours. Returns at its end.
-    pub async fn attach(&self, from: NodeId, token: PoolToken, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
+    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> io::Result<()> {
+        if let Some(job) = self.shared.checkpoints.asked(&token) {
+            return self.shared.checkpoints.serve(job, stream).await;
+        }
         let job = self.shared.jobs().get(&token).cloned();
         let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
         if from > self.shared.me {
@@ -159,10 +200,38 @@ impl ParameterServers {
             job.called.notify_one();
             return Ok(());
         }
-        peers::greet(&mut stream).await?;
-        let connection = self.shared.next_life();
-        peers::converse(from, connection, stream, job.events, job.limit_bytes).await;
+        if let Some(bundle) = job.opening.accept(from, stream).await? {
+            let connection = self.shared.next_life();
+            let settings = &job.tensors.settings;
+            peers::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+        }
         Ok(())
+    }
+}
+
+impl Trainings for ParameterServers {
+    fn look(&self, job: JobId) -> TrainingHere {
+        let late = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
+            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner);
+            late.clone()
+        });
+        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late: late.unwrap_or_default() }
+    }
+
+    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
+        let checkpoints = self.shared.checkpoints.clone();
+        if let Some((_, runtime)) = self.shared.way.get() {
+            runtime.spawn(async move { checkpoints.copy(job, step, from, keep).await });
+        }
+    }
+
+    fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
+        let checkpoints = self.shared.checkpoints.clone();
+        Box::pin(async move { checkpoints.newest(job, |text| tracing::info!("{text}")).await })
+    }
+
+    fn forget(&self, job: JobId) {
+        self.shared.checkpoints.forget(job);
     }
 }
 
@@ -204,8 +273,7 @@ impl Shared {
 
     /// The job that a worker wants to take part in, begun if it is the first.
     fn join(self: &Arc<Self>, register: &Register, layout: &Arc<Layout>) -> io::Result<mpsc::Sender<Event>> {
-        let hash = blake3::Hasher::new().update(b"nodectl training job").update(register.job.as_bytes()).finalize();
-        let token: PoolToken = hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes");
+        let token = token_of(&register.job);
         let digest = digest(register);
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&token).filter(|job| !job.events.is_closed()) {
@@ -218,24 +286,36 @@ impl Shared {
         if self.stopped.is_cancelled() {
             return Err(io::Error::other("this node is leaving"));
         }
+        let Some((streams, runtime)) = self.way.get() else { return Err(io::Error::other("this node begins yet")) };
         let (events, inbox) = mpsc::channel(QUEUE);
         let number = self.next_life();
         let settings = register.settings.clone();
         let states = settings.training.optimizer.states();
-        let limit_bytes = settings.block_bytes as usize * (1 + states).max(2) + 64;
+        let largest = (layout.largest_block() * 4).max(settings.block_bytes);
+        let limit_bytes = largest as usize * (1 + states).max(2) + 64;
         let job = Job {
             events: events.clone(),
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
+            flags: service::Flags::default(),
+            opening: Arc::default(),
             limit_bytes,
             number,
         };
         let config =
             Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight: self.weight };
-        let shared = self.clone();
+        job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
+        let kept = service::Kept {
+            job: register.job.parse().ok(),
+            form: form(register, layout),
+            checkpoints: self.checkpoints.clone(),
+            resume_from: register.resume_from.clone(),
+            runtime: runtime.clone(),
+        };
+        let (shared, flags, back) = (self.clone(), job.flags.clone(), events.downgrade());
         let run = move || {
-            service::run(config, inbox);
+            service::run(config, kept, (back, inbox), &flags);
             let mut jobs = shared.jobs();
             if jobs.get(&token).is_some_and(|job| job.number == number) {
                 jobs.remove(&token);
@@ -244,11 +324,21 @@ impl Shared {
         std::thread::Builder::new().name("params-job".into()).spawn(run)?;
         jobs.insert(token, job.clone());
         drop(jobs);
-        if let Some((streams, runtime)) = self.way.get() {
-            runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
-        }
+        runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
         Ok(events)
     }
+}
+
+/// Names a job among nodes.
+fn token_of(job: &str) -> PoolToken {
+    let hash = blake3::Hasher::new().update(b"nodectl training job").update(job.as_bytes()).finalize();
+    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+}
+
+/// What a checkpoint of the job has.
+fn form(register: &Register, layout: &Arc<Layout>) -> Form {
+    let states = register.settings.training.optimizer.states();
+    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums)
 }
 
 /// Tensors and settings, for comparison.
@@ -278,12 +368,47 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
+/// What waiting workers should know of the job. `crowded` is since when how many workers have run while others wait for room.
+async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
+    let id = job.tensors.job.parse().ok()?;
+    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
+    let Progress { tasks, done, failed, stopped, running, .. } = detail.progress;
+    if done > 0 {
+        return Some(Event::Over);
+    }
+    let is_same = crowded.is_some_and(|(known, _)| known == running);
+    let waiting = tasks.saturating_sub(failed + stopped + running);
+    if waiting == 0 || !is_same {
+        *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
+    }
+    let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
+    Some(Event::Unfinished { crowded: full.map(|(workers, _)| workers) })
+}
+
+/// Whether a job that the cluster knows has ended, or was forgotten.
+async fn is_over(shared: &Shared, job: &Job) -> bool {
+    let Ok(id) = job.tensors.job.parse::<JobId>() else { return false };
+    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else { return false };
+    heads.iter().find(|head| head.job == id).is_none_or(|head| head.phase.is_ended())
+}
+
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
     let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
+    let mut crowded = None;
     loop {
+        // A full queue is time passing.
+        let _ = job.events.try_send(Event::Tick);
+        if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
+            let _ = job.events.send(Event::Unneeded).await;
+        }
+        if job.flags.waits.load(Ordering::Relaxed)
+            && let Some(event) = news(&shared, &job, &mut crowded).await
+        {
+            let _ = job.events.send(event).await;
+        }
         let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
             if job.events.is_closed() || shared.stopped.is_cancelled() {
                 return;
@@ -309,14 +434,10 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
             asked.insert(peer, tokio::time::Instant::now());
             let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
             tokio::spawn(async move {
-                let calling = async {
-                    let mut stream = streams.open(peer, token).await?;
-                    peers::greeted(&mut stream).await?;
-                    io::Result::Ok(stream)
-                };
-                if let Ok(stream) = calling.await {
+                let (connection, settings) = (shared.next_life(), &job.tensors.settings);
+                if let Ok(bundle) = peers::call(streams.as_ref(), peer, token, connection, settings).await {
                     connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
-                    peers::converse(peer, shared.next_life(), stream, job.events, job.limit_bytes).await;
+                    peers::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
                 }
             });

@@ -31,10 +31,9 @@ pub fn step(
     // Absent states are empty slices, one for each chunk.
     let first = chunks(first, len);
     let second = chunks(second, len);
-    values.par_chunks_mut(CHUNK).zip(first).zip(second).enumerate().for_each(|(index, ((x, a), b))| {
-        let start = index * CHUNK;
-        let mut sum = [0.0; CHUNK];
-        let gradient = add_up(gradients, start, x.len(), &mut sum);
+    let each = values.par_chunks_mut(CHUNK).zip(first).zip(second).enumerate();
+    each.for_each_init(Vec::new, |sum, (index, ((x, a), b))| {
+        let gradient = add_up(gradients, index * CHUNK, x.len(), sum);
         rule.apply(x, gradient, a, b);
     });
 }
@@ -47,11 +46,11 @@ fn chunks(state: &mut [f32], len: usize) -> Vec<&mut [f32]> {
 }
 
 /// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on as it is.
-fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a mut [f32; CHUNK]) -> &'a [f32] {
+fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a mut Vec<f32>) -> &'a [f32] {
     if let [(only, 1.0)] = gradients {
         return &only[start..start + len];
     }
-    let sum = &mut sum[..len];
+    sum.resize(len, 0.0);
     for (index, (gradient, weight)) in gradients.iter().enumerate() {
         let gradient = &gradient[start..start + len];
         if index == 0 {
@@ -65,11 +64,17 @@ fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a 
 
 /// The weighted sum of gradients.
 pub fn sum(gradients: &[Weighted<'_>], out: &mut [f32]) {
-    out.par_chunks_mut(CHUNK).enumerate().for_each(|(index, out)| {
-        let mut sum = [0.0; CHUNK];
+    out.par_chunks_mut(CHUNK).enumerate().for_each_init(Vec::new, |sum, (index, out)| {
         let len = out.len();
-        out.copy_from_slice(add_up(gradients, index * CHUNK, len, &mut sum));
+        out.copy_from_slice(add_up(gradients, index * CHUNK, len, sum));
     });
+}
+
+/// Adds what gradients have from `start` on to `out`, each as it is: sums of counts know no weights.
+pub fn add(gradients: &[Weighted<'_>], start: usize, out: &mut [f32]) {
+    for (gradient, _) in gradients {
+        out.iter_mut().zip(&gradient[start..]).for_each(|(sum, g)| *sum += g);
+    }
 }
 
 /// The squared L2 norm of the weighted sum, the same on every machine.
@@ -78,7 +83,7 @@ pub fn norm2(gradients: &[Weighted<'_>], len: usize) -> f64 {
         .into_par_iter()
         .map(|index| {
             let start = index * CHUNK;
-            let mut sum = [0.0; CHUNK];
+            let mut sum = Vec::new();
             let piece = add_up(gradients, start, CHUNK.min(len - start), &mut sum);
             piece.iter().map(|g| f64::from(*g) * f64::from(*g)).sum()
         })

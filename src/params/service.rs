@@ -1,21 +1,38 @@
 //! The thread of one job: takes events, asks the logic, carries effects out in order.
 
-use super::{Event, peers::Outbox, store::Store, worker::Link};
+use super::{
+    Event,
+    checkpoints::Checkpoints,
+    file::{Form, Open},
+    incoming::Incoming,
+    peers::Outbox,
+    store::{Outgoing, Store},
+    watch::Watch,
+    worker::Link,
+    writer::{Keeping, Writer},
+};
 use crate::{
-    logic::params::{Config, Effect, Group, Input, Notice},
+    logic::params::{self as logic, Config, Effect, Group, Input, Notice, Payload, Place},
     types::{
-        NodeId,
-        servers::message::{Clock, ServerMessage, Worker},
+        JobId, NodeId,
+        params::{Checkpoints as Rule, Every},
+        query::LateWorker,
+        servers::message::{Block, Clock, ServerMessage, Worker},
     },
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 
-/// How long parameters stay when the last worker has died: its task is tried again.
+/// How long parameters stay when no worker is left, if the cluster does not know the job.
 const LINGER: Duration = Duration::from_secs(20);
 
 struct Service {
@@ -25,14 +42,67 @@ struct Service {
     workers: HashMap<Worker, (u64, Link)>,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
+    watch: Watch,
+    /// A worker has come to the end.
+    ending: bool,
+    kept: Kept,
+    events: mpsc::WeakSender<Event>,
+    writer: Option<Writer>,
+    /// The checkpoint to go on from, once it was found.
+    found: Option<Open>,
+    last_checkpoint: Instant,
+    /// The job has ended, or this node's part in it cannot go on.
+    over: bool,
+}
+
+/// Where the job's parameters are kept.
+pub struct Kept {
+    /// None of a job that the cluster does not know.
+    pub job: Option<JobId>,
+    pub form: Form,
+    pub checkpoints: Arc<Checkpoints>,
+    /// A checkpoint of another job to begin with.
+    pub resume_from: Option<PathBuf>,
+    pub runtime: Handle,
+}
+
+/// What others look at.
+#[derive(Clone, Default)]
+pub struct Flags {
+    /// Workers do nothing but wait for others, who may have finished.
+    pub waits: Arc<AtomicBool>,
+    /// No worker is left.
+    pub is_idle: Arc<AtomicBool>,
+    /// Workers that take longer than is usual.
+    pub late: Arc<Mutex<Vec<LateWorker>>>,
 }
 
 /// Serves the job until nobody needs it any more.
-pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
+pub fn run(
+    config: Config,
+    kept: Kept,
+    (events, mut inbox): (mpsc::WeakSender<Event>, mpsc::Receiver<Event>),
+    flags: &Flags,
+) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
-    let (workers, peers) = Default::default();
-    let mut service = Service { group: Group::new(config), store, settings, workers, peers };
+    let (workers, peers, watch, ending, writer, found, over) = Default::default();
+    let (group, last_checkpoint) = (Group::new(config), Instant::now());
+    let mut service = Service {
+        group,
+        store,
+        settings,
+        workers,
+        peers,
+        watch,
+        ending,
+        kept,
+        events,
+        writer,
+        found,
+        last_checkpoint,
+        over,
+    };
     let mut finished = false;
     let mut idle_since: Option<Instant> = None;
     loop {
@@ -44,18 +114,30 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
                 if let Event::Left { finished: left_well, .. } = &event {
                     finished = *left_well;
                 }
+                let is_tick = matches!(event, Event::Tick);
                 service.event(event);
+                service.look_at_time();
+                service.watch_workers();
+                if is_tick {
+                    *flags.late.lock().unwrap_or_else(PoisonError::into_inner) = service.late();
+                }
+                flags.waits.store(service.waits(), Ordering::Relaxed);
             }
             Received::Nothing => {}
             Received::Closed => break,
         }
-        if !service.group.is_idle() || service.workers_expected() {
-            idle_since = None;
-        } else {
+        let is_idle = service.group.is_idle();
+        flags.is_idle.store(is_idle, Ordering::Relaxed);
+        if is_idle {
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if finished || since.elapsed() >= LINGER {
-                break;
-            }
+            let unknown_is_over = finished || since.elapsed() >= LINGER;
+            // While the job goes on, whoever takes a dead worker's place needs the parameters.
+            service.over |= service.kept.job.is_none() && unknown_is_over;
+        } else {
+            idle_since = None;
+        }
+        if service.over {
+            break;
         }
     }
     for (_, outbox) in service.peers.values() {
@@ -86,14 +168,14 @@ fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
 }
 
 impl Service {
-    /// Before the first worker has joined there is nothing to linger for.
-    fn workers_expected(&self) -> bool {
-        self.group.view().epoch.number == 0 && self.workers.is_empty() && self.peers.is_empty()
+    fn waits(&self) -> bool {
+        self.settings.divided && (self.ending || self.group.view().epoch.number == 0)
     }
 
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { worker, life, link, arena } => {
+                self.watch.joined(worker, link.pid());
                 self.store.add_worker(worker, arena);
                 self.workers.insert(worker, (life, link));
                 self.give(Input::Joined { worker, life });
@@ -102,6 +184,7 @@ impl Service {
                 self.give(Input::Left { worker, life });
                 if self.workers.get(&worker).is_some_and(|(known, _)| *known == life) {
                     self.workers.remove(&worker);
+                    self.watch.left(worker);
                     self.store.remove_worker(worker);
                 }
             }
@@ -115,6 +198,25 @@ impl Service {
             Event::Pull { worker, life, tensors } if self.is(worker, life) => {
                 self.give(Input::Pull { worker, tensors })
             }
+            Event::Shared { worker, life, number } if self.is(worker, life) => {
+                self.give(Input::Shared { worker, number });
+            }
+            Event::Finished { worker, life } if self.is(worker, life) => self.give(Input::Finished { worker }),
+            Event::Written { clock } => self.give(Input::Written { clock }),
+            Event::CheckpointEnded { clock } => self.give(Input::CheckpointEnded { clock }),
+            Event::Found(path) => self.found(path),
+            Event::Said(text) => self.say(&text),
+            Event::Unneeded => self.over |= self.group.is_idle(),
+            Event::Waits => self.ending = true,
+            Event::Unfinished { crowded } => {
+                if let Some(workers) = crowded {
+                    self.give(Input::Enough { workers });
+                }
+                if self.ending {
+                    self.workers.values_mut().for_each(|(_, link)| link.tell_unfinished());
+                }
+            }
+            Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
             Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
             Event::PeerUp { peer, connection, outbox } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
@@ -143,6 +245,102 @@ impl Service {
         }
     }
 
+    /// Where checkpoints are made by the clock on the wall, says when one is due.
+    fn look_at_time(&mut self) {
+        if let Some(Rule { every: Every::Millis(millis), .. }) = self.settings.checkpoints
+            && self.last_checkpoint.elapsed() >= Duration::from_millis(millis)
+        {
+            self.last_checkpoint = Instant::now();
+            self.give(Input::CheckpointDue);
+        }
+    }
+
+    fn watch_workers(&mut self) {
+        for worker in self.workers.keys() {
+            self.watch.is_at(*worker, self.group.works_at(*worker));
+        }
+    }
+
+    /// Workers that are late. Those that hang are ended.
+    fn late(&mut self) -> Vec<LateWorker> {
+        let (late, given_up) = self.watch.look();
+        given_up.into_iter().for_each(|(worker, why)| self.watch.end(worker, &why));
+        late
+    }
+
+    /// Looks for the newest checkpoint of the job, on all nodes; without one there may be another job's to begin with.
+    fn find_checkpoint(&mut self) -> Option<Input> {
+        let Some(job) = self.kept.job.filter(|_| self.settings.checkpoints.is_some()) else {
+            let path = self.kept.resume_from.clone();
+            return self.open(path);
+        };
+        let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
+        let other = self.kept.resume_from.clone();
+        self.kept.runtime.spawn(async move {
+            let say = |text| {
+                // A full queue has other news; this will be said again.
+                let _ = events.upgrade().map(|events| events.try_send(Event::Said(text)));
+            };
+            let found = checkpoints.newest(job, say).await.or(other);
+            if let Some(events) = events.upgrade() {
+                let _ = events.send(Event::Found(found)).await;
+            }
+        });
+        None
+    }
+
+    fn found(&mut self, path: Option<PathBuf>) {
+        if let Some(input) = self.open(path) {
+            self.give(input);
+        }
+    }
+
+    fn open(&mut self, path: Option<PathBuf>) -> Option<Input> {
+        let opened = path.as_deref().map(|path| self.kept.form.open(path)).transpose();
+        match opened {
+            Ok(found) => {
+                let kept = found.as_ref().map(|found| found.kept);
+                if let (Some(kept), Some(path)) = (kept, path.as_deref().and_then(Path::file_name)) {
+                    self.say(&format!("going on at step {} with {}", kept.clock, path.display()));
+                }
+                self.found = found;
+                Some(Input::Found(kept))
+            }
+            Err(error) => {
+                self.fail(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// This node's part ends, and with it its workers.
+    fn fail(&mut self, why: &str) {
+        tracing::warn!("training cannot go on: {why}");
+        self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+        self.over = true;
+    }
+
+    fn say(&mut self, text: &str) {
+        self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Status(text.into())));
+    }
+
+    fn begin_checkpoint(&mut self, kept: logic::Kept) {
+        let Kept { job, form, checkpoints, runtime, .. } = &self.kept;
+        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else { return };
+        let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
+        let keeping = Keeping { job, keep: rule.keep, form, checkpoints, runtime };
+        match Writer::start(keeping, kept, self.events.clone()) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => tracing::warn!(%error, "no thread to write a checkpoint"),
+        }
+    }
+
+    fn write(&mut self, block: Block, bytes: Option<Outgoing>) {
+        if let (Some(writer), Some(bytes)) = (&self.writer, bytes) {
+            writer.write(block, bytes);
+        }
+    }
+
     fn is(&self, worker: Worker, life: u64) -> bool {
         self.workers.get(&worker).is_some_and(|(known, _)| *known == life)
     }
@@ -159,7 +357,7 @@ impl Service {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: Input, mut payload: Option<(Vec<u8>, bool)>) {
+    fn run(&mut self, input: Input, mut payload: Option<(Incoming, bool)>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for effect in self.group.handle(input) {
@@ -169,7 +367,7 @@ impl Service {
         self.workers.values_mut().for_each(|(_, link)| link.flush());
     }
 
-    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Vec<u8>, bool)>) -> Option<Input> {
+    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Incoming, bool)>) -> Option<Input> {
         let store = &mut self.store;
         match effect {
             Effect::Send { to, message, payload } => {
@@ -177,6 +375,14 @@ impl Service {
                     let bytes = payload.and_then(|payload| store.outgoing(payload));
                     outbox.put(&message, bytes);
                 }
+            }
+            Effect::Take(Place::Checkpoint { block }) => {
+                let (bytes, _) = payload.take().unwrap_or_default();
+                let bytes = store.collected(block, bytes);
+                if let Err(error) = &bytes {
+                    tracing::warn!("block {block} of a checkpoint came damaged: {error}");
+                }
+                self.write(block, bytes.ok());
             }
             Effect::Take(place) => {
                 let (bytes, plain) = payload.take().unwrap_or_default();
@@ -196,6 +402,27 @@ impl Service {
                 store.apply(block, gradient, step, scale, workers);
             }
             Effect::Seed { worker } => store.seed(worker),
+            Effect::FindCheckpoint => return self.find_checkpoint(),
+            Effect::Restore { clock } => {
+                let found = self.found.take().filter(|found| found.kept.clock == clock);
+                let restored = found.map_or_else(|| Err(io::ErrorKind::NotFound.into()), |found| store.restore(&found));
+                if let Err(error) = restored {
+                    self.fail(&format!("the checkpoint of step {clock} could not be read: {error}"));
+                }
+            }
+            Effect::Snapshot { block } => store.snapshot(block),
+            Effect::DropSnapshots => store.drop_snapshots(),
+            Effect::BeginCheckpoint(kept) => self.begin_checkpoint(kept),
+            Effect::WriteSnapshot { block } => {
+                let bytes = store.outgoing(Payload::Snapshot { block });
+                self.write(block, bytes);
+            }
+            Effect::EndCheckpoint => {
+                if let Some(writer) = self.writer.take() {
+                    writer.end();
+                }
+            }
+            Effect::AbandonCheckpoint => self.writer = None,
             Effect::DropGradients => store.drop_gradients(),
             Effect::DropBlock { block } => store.drop_block(block),
             Effect::Zero { worker, tensor } => store.zero(worker, tensor),

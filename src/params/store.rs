@@ -1,6 +1,13 @@
 //! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
 
-use super::{arena::Arena, compress, optimizer};
+use super::{
+    arena::Arena,
+    compress,
+    factors::{self, Factors},
+    file::Open,
+    incoming::Incoming,
+    optimizer,
+};
 use crate::{
     logic::params::{Gradient, Layout, Payload, Place},
     types::servers::{
@@ -18,10 +25,11 @@ use std::{
 /// Copied by a thread at a time.
 const COPY_NUMBERS: usize = 128 << 10;
 
-/// A block that this node keeps.
+/// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it changes.
+#[derive(Clone)]
 struct Shard {
     values: Arc<Vec<f32>>,
-    state: Vec<Vec<f32>>,
+    state: Arc<Vec<Vec<f32>>>,
 }
 
 /// A gradient of a block.
@@ -29,7 +37,13 @@ struct Shard {
 enum Contribution {
     /// Where its worker has it.
     Local(Arc<Arena>),
-    Remote(Arc<Vec<f32>>),
+    Remote(Arc<Incoming>),
+}
+
+impl Shard {
+    fn outgoing(&self) -> Outgoing {
+        Outgoing::State(self.values.clone(), self.state.clone())
+    }
 }
 
 /// A sum is made when it is needed in one piece.
@@ -38,10 +52,16 @@ enum Sum {
     Whole(Arc<Vec<f32>>),
 }
 
-/// Bytes on their way to another node: parts in order.
+/// Bytes on their way to another node or a file: parts in order.
 pub enum Outgoing {
     Numbers(Vec<Arc<Vec<f32>>>),
-    Gradient { arena: Arc<Arena>, range: std::ops::Range<u64> },
+    /// A block's values and the optimizer's state.
+    State(Arc<Vec<f32>>, Arc<Vec<Vec<f32>>>),
+    Gradient {
+        arena: Arc<Arena>,
+        range: std::ops::Range<u64>,
+    },
+    Forwarded(Arc<Incoming>),
     Encoded(Vec<u8>),
 }
 
@@ -49,9 +69,28 @@ impl Outgoing {
     pub fn parts(&self) -> Vec<&[u8]> {
         match self {
             Self::Numbers(parts) => parts.iter().map(|part| bytemuck::cast_slice(part.as_slice())).collect(),
+            Self::State(values, state) => {
+                let all = [values.as_slice()].into_iter().chain(state.iter().map(Vec::as_slice));
+                all.map(bytemuck::cast_slice).collect()
+            }
             Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
+            Self::Forwarded(numbers) => vec![numbers.bytes()],
             Self::Encoded(bytes) => vec![bytes],
         }
+    }
+
+    /// The arrays of so many numbers that it holds, one behind the other.
+    pub fn arrays(&self, len: usize) -> io::Result<Vec<&[f32]>> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a block of another length");
+        let mut arrays = Vec::new();
+        for part in self.parts() {
+            let numbers: &[f32] = bytemuck::try_cast_slice(part).map_err(|_| wrong())?;
+            if len == 0 || !numbers.len().is_multiple_of(len) {
+                return Err(wrong());
+            }
+            arrays.extend(numbers.chunks_exact(len));
+        }
+        Ok(arrays)
     }
 
     pub fn bytes(&self) -> usize {
@@ -63,8 +102,12 @@ pub struct Store {
     layout: Arc<Layout>,
     settings: ServerSettings,
     shards: HashMap<Block, Shard>,
+    /// Blocks as they were, for a checkpoint.
+    snapshots: HashMap<Block, Shard>,
     sums: HashMap<Block, Sum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
+    /// Of factored blocks.
+    factors: HashMap<(Worker, Clock, Block), Factors>,
     arenas: HashMap<Worker, Arc<Arena>>,
     /// What compression left behind, by worker and block.
     residuals: HashMap<(Worker, Block), Vec<f32>>,
@@ -74,8 +117,8 @@ pub struct Store {
 
 impl Store {
     pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
-        let (shards, sums, contributions, arenas, residuals, compressed) = Default::default();
-        Self { layout, settings, shards, sums, contributions, arenas, residuals, compressed }
+        let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) = Default::default();
+        Self { layout, settings, shards, snapshots, sums, contributions, factors, arenas, residuals, compressed }
     }
 
     pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
@@ -100,9 +143,13 @@ impl Store {
             Payload::Gradient { worker, block } => {
                 let arena = self.arenas.get(&worker)?.clone();
                 let range = self.layout.block(block);
+                if let Some(sizes) = self.layout.factored(block) {
+                    return Some(Outgoing::Encoded(Factors::of_memory(arena.gradients(range), sizes)?.encode()));
+                }
                 if self.settings.compression == crate::types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
+                let trained = self.trained(block);
                 // Sent again after a change of the view, it is the same.
                 let mut nothing = Vec::new();
                 let residual = if self.compressed.insert((worker, block)) {
@@ -111,8 +158,10 @@ impl Store {
                     &mut nothing
                 };
                 let mut gradient = arena.gradients(range.clone()).to_vec();
-                let encoded = compress::encode(self.settings.compression, &mut gradient, residual);
+                let sums = gradient.split_off(trained);
+                let mut encoded = compress::encode(self.settings.compression, &mut gradient, residual);
                 arena.write_gradients(range.start, &gradient);
+                encoded.extend_from_slice(bytemuck::cast_slice(&sums));
                 Outgoing::Encoded(encoded)
             }
             Payload::Contribution { worker, clock, block } => {
@@ -121,88 +170,135 @@ impl Store {
                         let copied = arena.gradients(self.layout.block(block)).to_vec();
                         Outgoing::Numbers(vec![Arc::new(copied)])
                     }
-                    Contribution::Remote(numbers) => Outgoing::Numbers(vec![numbers]),
+                    Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
                 }
             }
             Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
             Payload::Values { block } => Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()]),
-            Payload::State { block } => {
-                let shard = self.shards.get(&block)?;
-                let state = shard.state.iter().map(|state| Arc::new(state.clone()));
-                Outgoing::Numbers([shard.values.clone()].into_iter().chain(state).collect())
-            }
+            Payload::State { block } => self.shards.get(&block)?.outgoing(),
+            Payload::Snapshot { block } => self.snapshots.remove(&block)?.outgoing(),
         })
     }
 
     /// Keeps what came with a message. Fails if it is not what belongs there.
-    pub fn take(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
+    pub fn take(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
         let (Place::Contribution { block, .. }
         | Place::Sum { block }
         | Place::State { block }
+        | Place::Checkpoint { block }
         | Place::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
+        if let (Place::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
+            self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
+            return Ok(());
+        }
         if let Place::Contribution { worker, clock, block } = place {
-            let numbers = compress::decode(self.settings.compression, &bytes, len)?;
+            if self.settings.compression == crate::types::servers::Compression::None {
+                return self.take_plain(place, incoming);
+            }
+            // Sums are not compressed.
+            let trained = self.trained(block);
+            let bytes = incoming.bytes();
+            let (encoded, sums) = bytes
+                .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
+                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer bytes than the block's sums have"))?;
+            let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
+            numbers.extend(compress::numbers(sums, len - trained)?);
+            let numbers = Incoming::from(numbers);
             self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
             return Ok(());
         }
         let states = self.settings.training.optimizer.states();
         let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
-        let mut numbers = compress::numbers(&bytes, wanted)?;
+        let numbers = incoming.numbers(wanted)?;
         match place {
-            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers)))),
+            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers.to_vec())))),
             Place::Worker { worker, .. } => {
                 if let Some(arena) = self.arenas.get(&worker) {
-                    arena.write_values(range.start, &numbers);
+                    arena.write_values(range.start, numbers);
                 }
             }
             _ => {
                 let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
-                numbers.truncate(len);
-                self.shards.insert(block, Shard { values: Arc::new(numbers), state });
+                let values = Arc::new(numbers[..len].to_vec());
+                self.shards.insert(block, Shard { values, state: Arc::new(state) });
             }
         }
         Ok(())
     }
 
     /// A replica gets a gradient from the primary as it is, not compressed.
-    pub fn take_plain(&mut self, place: Place, bytes: Vec<u8>) -> io::Result<()> {
-        let Place::Contribution { worker, clock, block } = place else { return self.take(place, bytes) };
+    pub fn take_plain(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
+        let Place::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
         let range = self.layout.block(block);
-        let numbers = compress::numbers(&bytes, (range.end - range.start) as usize)?;
-        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+        incoming.numbers((range.end - range.start) as usize)?;
+        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(incoming)));
         Ok(())
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
-        if let Some(arena) = self.arenas.get(&worker) {
+        let Some(arena) = self.arenas.get(&worker) else { return };
+        if let Some(sizes) = self.layout.factored(block) {
+            let factors = Factors::of_memory(arena.gradients(self.layout.block(block)), sizes);
+            factors.map(|factors| self.factors.insert((worker, clock, block), factors));
+        } else {
             self.contributions.insert((worker, clock, block), Contribution::Local(arena.clone()));
         }
     }
 
     /// Adds contributions up, or notes how. Returns the squared norm if that is wanted.
     pub fn sum(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> f64 {
-        let parts = weights
-            .iter()
-            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
-            .collect();
-        let sum = Sum::Parts(parts);
-        let range = self.layout.block(block);
+        let sum = match self.layout.factored(block) {
+            Some([_, columns]) => self.sum_factors(block, clock, weights, columns),
+            None => self.sum_parts(block, clock, weights),
+        };
         let norm2 = match self.settings.training.clip_norm {
-            Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), (range.end - range.start) as usize),
+            Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), self.trained(block)),
             None => 0.0,
         };
         self.sums.insert(block, sum);
         norm2
     }
 
+    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> Sum {
+        let parts: Vec<(Factors, f32)> = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.factors.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        let range = self.layout.block(block);
+        let mut whole = vec![0.0; (range.end - range.start) as usize];
+        let numbers = self.layout.tensors_of(block).map(|tensor| self.layout.tensor(tensor));
+        let numbers: u64 = numbers.map(|tensor| tensor.end - tensor.start).sum();
+        factors::sum(&parts, columns, &mut whole[..numbers as usize]);
+        Sum::Whole(Arc::new(whole))
+    }
+
+    fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> Sum {
+        let parts = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        Sum::Parts(parts)
+    }
+
+    /// How many of a block's numbers are parameters; behind them are sums.
+    fn trained(&self, block: Block) -> usize {
+        let first_sum = self.layout.tensors() - self.settings.sums as usize;
+        let end = if self.settings.sums == 0 { self.layout.len() } else { self.layout.tensor(first_sum).start };
+        let range = self.layout.block(block);
+        (end.clamp(range.start, range.end) - range.start) as usize
+    }
+
     fn whole_sum(&mut self, block: Block) -> Option<Arc<Vec<f32>>> {
+        let trained = self.trained(block);
         let sum = self.sums.get_mut(&block)?;
         if let Sum::Parts(_) = sum {
             let range = self.layout.block(block);
             let mut whole = vec![0.0; (range.end - range.start) as usize];
-            optimizer::sum(&sum.weighted(&self.layout, block), &mut whole);
+            let parts = sum.weighted(&self.layout, block);
+            optimizer::sum(&parts, &mut whole[..trained]);
+            optimizer::add(&parts, trained, &mut whole[trained..]);
             *sum = Sum::Whole(Arc::new(whole));
         }
         match sum {
@@ -213,6 +309,7 @@ impl Store {
 
     /// One step of the optimizer. Where updates count one by one, `workers` of them are a round of the schedule.
     pub fn apply(&mut self, block: Block, gradient: Gradient, step: u64, scale: f32, workers: u64) {
+        let trained = self.trained(block);
         let Some(shard) = self.shards.get_mut(&block) else { return };
         let sum = match gradient {
             Gradient::Sum => self.sums.remove(&block),
@@ -225,7 +322,16 @@ impl Store {
         let values = Arc::make_mut(&mut shard.values);
         let weighted = sum.weighted(&self.layout, block);
         let round = step.div_ceil(workers.max(1));
-        optimizer::step(&self.settings.training, values, &mut shard.state, &weighted, scale, (step, round));
+        let (parameters, sums) = values.split_at_mut(trained);
+        let clocks = match gradient {
+            Gradient::Sum => step,
+            Gradient::Of { clock, .. } => clock + 1,
+        };
+        if self.settings.steps.is_none_or(|steps| clocks <= steps) {
+            let state = Arc::make_mut(&mut shard.state);
+            optimizer::step(&self.settings.training, parameters, state, &weighted, scale, (step, round));
+        }
+        optimizer::add(&weighted, trained, sums);
     }
 
     /// All blocks begin with a worker's values.
@@ -234,14 +340,43 @@ impl Store {
         let states = self.settings.training.optimizer.states();
         for block in 0..self.layout.blocks() {
             let values = arena.values(self.layout.block(block)).to_vec();
-            let state = vec![vec![0.0; values.len()]; states];
+            let state = Arc::new(vec![vec![0.0; values.len()]; states]);
             self.shards.insert(block, Shard { values: Arc::new(values), state });
         }
+    }
+
+    /// All blocks begin with what a checkpoint has.
+    pub fn restore(&mut self, file: &Open) -> io::Result<()> {
+        for block in 0..self.layout.blocks() {
+            let mut arrays = file.read(block)?.into_iter();
+            let values = Arc::new(arrays.next().unwrap_or_default());
+            self.shards.insert(block, Shard { values, state: Arc::new(arrays.collect()) });
+        }
+        Ok(())
+    }
+
+    /// A block of a checkpoint that came from another node.
+    pub fn collected(&self, block: Block, bytes: Incoming) -> io::Result<Outgoing> {
+        let range = self.layout.block(block);
+        let arrays = 1 + self.settings.training.optimizer.states();
+        bytes.numbers((range.end - range.start) as usize * arrays)?;
+        Ok(Outgoing::Forwarded(Arc::new(bytes)))
+    }
+
+    pub fn snapshot(&mut self, block: Block) {
+        if let Some(shard) = self.shards.get(&block) {
+            self.snapshots.insert(block, shard.clone());
+        }
+    }
+
+    pub fn drop_snapshots(&mut self) {
+        self.snapshots.clear();
     }
 
     pub fn drop_gradients(&mut self) {
         self.sums.clear();
         self.contributions.clear();
+        self.factors.clear();
     }
 
     pub fn drop_block(&mut self, block: Block) {
@@ -262,7 +397,7 @@ impl Store {
             let gradient = arena.gradients(self.layout.tensor(tensor));
             optimizer::norm2(&[(gradient, 1.0)], gradient.len())
         };
-        (0..self.layout.tensors()).map(of).sum()
+        (0..self.layout.tensors() - self.settings.sums as usize).map(of).sum()
     }
 
     /// Copies a block to where its worker reads it.
@@ -280,7 +415,7 @@ impl Sum {
     fn weighted<'a>(&'a self, layout: &Layout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),
-            Contribution::Remote(numbers) => numbers.as_slice(),
+            Contribution::Remote(numbers) => numbers.all(),
         };
         match self {
             Self::Parts(parts) => parts.iter().map(|(part, weight)| (of(part), *weight)).collect(),

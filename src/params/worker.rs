@@ -1,15 +1,18 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, arena::Arena};
+use super::{Event, Shared, arena::Arena, watch};
 use crate::{
     logic::params::{Layout, Notice},
-    types::servers::message::Worker,
+    types::{servers::message::Worker, units::format_bytes},
     wire::{
         api::params::{MAX_REGISTER_BYTES, Register, Registered},
         frames::{self, HEADER_BYTES, Header, Kind},
     },
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::Pid,
+};
 use std::{
     io::{self, IoSlice, Read, Write},
     mem::MaybeUninit,
@@ -32,6 +35,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// The worker's process.
+    pub fn pid(&self) -> Option<Pid> {
+        watch::peer(&self.stream)
+    }
+
     pub fn tell(&mut self, notice: Notice) {
         let (kind, id, payload) = match notice {
             Notice::Started { clock } => (Kind::Started, clock, Vec::new()),
@@ -39,11 +47,27 @@ impl Link {
             Notice::Moved { clock } => (Kind::Moved, clock, Vec::new()),
             Notice::Pulled { tensor } => return self.pulled.push(tensor),
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
+            Notice::AllFinished => (Kind::Finished, 0, Vec::new()),
+            Notice::Share { number, index, of } => {
+                (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
+            }
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
         };
         self.flush();
         self.send(kind, id, &payload);
+    }
+
+    /// Another worker's task has succeeded: this one has nothing left to do.
+    pub fn tell_over(&mut self) {
+        self.flush();
+        self.send(Kind::Over, 0, &[]);
+    }
+
+    /// No task has succeeded so far.
+    pub fn tell_unfinished(&mut self) {
+        self.flush();
+        self.send(Kind::Wait, 0, &[]);
     }
 
     /// Tells of what was pulled so far.
@@ -91,8 +115,28 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         let workers = register.settings.workers;
         return Err(invalid(format!("worker {worker} is none of {workers} workers, which count from 0")));
     }
-    let layout = Layout::new(&register.tensors, register.settings.block_bytes);
+    if register.settings.sums as usize >= register.tensors.len() {
+        let (sums, tensors) = (register.settings.sums, register.tensors.len());
+        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
+    }
+    let trained = register.tensors.len() as u32 - register.settings.sums;
+    if let Some(tensor) = register.settings.factored.iter().find(|tensor| **tensor >= trained) {
+        return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
+    }
+    let Register { tensors, settings, .. } = &register;
+    let layout = Layout::with_factored(tensors, settings.block_bytes, &settings.factored);
     let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
+    let needed = register.settings.bytes_of_worker(layout.len());
+    if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
+        let [needed, memory] = [needed, memory].map(format_bytes);
+        return Err(invalid(format!(
+            "worker {worker} and its part of the servers need {needed} for parameters, gradients and the optimizer's state; \
+             the job's `memory` is {memory}\nhint: ask for that and what the worker itself uses: memory = \"…\" in [resources]"
+        )));
+    }
+    if let Some(path) = &register.resume_from {
+        super::form(&register, &layout).open(path)?;
+    }
     let events = shared.join(&register, &layout)?;
     let arena = Arc::new(Arena::new(layout.len())?);
     answer(stream, &layout, &arena)?;
@@ -130,6 +174,9 @@ fn talk(
             }
             Kind::Pull => Event::Pull { worker, life, tensors: list(&payload) },
             Kind::Barrier => Event::Barrier { worker, life },
+            Kind::Share => Event::Shared { worker, life, number: id },
+            Kind::Wait => Event::Waits,
+            Kind::Finish => Event::Finished { worker, life },
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };

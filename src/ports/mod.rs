@@ -14,7 +14,8 @@ pub mod specs;
 use crate::{
     types::{
         Answer, Attempt, BlobHash, JobId, JobSpec, Message, MetricPoint, NodeId, NodeInfo, Params, PoolToken, Query,
-        QueryError, TaskIndex, TaskRecord, WorkSpec, query::Stream,
+        QueryError, TaskIndex, TaskRecord, WorkSpec,
+        query::{Stream, TrainingHere},
     },
     wire::journal::Record,
 };
@@ -287,6 +288,18 @@ pub trait PoolService: Send + Sync {
     fn release(&self, pool: PoolToken, node: NodeId, must: bool);
     /// Ends every pool, since the node leaves; their clients are told.
     fn close(&self) -> BoxFuture<'static, ()>;
+}
+
+/// What this node has of training jobs.
+pub trait Trainings: Send + Sync {
+    /// Blocks for reads of a directory.
+    fn look(&self, job: JobId) -> TrainingHere;
+    /// Brings a copy of another node's checkpoint here in a while, and keeps so many of the newest.
+    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32);
+    /// The file of a job's newest checkpoint on any node, brought here. None if there is none.
+    fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>>;
+    /// Removes what is on disk of a job.
+    fn forget(&self, job: JobId);
 }
 
 /// A task to start.

@@ -54,8 +54,17 @@ pub struct JobHead {
     pub stopped: u32,
     /// Of a pool: how many of its workers run.
     pub workers: Option<u32>,
+    /// The newest checkpoint of a training job.
+    pub saved: Option<Saved>,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
+}
+
+/// A checkpoint, and the nodes that have it, at most `limits::CHECKPOINT_NODES`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    pub step: u64,
+    pub nodes: Vec<NodeId>,
 }
 
 impl JobHead {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The version of the messages between nodes. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The largest control message accepted from a peer, in bytes. Checked before anything is allocated for it.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
@@ -37,6 +37,8 @@ pub const MAX_OUTPUT_FILES: usize = 4096;
 pub const PEER_QUEUE: usize = 4096;
 /// Tasks under one digest of a replica's summary.
 pub const SUMMARY_CHUNK: usize = 1024;
+/// Nodes of which a job's members know that they have its newest checkpoint.
+pub const CHECKPOINT_NODES: usize = 4;
 /// Jobs remembered by a node.
 pub const MAX_JOBS: usize = 16_384;
 /// Job heads in one message.

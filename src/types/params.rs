@@ -1,5 +1,5 @@
-//! How parameters are trained: optimizers, learning-rate schedules, clipping. Plain data; arithmetic is with whoever holds the
-//! parameters.
+//! How parameters are trained: optimizers, learning-rate schedules, clipping; how often they are kept. Plain data; arithmetic is
+//! with whoever holds the parameters.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,23 @@ impl Optimizer {
             _ => [1.0; 2],
         }
     }
+}
+
+/// When checkpoints are made, and which stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoints {
+    pub every: Every,
+    /// The newest that stay.
+    pub keep: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Every {
+    /// Of the model; clocks, where workers share it.
+    Steps(u64),
+    Millis(u64),
 }
 
 /// What the learning rate is multiplied by, by the number of the step.

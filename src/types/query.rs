@@ -59,6 +59,12 @@ pub enum Query {
     CancelTasks { job: JobId, tasks: Vec<TaskIndex> },
     /// The coordinator: failed tasks get as many attempts again. `Retried`.
     Retry { job: JobId },
+    /// The coordinator: `Ok`. That node has a checkpoint of the job.
+    Saved { job: JobId, step: u64, node: NodeId },
+    /// The named node: `Training`, what it has of a training job.
+    Training { node: NodeId, job: JobId },
+    /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the newest.
+    CopyCheckpoint { node: NodeId, job: JobId, step: u64, from: NodeId, keep: u32 },
     /// The node itself: no new work, running tasks end. `Ok`.
     Drain { node: NodeId, on: bool },
 }
@@ -74,7 +80,8 @@ impl Query {
             | Self::Explain { job, .. }
             | Self::Cancel { job }
             | Self::CancelTasks { job, .. }
-            | Self::Retry { job } => Some(*job),
+            | Self::Retry { job }
+            | Self::Saved { job, .. } => Some(*job),
             _ => None,
         }
     }
@@ -82,7 +89,11 @@ impl Query {
     /// The node that answers, if a certain one does.
     pub fn node(&self) -> Option<NodeId> {
         match self {
-            Self::Load { node } | Self::Log { node, .. } | Self::Drain { node, .. } => Some(*node),
+            Self::Load { node }
+            | Self::Log { node, .. }
+            | Self::Training { node, .. }
+            | Self::CopyCheckpoint { node, .. }
+            | Self::Drain { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -154,6 +165,34 @@ impl JobDetail {
     }
 }
 
+/// What a node has of a training job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainingHere {
+    /// On its disk, oldest first.
+    pub checkpoints: Vec<CheckpointFile>,
+    /// Its workers for which the others wait longer than is usual.
+    pub late: Vec<LateWorker>,
+}
+
+/// A checkpoint on a node's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointFile {
+    pub step: u64,
+    pub bytes: u64,
+    pub path: String,
+}
+
+/// A worker that takes longer over a clock than it did before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LateWorker {
+    pub worker: TaskIndex,
+    pub clock: u64,
+    /// So long by now.
+    pub taken_ms: u64,
+    /// So long it takes as a rule.
+    pub usual_ms: u64,
+}
+
 /// Where a task's output is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Location {
@@ -194,6 +233,7 @@ pub enum Answer {
         ended: bool,
     },
     Explanation(Vec<String>),
+    Training(TrainingHere),
     Retried {
         tasks: u32,
     },

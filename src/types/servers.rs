@@ -2,7 +2,7 @@
 
 pub mod message;
 
-use super::params::{Decay, Optimizer, Training};
+use super::params::{Checkpoints, Decay, Every, Optimizer, Training};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,6 +10,8 @@ use std::fmt;
 pub const VARIABLE: &str = "NODECTL_PARAMS";
 /// Tells it where its node's parameter servers are.
 pub const SOCKET_VARIABLE: &str = "NODECTL_PARAMS_SOCKET";
+/// What worker 0 of a script leaves in its directory, for the job's user.
+pub const MODEL: &str = "model.safetensors";
 /// The socket's name in the data directory.
 pub const SOCKET: &str = "params.sock";
 /// A tensor begins at a multiple of this many numbers: 64 bytes, a cache line.
@@ -22,6 +24,9 @@ pub const MAX_BLOCKS: u64 = 1 << 16;
 /// The longest name of a tensor, in bytes, and the most dimensions.
 pub const MAX_NAME_BYTES: usize = 512;
 pub const MAX_DIMENSIONS: usize = 16;
+/// Streams between two nodes for gradients, and for values, unless the settings say otherwise. Measured best of 1, 2 and 4.
+pub const STREAMS: u32 = 2;
+pub const MAX_STREAMS: u32 = 64;
 /// The most workers of a training job.
 pub const MAX_WORKERS: u32 = 4096;
 
@@ -62,6 +67,33 @@ pub struct ServerSettings {
     /// Of gradients on their way to another node.
     #[serde(default)]
     pub compression: Compression,
+    /// On how many streams gradients leave a node for another one at once, and on how many values. Each stream is sealed and
+    /// opened by a thread of its own.
+    #[serde(default = "threads")]
+    pub num_push_threads: u32,
+    #[serde(default = "threads")]
+    pub num_pull_threads: u32,
+    /// How many nodes hand blocks out and add gradients up, of those that run workers; all of them if there is no number.
+    #[serde(default)]
+    pub servers: Option<u32>,
+    /// So many tensors, the last ones, are sums and no parameters: what workers push is added to them as it is.
+    #[serde(default)]
+    pub sums: u32,
+    /// Tensors with two dimensions whose gradients workers push as sufficient factors, which go to every node; every node keeps
+    /// these tensors and works their gradients out (Xie et al., arXiv 1511.08486). In `bsp` only.
+    #[serde(default)]
+    pub factored: Vec<u32>,
+    /// Behind so many clocks the parameters stay as they are; sums still grow.
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// Workers divide the samples of a clock among those who are there. When that changes in a synchronous mode, a clock that
+    /// does not count yet begins anew, so that each sample counts once. And whoever comes when the task of one has succeeded
+    /// has nothing left to do.
+    #[serde(default)]
+    pub divided: bool,
+    /// None are made without.
+    #[serde(default)]
+    pub checkpoints: Option<Checkpoints>,
 }
 
 fn block_bytes() -> u64 {
@@ -70,6 +102,10 @@ fn block_bytes() -> u64 {
 
 fn replicas() -> u32 {
     2
+}
+
+fn threads() -> u32 {
+    STREAMS
 }
 
 /// What a worker may see of the others. Clock c of a worker is how often it has called `clock`.
@@ -123,6 +159,21 @@ pub struct SettingsError {
 }
 
 impl ServerSettings {
+    /// Whether blocks may have so many bytes.
+    pub fn is_block(bytes: u64) -> bool {
+        (64..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64)
+    }
+
+    /// What a worker's part of the job takes on its node, in bytes, for so many numbers: values and gradients in the memory that it
+    /// shares, and of all nodes' blocks its share: values, what the optimizer remembers, a gradient, on each replica.
+    pub fn bytes_of_worker(&self, numbers: u64) -> u64 {
+        let arrays = 2 + self.training.optimizer.states() as u64;
+        let workers = u64::from(self.workers.max(1));
+        let copies = u64::from(self.replicas).min(workers);
+        let of_servers = numbers.saturating_mul(4 * arrays * copies).div_ceil(workers);
+        numbers.saturating_mul(8).saturating_add(of_servers)
+    }
+
     /// Fails on numbers that make no sense.
     pub fn check(&self) -> Result<(), SettingsError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
@@ -158,14 +209,26 @@ impl ServerSettings {
             require(positive(*norm), "clip_norm", norm, "above 0")?;
         }
         let block = self.block_bytes;
-        let is_block = (64..=1 << 30).contains(&block) && block.is_multiple_of(64);
-        require(is_block, "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
+        require(Self::is_block(block), "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
         require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
+        for (key, streams) in [("num_push_threads", self.num_push_threads), ("num_pull_threads", self.num_pull_threads)]
+        {
+            require((1..=MAX_STREAMS).contains(&streams), key, streams, "from 1 to 64")?;
+        }
+        if let Some(servers) = self.servers {
+            require((1..=MAX_WORKERS).contains(&servers), "servers", servers, "from 1 to 4096")?;
+        }
         if let Compression::TopK { fraction } = self.compression {
             require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
         }
+        let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
+        require(factors, "factored", self.factored.len(), "empty but in bsp")?;
         if let Consistency::Local { steps } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
+        }
+        if let Some(Checkpoints { every: Every::Steps(often) | Every::Millis(often), keep }) = self.checkpoints {
+            require(often > 0, "checkpoints.every", often, "at least 1")?;
+            require(keep > 0, "checkpoints.keep", keep, "at least 1")?;
         }
         Ok(())
     }

@@ -49,7 +49,10 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         Message::Heads(heads) => {
             let is_long = |head: &JobHead| head.reason.as_ref().is_some_and(|why| why.len() > limits::MAX_REASON_BYTES);
             check(heads.len() <= limits::HEADS_BATCH, "too many job heads")?;
-            check(!heads.iter().any(is_long), "an oversized reason for a job's end")
+            check(!heads.iter().any(is_long), "an oversized reason for a job's end")?;
+            let is_wide =
+                |head: &JobHead| head.saved.as_ref().is_some_and(|saved| saved.nodes.len() > limits::CHECKPOINT_NODES);
+            check(!heads.iter().any(is_wide), "a checkpoint on too many nodes")
         }
         Message::Offer { spec: Some(spec), .. } => validate_spec(spec),
         Message::Ask { query: Query::Submit { spec }, .. } => validate_spec(spec),

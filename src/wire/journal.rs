@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The version in every journal's header. Raised when `Record`'s encoding changes.
-pub const JOURNAL_VERSION: u32 = 1;
+pub const JOURNAL_VERSION: u32 = 2;
 
 /// One entry of a job's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

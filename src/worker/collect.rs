@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     ports::{Blobs, StartTask},
-    types::{Failure, NodeId, Outcome, TaskRecord, limits, record::Captured},
+    types::{Failure, NodeId, Outcome, TaskRecord, limits, record::Captured, servers},
 };
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
@@ -69,10 +69,16 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
     });
     let mut files = Vec::new();
     if failure.is_none() {
+        // What a script that shares its parameters came to: one of its workers leaves it, also in the place of an upload.
+        let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
+        let model = fs::symlink_metadata(dir.join(servers::MODEL)).is_ok_and(|metadata| trains && metadata.is_file());
         let skip = |name: &str| {
-            name == STDOUT_FILE || name == STDERR_FILE || ended.staged.links.iter().any(|(link, _)| link == name)
+            let is_upload = ended.staged.links.iter().any(|(link, _)| link == name);
+            name == STDOUT_FILE || name == STDERR_FILE || (is_upload && !(model && name == servers::MODEL))
         };
-        match outputs::take(dir, ended.outputs, &skip, work.output_limit_bytes, blobs) {
+        let mut patterns = ended.outputs.to_vec();
+        patterns.extend(model.then(|| servers::MODEL.to_string()));
+        match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, blobs) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
         }

@@ -12,6 +12,10 @@
 Started by a job of `kind = "train"`, its workers share the parameters through the nodes that they run on. Started by hand, the same
 script trains alone. Arrays are f32; those that `register` returns lie in memory shared with the node, so nothing is copied but by
 `push` of an array that lies elsewhere.
+
+With `[checkpoint]` in the job file the nodes keep what was trained: `register` then gives the newest checkpoint's values and `step` its
+number, whatever died. `init_from` begins with values of a file, `resume_from` with a checkpoint of another job. Worker 0 leaves
+`model.safetensors` in its directory when all have finished.
 """
 
 from __future__ import annotations
@@ -26,16 +30,21 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 import numpy as np
 
+from . import _safetensors
 from ._errors import NodeError
 
 __all__ = ["ParameterServer"]
 
 _HEADER = struct.Struct("<BBxxIQ")
 _HELLO, _READY, _CLOSE, _STATUS, _ERROR = 16, 17, 35, 49, 52
-_REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER = 64, 65, 66, 67, 68
-_REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED = 80, 81, 82, 83, 84, 85
+_REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _FINISH = 64, 65, 66, 67, 68, 71
+_REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED = 80, 81, 82, 83, 84, 85, 87
 _MORE, _CHUNK = 1, 1 << 20
 _ALIGNMENT = 16
+# What was asked for before is void.
+_ANEW = (_MOVED, _FINISHED)
+#: What worker 0 leaves in its directory.
+_MODEL = "model.safetensors"
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
 Names = Union[None, str, Iterable[str]]
@@ -75,6 +84,8 @@ class ParameterServer:
         fraction: float = 0.01,
         block_bytes: int = 4 << 20,
         replicas: int = 2,
+        num_push_threads: int = 2,
+        num_pull_threads: int = 2,
     ) -> "ParameterServer":
         """The optimizer's rule and rate, and what workers may see of each other.
 
@@ -83,10 +94,13 @@ class ParameterServer:
         consistency: "bsp"; "ssp": others may be `staleness` clocks behind; "async"; "local": `local_steps` steps by oneself, then
             an outer step with the average of what they came to.
         compression: of gradients between nodes: "none", "f16", "bf16", "int8", "topk" with `fraction`.
+        num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         """
         from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
         settings = {
             "workers": from_job.get("workers", 1),
+            "servers": from_job.get("servers"),
+            "checkpoints": from_job.get("checkpoints"),
             "training": {
                 "optimizer": _optimizer(optimizer, momentum, betas, epsilon),
                 "rate": rate,
@@ -97,11 +111,13 @@ class ParameterServer:
             "consistency": _consistency(consistency, staleness, local_steps),
             "block_bytes": block_bytes,
             "replicas": replicas,
+            "num_push_threads": num_push_threads,
+            "num_pull_threads": num_pull_threads,
             "compression": _compression(compression, fraction),
         }
         path = os.environ.get("NODECTL_PARAMS_SOCKET")
         if path and from_job:
-            return _Shared(path, settings)
+            return _Shared(path, settings, from_job)
         from ._alone import Alone
 
         return Alone(settings)
@@ -144,8 +160,13 @@ class ParameterServer:
         """Waits for all workers."""
         raise NotImplementedError
 
+    def save(self, path: str) -> None:
+        """Writes the newest values to a safetensors file, by their names."""
+        values = self.pull()
+        _safetensors.write(path, values, {"step": str(self.step)})
+
     def close(self) -> None:
-        """This worker has finished: the others do not wait for it."""
+        """This worker has finished: the others do not wait for it. Returns when all have."""
         raise NotImplementedError
 
     def __enter__(self) -> "ParameterServer":
@@ -160,7 +181,8 @@ class ParameterServer:
 class _Shared(ParameterServer):
     """Parameters on nodes, reached through the node on this machine."""
 
-    def __init__(self, path: str, settings: Dict[str, Any]) -> None:
+    def __init__(self, path: str, settings: Dict[str, Any], from_job: Mapping[str, Any]) -> None:
+        self._from_job = from_job
         self.worker = int(os.environ["NODECTL_TASK_ID"])
         self.workers = settings["workers"]
         self._settings = settings
@@ -185,8 +207,16 @@ class _Shared(ParameterServer):
         if self._names:
             raise ValueError("parameters were registered already")
         initial = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+        begin = self._from_job.get("init_from")
+        if begin:
+            initial = _safetensors.begin_from(begin, initial)
         tensors = [{"name": name, "shape": list(array.shape)} for name, array in initial.items()]
-        register = {"job": os.environ["NODECTL_JOB_ID"], "worker": self.worker, "tensors": tensors, "settings": self._settings}
+        register: Dict[str, Any] = {"job": os.environ["NODECTL_JOB_ID"], "worker": self.worker}
+        register.update(tensors=tensors, settings=self._settings)
+        register["memory_bytes"] = self._from_job.get("memory_bytes")
+        resume = self._from_job.get("resume_from")
+        if resume:
+            register["resume_from"] = os.path.realpath(resume)
         self._send(_REGISTER, 0, json.dumps(register).encode())
         registered = self._registered()
         self._values: Arrays = {}
@@ -242,7 +272,7 @@ class _Shared(ParameterServer):
             self._pulled -= set(wanted)
             if wanted:
                 self._send(_PULL, 0, np.asarray(wanted, "<u4").tobytes())
-            if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind == _MOVED) != _MOVED:
+            if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind in _ANEW) not in _ANEW:
                 return {name: self._values[name] for name in names}
 
     def barrier(self) -> None:
@@ -254,6 +284,10 @@ class _Shared(ParameterServer):
             try:
                 if self._names:
                     self._free()
+                    self._send(_FINISH, 0, b"")
+                    self._wait(lambda kind: kind == _FINISHED)
+                    if self.worker == 0:
+                        self.save(_MODEL)
                 self._send(_CLOSE, 0, b"")
             finally:
                 self._socket.close()
@@ -298,6 +332,8 @@ class _Shared(ParameterServer):
                     self._pushed.clear()
                     self._pulled.clear()
                     print("nodectl: this worker was cut off from the others, and goes on at clock %d" % id, file=sys.stderr)
+            elif kind == _FINISHED:
+                self._pulled.clear()
             elif kind == _PULLED:
                 self._pulled.update(np.frombuffer(payload, "<u4").tolist())
             elif kind == _STATUS:

@@ -28,7 +28,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     let client = Client::new(socket_path(&settings.node.data_dir));
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
-    let params = more_params(&args.job_file, &spec).map_err(CliError::Usage)?;
+    let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
     let extends =
         base.id.parse().map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
     // The node puts itself and its clock in their place.

@@ -12,6 +12,7 @@
 //! | `progress` | the display on stderr |
 //! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
+//! | `resume` | a training that goes on from a checkpoint |
 //! | `summary` | what to say at the end |
 //! | `watch` | files that are integrated as they appear |
 
@@ -24,6 +25,7 @@ mod interrupt;
 mod lines;
 mod live;
 mod progress;
+mod resume;
 mod submit;
 mod summary;
 #[cfg(test)]
@@ -59,10 +61,13 @@ pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<St
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
     }
+    if let Some(resumed) = &args.resume {
+        return resume::resume(resumed, &args, settings).await;
+    }
     if let Some(dir) = args.watch.clone() {
         return watch::watch(args, &dir, settings).await;
     }
-    let jobs = job_file::load(&args.job_file)?;
+    let jobs = job_file::load(args.job_file())?;
     if let Some(file) = computing::chosen(&args, &jobs) {
         return computing::run(args, jobs, &file, settings, secret).await;
     }

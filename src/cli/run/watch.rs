@@ -52,7 +52,7 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
         return Err(CliError::Usage(format!("{} is no directory", dir.display())));
     }
     // Mistakes in the job file show at once.
-    job_file::load_following(&args.job_file, &Following { files: Vec::new(), is_again: false })?;
+    job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
     let (client, own) = solo::connect(settings, true).await?;
     let ended = integrate_all(&client, &args, dir, own.is_some()).await;
     solo::stop(own).await;
@@ -72,7 +72,7 @@ async fn integrate_all(client: &Client, args: &RunArgs, dir: &Path, solo: bool) 
                 _ = interrupts.next() => return Ok(exit),
             }
         }
-        let jobs = job_file::load_following(&args.job_file, &Following { files, is_again })?;
+        let jobs = job_file::load_following(args.job_file(), &Following { files, is_again })?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
         let submitting = submit::submit(client, jobs, Some(&into));
         let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };

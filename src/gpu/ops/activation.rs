@@ -1,6 +1,6 @@
 //! Functions at the end of a layer, as epilogues of other ops.
 
-use super::cpu::math;
+use super::cpu::{math, simd};
 
 /// Applied to each element. Numbered as in the shaders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,13 +16,18 @@ pub enum Activation {
 
 impl Activation {
     pub fn apply(self, values: &mut [f32]) {
-        let each = |values: &mut [f32], function: fn(f32) -> f32| values.iter_mut().for_each(|x| *x = function(*x));
-        match self {
-            Self::None => {}
-            Self::Relu => values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
-            Self::Tanh => each(values, math::tanh),
-            Self::Sigmoid => each(values, math::sigmoid),
-            Self::Gelu => each(values, math::gelu),
+        apply(self, values);
+    }
+}
+
+simd! {
+    fn apply(activation: Activation, values: &mut [f32]) {
+        match activation {
+            Activation::None => {}
+            Activation::Relu => values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+            Activation::Tanh => values.iter_mut().for_each(|x| *x = math::tanh(*x)),
+            Activation::Sigmoid => values.iter_mut().for_each(|x| *x = math::sigmoid(*x)),
+            Activation::Gelu => values.iter_mut().for_each(|x| *x = math::gelu(*x)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     access::Access,
     buffer::{Kind, View},
-    cpu::Memory,
+    cpu::{Memory, simd},
     dispatch::{GROUP, Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -71,26 +71,16 @@ impl Operation for Optimize {
     fn cpu(&self, memory: &Memory) {
         const CHUNK: usize = 1 << 14;
         let schedule = memory.read::<f32>(&self.schedule);
-        let step = Step { rule: self.rule, decay: self.weight_decay, rate: schedule[0], scale: schedule[1] };
-        let corrections = [schedule[2], schedule[3]];
+        let step = Step::new(self.rule, self.weight_decay, schedule);
         let parameters = memory.write::<f32>(&self.parameters);
         let len = parameters.len();
         let gradients = memory.read::<f32>(&self.gradients).par_chunks(CHUNK);
-        let mut states = self.state.iter().map(|state| &mut memory.write::<f32>(state)[..len]);
+        let mut states = self.state.iter().map(|state| memory.write::<f32>(state)[..len].par_chunks_mut(CHUNK));
         let both = parameters.par_chunks_mut(CHUNK).zip(gradients);
         match (states.next(), states.next()) {
-            (Some(a), Some(b)) => {
-                both.zip(a.par_chunks_mut(CHUNK)).zip(b.par_chunks_mut(CHUNK)).for_each(|(((x, g), a), b)| {
-                    let state = a.iter_mut().zip(b);
-                    x.iter_mut().zip(g).zip(state).for_each(|((x, g), (a, b))| step.of_two(x, *g, a, b, corrections));
-                })
-            }
-            (Some(a), None) => both.zip(a.par_chunks_mut(CHUNK)).for_each(|((x, g), a)| {
-                x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| step.of_one(x, *g, a));
-            }),
-            (None, _) => both.for_each(|(x, g)| {
-                x.iter_mut().zip(g).for_each(|(x, g)| *x -= step.rate * (g * step.scale + step.decay * *x));
-            }),
+            (Some(a), Some(b)) => both.zip(a).zip(b).for_each(|(((x, g), a), b)| of_two(&step, x, g, a, b)),
+            (Some(a), None) => both.zip(a).for_each(|((x, g), a)| of_one(&step, x, g, a)),
+            (None, _) => both.for_each(|(x, g)| of_none(&step, x, g)),
         }
     }
 
@@ -111,37 +101,77 @@ impl Operation for Optimize {
 
 /// What is the same for all parameters.
 struct Step {
-    rule: Optimizer,
-    decay: f32,
     rate: f32,
+    /// Of gradients.
     scale: f32,
+    /// What of a parameter is added to its gradient, and what it shrinks by: one of them is 0.
+    decay: f32,
+    shrink: f32,
+    /// The rule's number, momentum or β₁, β₂, ε.
+    rule: (u32, f32, f32, f32),
+    /// What averages are multiplied by; Adam's corrections, turned over.
+    growth: [f32; 2],
 }
 
 impl Step {
-    #[inline(always)]
-    fn of_one(&self, x: &mut f32, g: f32, a: &mut f32) {
-        let g = g * self.scale + self.decay * *x;
-        let (rule, momentum, _, epsilon) = constants(self.rule);
-        if rule == 5 {
-            *a += g * g;
-            *x -= self.rate * g / (a.sqrt() + epsilon);
-        } else {
-            *a = momentum * *a + g;
-            *x -= self.rate * if rule == 2 { g + momentum * *a } else { *a };
+    fn new(rule: Optimizer, decay: f32, schedule: &[f32]) -> Self {
+        let is_decoupled = matches!(rule, Optimizer::AdamW { .. });
+        let (rate, scale) = (schedule[0], schedule[1]);
+        Self {
+            rate,
+            scale,
+            decay: if is_decoupled { 0.0 } else { decay },
+            shrink: if is_decoupled { rate * decay } else { 0.0 },
+            rule: constants(rule),
+            growth: [1.0 / schedule[2], 1.0 / schedule[3]],
         }
     }
 
     #[inline(always)]
-    fn of_two(&self, x: &mut f32, g: f32, a: &mut f32, b: &mut f32, corrections: [f32; 2]) {
-        let (rule, first, second, epsilon) = constants(self.rule);
-        let mut g = g * self.scale;
-        if rule == 4 {
-            *x -= self.rate * self.decay * *x;
-        } else {
-            g += self.decay * *x;
+    fn gradient(&self, x: f32, g: f32) -> f32 {
+        g * self.scale + self.decay * x
+    }
+}
+
+simd! {
+    fn of_none(step: &Step, x: &mut [f32], g: &[f32]) {
+        x.iter_mut().zip(g).for_each(|(x, g)| *x -= step.rate * step.gradient(*x, *g));
+    }
+}
+
+simd! {
+    fn of_one(step: &Step, x: &mut [f32], g: &[f32], a: &mut [f32]) {
+        let each = x.iter_mut().zip(g).zip(a);
+        let (rule, momentum, _, epsilon) = step.rule;
+        match rule {
+            5 => each.for_each(|((x, g), a)| {
+                let g = step.gradient(*x, *g);
+                *a += g * g;
+                *x -= step.rate * g / (a.sqrt() + epsilon);
+            }),
+            2 => each.for_each(|((x, g), a)| {
+                let g = step.gradient(*x, *g);
+                *a = momentum * *a + g;
+                *x -= step.rate * (g + momentum * *a);
+            }),
+            _ => each.for_each(|((x, g), a)| {
+                *a = momentum * *a + step.gradient(*x, *g);
+                *x -= step.rate * *a;
+            }),
         }
-        *a = first * *a + (1.0 - first) * g;
-        *b = second * *b + (1.0 - second) * g * g;
-        *x -= self.rate * (*a / corrections[0]) / ((*b / corrections[1]).sqrt() + epsilon);
+    }
+}
+
+simd! {
+    fn of_two(step: &Step, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
+        let (_, first, second, epsilon) = step.rule;
+        let (rest, square_rest) = (1.0 - first, 1.0 - second);
+        x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
+            let g = step.gradient(*x, *g);
+            *x -= step.shrink * *x;
+            *a = first * *a + rest * g;
+            *b = second * *b + square_rest * g * g;
+            *x -= step.rate * (*a * step.growth[0]) / ((*b * step.growth[1]).sqrt() + epsilon);
+        });
     }
 }

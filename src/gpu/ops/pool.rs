@@ -130,23 +130,14 @@ impl Operation for Pool2d {
                 *y = sum / (rows.len() * columns.len()) as f32;
             }),
             (Pooling::Max, maxima) => {
-                let maximum = |place: usize| {
-                    let (plane, rows, columns) = window(place);
-                    let mut best = rows.start * width + columns.start;
-                    for at in rows.flat_map(|row| row * width + columns.start..row * width + columns.end) {
-                        let beats = plane[at] > plane[best] || plane[at].is_nan() && !plane[best].is_nan();
-                        best = if beats { at } else { best };
-                    }
-                    (plane[best], best as u32)
-                };
-                let y = y.par_iter_mut().enumerate();
-                match maxima {
-                    None => y.for_each(|(place, y)| *y = maximum(place).0),
-                    Some(maxima) => {
-                        let maxima = &mut memory.write::<u32>(maxima)[..planes * places];
-                        y.zip(maxima).for_each(|((place, y), at)| (*y, *at) = maximum(place));
-                    }
-                }
+                let mut unwanted = vec![0; if maxima.is_none() { planes * places } else { 0 }];
+                let maxima =
+                    maxima.as_ref().map_or(&mut unwanted[..], |at| &mut memory.write::<u32>(at)[..planes * places]);
+                let to = y.par_chunks_mut(places.max(1)).zip(maxima.par_chunks_mut(places.max(1)));
+                to.zip(x.par_chunks(pixels)).for_each_init(Vec::new, |best, ((y, at), plane)| {
+                    let each = y.chunks_mut(columns).zip(at.chunks_mut(columns)).enumerate();
+                    each.for_each(|(row, (y, at))| self.maxima_of_row(plane, row, best, y, at));
+                });
             }
         }
     }
@@ -161,6 +152,35 @@ impl Operation for Pool2d {
         }
         Ok(())
     }
+}
+
+impl Pool2d {
+    /// A row of maxima: first down the columns of the image, side by side, then along them. Of `best` the memory is used.
+    fn maxima_of_row(&self, plane: &[f32], row: usize, best: &mut Vec<(f32, u32)>, y: &mut [f32], at: &mut [u32]) {
+        let width = self.shape.image[1] as usize;
+        let rows = self.shape.pixels(0, row);
+        let first = rows.start * width;
+        best.clear();
+        best.extend(plane[first..first + width].iter().zip(first as u32..).map(|(value, at)| (*value, at)));
+        for row in rows.skip(1) {
+            let first = row * width;
+            let values = plane[first..first + width].iter().zip(first as u32..);
+            best.iter_mut().zip(values).for_each(|(best, (value, at))| *best = larger(*best, (*value, at)));
+        }
+        for (column, (y, at)) in y.iter_mut().zip(at).enumerate() {
+            let columns = self.shape.pixels(1, column);
+            let best = &best[columns];
+            (*y, *at) = best[1..].iter().fold(best[0], |best, other| larger(best, *other));
+        }
+    }
+}
+
+/// The larger of two pixels; of equal ones, or of two that are NaN, the one that comes first in the plane.
+#[inline(always)]
+fn larger(one: (f32, u32), other: (f32, u32)) -> (f32, u32) {
+    let is_larger = other.0 > one.0 || (other.0.is_nan() && !one.0.is_nan());
+    let is_equal = other.0 == one.0 || (other.0.is_nan() && one.0.is_nan());
+    if is_larger || (is_equal && other.1 < one.1) { other } else { one }
 }
 
 impl Operation for Pool2dBackward {

@@ -112,6 +112,13 @@ impl Client {
             .map_err(|error| ClientError::Protocol { doing: doing.into(), why: error.to_string() })
     }
 
+    /// Puts the job's newest checkpoint into the node's store; takes as long as it takes to bring it there.
+    pub async fn store_checkpoint(&self, job: &str) -> Result<Stored, ClientError> {
+        let doing = "looking for the job's newest checkpoint";
+        let request = build(Method::POST, &job_path(job, "/checkpoint"), None, empty());
+        decode(doing, self.send_slowly(doing, request).await?).await
+    }
+
     pub async fn retry(&self, job: &str) -> Result<Retried, ClientError> {
         self.post("retrying the job", &job_path(job, "/retry"), None).await
     }

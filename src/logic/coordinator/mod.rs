@@ -22,7 +22,7 @@ mod stopping;
 
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use crate::types::{
-    Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, TaskIndex, Time, limits, message::Inventory,
+    Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, Saved, TaskIndex, Time, limits, message::Inventory,
     predicate::Predicate,
 };
 use rand::RngExt;
@@ -370,6 +370,20 @@ impl Coordinator {
         }
     }
 
+    /// A node has a checkpoint of the job.
+    pub fn saved(&mut self, core: &mut Core, lattice: &Lattice, step: u64, node: NodeId) {
+        let mut head = self.head(core).clone();
+        match &mut head.saved {
+            Some(saved) if saved.step > step || (saved.step == step && saved.nodes.contains(&node)) => return,
+            Some(saved) if saved.step == step => {
+                saved.nodes.push(node);
+                saved.nodes.truncate(limits::CHECKPOINT_NODES);
+            }
+            saved => *saved = Some(Saved { step, nodes: vec![node] }),
+        }
+        self.publish(core, lattice, head);
+    }
+
     /// Tasks that failed for good get as many attempts again. Returns how many there are.
     pub fn retry(&mut self, core: &mut Core, lattice: &Lattice) -> u32 {
         let limit = self.failure_limit(core);
@@ -568,5 +582,5 @@ fn limit_of(spec: &JobSpec, round: u32) -> u32 {
 /// Counts alone are not worth a write.
 pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
     let facts = |head: &JobHead| (head.epoch, head.holder, head.cancelled, head.round, head.phase);
-    facts(before) != facts(after) || before.replicas != after.replicas
+    facts(before) != facts(after) || before.replicas != after.replicas || before.saved != after.saved
 }

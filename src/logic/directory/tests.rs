@@ -26,6 +26,7 @@ prop_compose! {
             failed: 0,
             stopped: 0,
             workers: None,
+            saved: None,
             ended_ms: 0,
         }
     }

@@ -1,12 +1,19 @@
 //! The conductor: a view's proposal, a clock's commit, barriers. All that it knows it was told by the members, so that another can
 //! take its place at any time.
 
-use super::group::Group;
+use super::{
+    Effect,
+    checkpoint::{Restorable, VIEWS},
+    group::Group,
+};
 use crate::types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
 };
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Added to the norm before it divides.
+const CLIP_EPSILON: f64 = 1e-6;
 
 /// A view that this node proposed.
 pub(super) struct Conducting {
@@ -14,6 +21,8 @@ pub(super) struct Conducting {
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
     pub workers: Vec<(WorkerLife, NodeId)>,
+    /// They have.
+    pub finished: bool,
     stage: Stage,
     /// Who has all sums of the clock that is next, and their squared norms.
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
@@ -35,6 +44,10 @@ enum Missing {
     Blocks(u32),
     /// So many nodes of the last view, which may be going on without this side.
     Nodes(u32),
+    /// What a checkpoint has, if there is one: it is not known yet.
+    Checkpoint,
+    /// Blocks, for good.
+    Lost,
 }
 
 /// How the blocks of all promises fit together.
@@ -44,9 +57,14 @@ struct Outcome {
     commit: Option<(Clock, f32)>,
     sources: Vec<(u16, u64)>,
     seed: Option<Worker>,
+    restore: Option<Clock>,
 }
 
 impl Conducting {
+    fn is_going(&self) -> bool {
+        matches!(self.stage, Stage::Going)
+    }
+
     pub fn is_stuck(&self) -> bool {
         matches!(self.stage, Stage::Stuck)
     }
@@ -57,7 +75,13 @@ impl Conducting {
 }
 
 impl Group {
-    pub(super) fn propose(&mut self, nodes: Vec<(NodeId, u32)>, workers: Vec<(WorkerLife, NodeId)>) {
+    /// Whether this node conducts the view that is going on.
+    pub(super) fn conducts(&self) -> bool {
+        let epoch = self.view.epoch;
+        self.conducting.as_ref().is_some_and(|conducting| conducting.epoch == epoch && conducting.is_going())
+    }
+
+    pub(super) fn propose(&mut self, nodes: Vec<(NodeId, u32)>, workers: Vec<(WorkerLife, NodeId)>, finished: bool) {
         self.seen += 1;
         let epoch = Epoch { number: self.seen, by: self.config.me };
         for (node, _) in &nodes {
@@ -65,7 +89,7 @@ impl Group {
         }
         let stage = Stage::Gathering(BTreeMap::new());
         let (ready, barriers) = Default::default();
-        self.conducting = Some(Conducting { epoch, nodes, workers, stage, ready, barriers });
+        self.conducting = Some(Conducting { epoch, nodes, workers, finished, stage, ready, barriers });
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
@@ -84,12 +108,14 @@ impl Group {
             Err(missing) => {
                 let conducting = self.conducting.as_mut().expect("just found");
                 conducting.stage = Stage::Stuck;
-                let (blocks, nodes) = match missing {
-                    Missing::Blocks(blocks) => (blocks, 0),
-                    Missing::Nodes(nodes) => (0, nodes),
+                let message = match missing {
+                    Missing::Blocks(blocks) => ServerMessage::Waiting { blocks, nodes: 0 },
+                    Missing::Nodes(nodes) => ServerMessage::Waiting { blocks: 0, nodes },
+                    Missing::Lost => ServerMessage::Lost { epoch },
+                    Missing::Checkpoint => return self.find_checkpoint(),
                 };
                 for (node, _) in conducting.nodes.clone() {
-                    self.send(node, ServerMessage::Waiting { blocks, nodes }, None);
+                    self.send(node, message.clone(), None);
                 }
             }
         }
@@ -102,15 +128,11 @@ impl Group {
         let blocks = self.config.layout.blocks() as usize;
         let index = |node: NodeId| conducting.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
         let previous = promises.values().map(|promise| promise.base).max().unwrap_or_default();
+        // Nobody here knows whether that went on, but others may.
+        let mut installed = promises.values().filter(|promise| promise.installed > previous);
+        installed.try_for_each(|promise| self.check_side(&promise.installed_nodes))?;
         if previous == Epoch::NONE {
-            let (life, node) = conducting.workers[0];
-            return Ok(Outcome {
-                previous,
-                previous_nodes: Vec::new(),
-                commit: None,
-                sources: vec![(index(node), 0); blocks],
-                seed: Some(life.worker),
-            });
+            return self.begin(true);
         }
         let previous_nodes =
             promises.values().find(|promise| promise.base == previous).map(|promise| promise.nodes.clone());
@@ -126,7 +148,7 @@ impl Group {
         }
         let missing = held.iter().filter(|holders| holders.is_empty()).count() as u32;
         if missing > 0 {
-            return Err(Missing::Blocks(missing));
+            return self.lacking(missing, &previous_nodes);
         }
         let newest = |holders: &Vec<(u16, Held)>| holders.iter().map(|(_, held)| held.version).max().unwrap_or(0);
         if !self.config.settings.consistency.is_synchronous() {
@@ -136,7 +158,7 @@ impl Group {
                 (*node, version)
             });
             let sources = sources.collect();
-            return Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None });
+            return Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None, restore: None });
         }
         let low = held.iter().map(newest).min().unwrap_or(0);
         let high = held.iter().map(newest).max().unwrap_or(0);
@@ -152,18 +174,54 @@ impl Group {
             let norms = held.iter().filter_map(|holders| holders.iter().find_map(|(_, held)| held.pending));
             let scale = told.map_or_else(|| self.clip(norms), |(_, scale)| scale);
             let sources = ahead.iter().flatten().map(|node| (*node, low + 1)).collect();
-            return Ok(Outcome { previous, previous_nodes, commit: Some((low, scale)), sources, seed: None });
+            let commit = Some((low, scale));
+            return Ok(Outcome { previous, previous_nodes, commit, sources, seed: None, restore: None });
         }
         if high > low {
             // More than one node at a time was lost.
-            return Err(Missing::Blocks(lacking));
+            return self.lacking(lacking, &previous_nodes);
         }
         let sources = held.iter().map(|holders| {
             let (node, _) = holders.iter().find(|(_, held)| held.version == low).expect("it is the newest");
             (*node, low)
         });
         let sources = sources.collect();
-        Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None })
+        Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None, restore: None })
+    }
+
+    /// Blocks come from the newest checkpoint, or at first, without one, from what a worker registered. What nodes hold of earlier
+    /// views does not count any more.
+    fn begin(&self, is_first: bool) -> Result<Outcome, Missing> {
+        let conducting = self.conducting.as_ref().expect("the caller has it");
+        let index = |node: NodeId| conducting.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
+        let blocks = self.config.layout.blocks() as usize;
+        let (sources, seed, restore) = match self.restorable {
+            Restorable::Unknown | Restorable::Sought => return Err(Missing::Checkpoint),
+            Restorable::Found(Some(clock)) => ((index(self.config.me), self.version_at(clock)), None, Some(clock)),
+            Restorable::Found(None) if is_first => {
+                let (life, node) = conducting.workers[0];
+                ((index(node), 0), Some(life.worker), None)
+            }
+            Restorable::Found(None) => return Err(Missing::Lost),
+        };
+        let (previous, previous_nodes) = (Epoch::NONE, Vec::new());
+        Ok(Outcome { previous, previous_nodes, commit: None, sources: vec![sources; blocks], seed, restore })
+    }
+
+    /// Nobody here has some blocks. Where the greater part of the last view is here, if without its memory, and the rest is known
+    /// to be gone, so are the blocks. A smaller part waits: SWIM takes whom a partition cuts off for dead, too.
+    fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<Outcome, Missing> {
+        let conducting = self.conducting.as_ref().expect("the caller has it");
+        let here = last.iter().filter(|node| conducting.has(**node)).count();
+        let all_known = last.iter().all(|node| conducting.has(*node) || self.dead.contains(node));
+        if all_known && 2 * here > last.len() { self.begin(false) } else { Err(Missing::Blocks(blocks)) }
+    }
+
+    fn find_checkpoint(&mut self) {
+        if self.restorable == Restorable::Unknown {
+            self.restorable = Restorable::Sought;
+            self.effect(Effect::FindCheckpoint);
+        }
     }
 
     /// While nodes of the last view are only out of reach, the greater part of it goes on, or of two halves the one with the
@@ -188,12 +246,17 @@ impl Group {
     fn settle(&mut self, outcome: Outcome) {
         let conducting = self.conducting.as_mut().expect("the caller has it");
         let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
+        // From a checkpoint all start again, and whoever was away when the others went back to one.
+        let went_back = |base: Epoch| base.number / VIEWS < outcome.previous.number / VIEWS;
         let clocks: BTreeMap<WorkerLife, Clock> = promises
             .values()
+            .filter(|promise| outcome.restore.is_none() && !went_back(promise.base))
             .flat_map(|promise| promise.workers.iter())
             .filter_map(|(life, clock)| Some((*life, (*clock)?)))
             .collect();
-        let start = if self.config.settings.consistency.is_synchronous() {
+        let start = if let Some(clock) = outcome.restore {
+            clock
+        } else if self.config.settings.consistency.is_synchronous() {
             outcome.sources.first().map_or(0, |(_, version)| *version)
         } else {
             clocks.values().min().copied().unwrap_or(0)
@@ -209,7 +272,10 @@ impl Group {
             commit: outcome.commit,
             sources: outcome.sources,
             seed: outcome.seed,
+            restore: outcome.restore,
+            finished: conducting.finished,
             barriers: promises.values().map(|promise| promise.barriers).max().unwrap_or(0),
+            saved: outcome.restore.or(promises.values().map(|promise| promise.saved).max()).unwrap_or(0),
         };
         let nodes: BTreeSet<NodeId> = conducting.nodes.iter().map(|(node, _)| *node).collect();
         conducting.stage = Stage::Installing(nodes.clone());
@@ -233,12 +299,14 @@ impl Group {
     /// A node has all its sums of a clock, on all replicas.
     pub(super) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
         let epoch = self.view.epoch;
-        let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) else { return };
-        conducting.ready.insert(from, norms);
+        if self.conducting.as_ref().is_none_or(|conducting| conducting.epoch != epoch) {
+            return;
+        }
         let blocks = self.config.layout.blocks();
-        let primaries: BTreeSet<u16> = (0..blocks).map(|block| self.placement.homes(block)[0]).collect();
-        let all = primaries.iter().all(|index| conducting.ready.contains_key(&self.view.nodes[usize::from(*index)].0));
-        if all {
+        let primaries: BTreeSet<NodeId> = (0..blocks).flat_map(|block| self.primaries(block)).collect();
+        let conducting = self.conducting.as_mut().expect("just looked at");
+        conducting.ready.insert(from, norms);
+        if primaries.iter().all(|node| conducting.ready.contains_key(node)) {
             // In the order of blocks: whoever adds them up comes to the same.
             let norms: BTreeMap<Block, f64> = std::mem::take(&mut conducting.ready).into_values().flatten().collect();
             let scale = self.clip(norms.into_values());
@@ -262,8 +330,7 @@ impl Group {
     }
 }
 
-/// Pascanu, Mikolov and Bengio, arXiv 1211.5063.
+/// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains alone.
 pub(super) fn clip_scale(limit: f64, norm2: f64) -> f32 {
-    let norm = norm2.sqrt();
-    if norm > limit { (limit / norm) as f32 } else { 1.0 }
+    (limit / (norm2.sqrt() + CLIP_EPSILON)).min(1.0) as f32
 }

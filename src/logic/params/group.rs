@@ -1,7 +1,12 @@
 //! The state of one node: its peers, who conducts, when the view has to change.
 
 use super::{
-    Effect, Input, Layout, Notice, Payload, conduct::Conducting, local::Local, placement::Placement, server::Shard,
+    Effect, Input, Layout, Notice, Payload,
+    checkpoint::{Restorable, Saving, Snapshot},
+    conduct::Conducting,
+    local::Local,
+    placement::Placement,
+    server::Shard,
 };
 use crate::types::{
     NodeId,
@@ -35,6 +40,8 @@ pub struct Group {
     pub(super) peers: BTreeMap<NodeId, Option<Here>>,
     /// Nodes that are known to be gone.
     pub(super) dead: BTreeSet<NodeId>,
+    /// How many workers are enough to begin with, if not all.
+    enough: Option<u32>,
     /// A connection within the view broke, or a member heeds another view.
     pub(super) broken: bool,
     pub(super) promised: Epoch,
@@ -64,6 +71,13 @@ pub struct Group {
     pub(super) committed: Option<(Clock, f32)>,
     pub(super) barriers: u64,
     pub(super) locals: BTreeMap<Worker, Local>,
+    /// The clock of the last checkpoint.
+    pub(super) saved: Clock,
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) saving: Option<Saving>,
+    /// Time asks for a checkpoint.
+    pub(super) checkpoint_due: bool,
+    pub(super) restorable: Restorable,
     inbox: VecDeque<ServerMessage>,
     effects: Vec<Effect>,
     told: Option<Here>,
@@ -76,6 +90,7 @@ impl Group {
             config,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
+            enough: None,
             broken: false,
             promised: Epoch::NONE,
             seen: 0,
@@ -94,6 +109,11 @@ impl Group {
             committed: None,
             barriers: 0,
             locals: BTreeMap::new(),
+            saved: 0,
+            snapshot: None,
+            saving: None,
+            checkpoint_due: false,
+            restorable: Restorable::default(),
             inbox: VecDeque::new(),
             effects: Vec::new(),
             told: None,
@@ -103,7 +123,8 @@ impl Group {
 
     /// Nobody whom this node knows of needs the parameters any more.
     pub fn is_idle(&self) -> bool {
-        self.locals.is_empty() && self.peers.values().flatten().all(|here| here.workers.is_empty())
+        let is_left = |here: &Here| here.workers.is_empty() && here.finishing.is_empty();
+        self.locals.is_empty() && self.peers.values().flatten().all(is_left)
     }
 
     /// The view that this node works in; epoch 0 before the first.
@@ -130,13 +151,23 @@ impl Group {
             }
             Input::Message { from, message } => self.message(from, message),
             Input::Joined { worker, life } => self.joined(worker, life),
+            Input::Finished { worker } => self.finished(worker),
             Input::Left { worker, life } => self.left(worker, life),
             Input::Push { worker, tensors } => self.push(worker, &tensors),
             Input::Clock { worker, samples } => self.clock(worker, samples),
             Input::Norm { worker, norm2 } => self.normed(worker, norm2),
             Input::Pull { worker, tensors } => self.pull(worker, &tensors),
             Input::Barrier { worker } => self.barrier(worker),
+            Input::Shared { worker, number } => self.shared(worker, number),
+            Input::Enough { workers } => self.enough = Some(workers),
             Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
+            Input::CheckpointDue => {
+                self.checkpoint_due = true;
+                self.consider_checkpoint();
+            }
+            Input::Written { clock } => self.written(clock),
+            Input::CheckpointEnded { clock } => self.checkpoint_ended(clock),
+            Input::Found(clock) => self.found(clock),
         }
         loop {
             while let Some(message) = self.inbox.pop_front() {
@@ -165,6 +196,7 @@ impl Group {
             } else {
                 format!("waiting: {nodes} nodes are out of reach, and may be going on without this one")
             }),
+            ServerMessage::Lost { epoch } => self.lost(epoch),
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
             ServerMessage::State { epoch, block, version, applied } => self.fetched(epoch, block, version, applied),
@@ -196,6 +228,10 @@ impl Group {
             ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
             ServerMessage::Barrier { worker, number, .. } => self.at_barrier(worker, number),
             ServerMessage::Passed { number, .. } => self.passed(number),
+            ServerMessage::Checkpoint { clock, now, .. } => self.checkpoint(clock, now),
+            ServerMessage::Collect { clock, block, .. } => self.collect(from, clock, block),
+            ServerMessage::Collected { clock, block, .. } => self.collected(clock, block),
+            ServerMessage::Saved { clock, .. } => self.saved(clock),
             _ => {}
         }
     }
@@ -218,9 +254,10 @@ impl Group {
             digest: self.config.digest,
             weight: self.config.weight,
             peers: self.peers.keys().copied().collect(),
-            workers: self.locals.iter().map(|(worker, local)| local.id(*worker)).collect(),
+            workers: self.lives(false),
+            finishing: self.lives(true),
             promised: self.promised,
-            started: self.view.epoch.number > 0,
+            started: self.base != Epoch::NONE || (self.view.epoch != Epoch::NONE && self.missing.is_empty()),
         }
     }
 
@@ -277,14 +314,22 @@ impl Group {
         }
         members.sort_unstable();
         let nodes: Vec<(NodeId, u32)> = members.iter().map(|node| (*node, known[node].weight)).collect();
-        let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
-        for node in &members {
-            for life in &known[node].workers {
-                let entry = workers.entry(life.worker).or_insert((*life, *node));
-                *entry = (*entry).max((*life, *node));
+        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>| {
+            let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
+            for node in &members {
+                for life in lives(&known[node]) {
+                    let entry = workers.entry(life.worker).or_insert((*life, *node));
+                    *entry = (*entry).max((*life, *node));
+                }
             }
+            workers
+        };
+        let mut workers = newest(|here| &here.workers);
+        let finished = workers.is_empty();
+        if finished {
+            workers = newest(|here| &here.finishing);
         }
-        let wanted = self.config.settings.workers as usize;
+        let wanted = self.config.settings.workers.min(self.enough.unwrap_or(u32::MAX)) as usize;
         let started = known.values().any(|here| here.started);
         if workers.is_empty() || (!started && workers.len() < wanted) {
             self.status(format!("waiting for workers: {} of {wanted} are there", workers.len()));
@@ -292,11 +337,14 @@ impl Group {
         }
         let workers: Vec<_> = workers.into_values().collect();
         let current = self.conducting.as_ref().is_some_and(|conducting| {
-            conducting.epoch == self.promised && conducting.nodes == nodes && conducting.workers == workers
+            conducting.epoch == self.promised
+                && conducting.nodes == nodes
+                && conducting.workers == workers
+                && conducting.finished == finished
         });
         if !current || self.broken {
             self.broken = false;
-            self.propose(nodes, workers);
+            self.propose(nodes, workers, finished);
         }
     }
 

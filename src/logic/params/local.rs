@@ -1,10 +1,7 @@
 //! This node's workers: what they pushed and wait for.
 
 use super::{Effect, Notice, Payload, Place, group::Group};
-use crate::types::servers::{
-    Consistency,
-    message::{Block, Clock, ServerMessage, Worker, WorkerLife},
-};
+use crate::types::servers::message::{Block, Clock, ServerMessage, Worker, WorkerLife};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A worker on this node.
@@ -12,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Local {
     life: u64,
     started: bool,
+    /// It was told that it has started, if since then everybody may have gone back to a checkpoint.
+    told: bool,
     /// The clock to which its gradients belong.
     clock: Clock,
     /// It has ended that clock, over so many samples, and waits for its gradients to count.
@@ -31,6 +30,19 @@ pub(super) struct Local {
     fresh: BTreeSet<Block>,
     /// It waits at this barrier.
     barrier: Option<u64>,
+    share: Share,
+    /// It has done its part, and waits for the others to finish.
+    finishing: bool,
+}
+
+/// A worker's part of what is divided.
+#[derive(Debug, Default)]
+struct Share {
+    /// Which part of how many; none before the first view.
+    part: Option<(u32, u32)>,
+    /// How often it was told, and what it has heard of that.
+    told: u64,
+    heard: u64,
 }
 
 impl Local {
@@ -52,11 +64,12 @@ impl Local {
 impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
-        let (started, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier) = Default::default();
+        let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier, share, finishing) = Default::default();
         let local = Local {
             life,
             started,
+            told,
             clock,
             ended,
             norm2,
@@ -68,8 +81,36 @@ impl Group {
             wanted,
             fresh,
             barrier,
+            share,
+            finishing,
         };
         self.locals.insert(worker, local);
+    }
+
+    pub(super) fn finished(&mut self, worker: Worker) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.finishing = true;
+        }
+    }
+
+    /// This node's workers that have finished, or those that have not.
+    pub(super) fn lives(&self, finishing: bool) -> Vec<WorkerLife> {
+        let chosen = self.locals.iter().filter(|(_, local)| local.finishing == finishing);
+        chosen.map(|(worker, local)| local.id(*worker)).collect()
+    }
+
+    /// Everybody starts again, from a checkpoint.
+    pub(super) fn start_again(&mut self) {
+        self.locals.values_mut().for_each(|local| local.started = false);
+    }
+
+    /// What it has read and what it waits for is void.
+    pub(super) fn read_anew(&mut self, worker: Worker) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.fresh.clear();
+            local.wanted.clear();
+            local.pulling.clear();
+        }
     }
 
     pub(super) fn left(&mut self, worker: Worker, life: u64) {
@@ -113,9 +154,40 @@ impl Group {
         }
     }
 
-    /// The clock that a local worker is at.
+    /// The clock that a local worker is at. None while what it does is for a part that is not its own any more.
     pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
-        self.locals.get(&worker)?.started()
+        let local = self.locals.get(&worker)?;
+        let is_stale = self.is_synchronous() && local.share.heard != local.share.told;
+        local.started().filter(|_| !is_stale)
+    }
+
+    pub(super) fn shared(&mut self, worker: Worker, number: u64) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.share.heard = number;
+        }
+    }
+
+    /// Tells a worker its part, if that is news. Returns whether it is.
+    fn tell_share(&mut self, worker: Worker) -> bool {
+        let workers = &self.view.workers;
+        let index = workers.iter().position(|(life, _)| life.worker == worker).unwrap_or(0) as u32;
+        let part = Some((index, workers.len() as u32));
+        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        if !self.config.settings.divided || local.share.part == part {
+            return false;
+        }
+        local.share.part = part;
+        local.share.told += 1;
+        let number = local.share.told;
+        self.tell(worker, Notice::Share { number, index, of: workers.len() as u32 });
+        true
+    }
+
+    /// The clock that others wait for this worker to end. None while it waits itself.
+    pub fn works_at(&self, worker: Worker) -> Option<Clock> {
+        let local = self.locals.get(&worker).filter(|local| self.going && local.started && !local.finishing)?;
+        let waits = local.ended.is_some() || local.barrier.is_some() || !local.pulling.is_empty();
+        (!waits).then_some(local.clock)
     }
 
     fn contribute(&mut self, worker: Worker, block: Block) {
@@ -123,9 +195,11 @@ impl Group {
             return;
         }
         let clock = self.locals[&worker].clock;
-        let (epoch, primary) = (self.view.epoch, self.primary(block));
-        let message = ServerMessage::Push { epoch, worker, clock, block };
-        self.send(primary, message, Some(Payload::Gradient { worker, block }));
+        let epoch = self.view.epoch;
+        for node in self.primaries(block) {
+            let message = ServerMessage::Push { epoch, worker, clock, block };
+            self.send(node, message, Some(Payload::Gradient { worker, block }));
+        }
     }
 
     /// Whether the view has this process.
@@ -225,7 +299,8 @@ impl Group {
 
     pub(super) fn pull(&mut self, worker: Worker, tensors: &[u32]) {
         let layout = self.config.layout.clone();
-        let again = self.config.settings.consistency == Consistency::Async;
+        // Nothing says that what was read before is the newest.
+        let again = !self.is_synchronous();
         let Some(local) = self.locals.get_mut(&worker) else { return };
         if let Some(tensor) = tensors.iter().find(|tensor| **tensor as usize >= layout.tensors()) {
             let why = format!("there is no tensor {tensor}");
@@ -319,6 +394,15 @@ impl Group {
         }
     }
 
+    /// What a worker has pushed and waits for is void. One that has finished need not know.
+    fn move_to(&mut self, worker: Worker, clock: Clock) {
+        self.begin_clock(worker, clock);
+        self.read_anew(worker);
+        if !self.locals[&worker].finishing {
+            self.tell(worker, Notice::Moved { clock });
+        }
+    }
+
     /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the blocks now.
     pub(super) fn resume_locals(&mut self) {
         let version = self.view.sources.first().map_or(0, |(_, version)| *version);
@@ -330,23 +414,24 @@ impl Group {
             }
             let life = self.locals[&worker].id(worker);
             let start = self.view.starting.iter().find(|(starting, _)| *starting == life).map(|(_, clock)| *clock);
+            let is_divided_anew = self.tell_share(worker);
             let local = self.locals.get_mut(&worker).expect("just listed");
-            if let Some(clock) = start.filter(|_| !local.started) {
+            if let Some(clock) = start {
                 local.started = true;
                 local.clock = clock;
-                self.tell(worker, Notice::Started { clock });
-            } else if synchronous && local.clock != version {
-                // Its clock counts already; or the others are elsewhere, since it was cut off.
-                let counts = local.ended.is_some() && local.clock + 1 == version;
-                self.begin_clock(worker, version);
-                if counts {
+                if std::mem::replace(&mut local.told, true) {
+                    // The parameters are those of a checkpoint.
+                    self.move_to(worker, clock);
+                } else {
+                    self.tell(worker, Notice::Started { clock });
+                }
+            } else if synchronous && (local.clock != version || is_divided_anew) {
+                // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
+                if local.ended.is_some() && local.clock + 1 == version {
+                    self.begin_clock(worker, version);
                     self.tell(worker, Notice::Released { clock: version });
                 } else {
-                    let local = self.locals.get_mut(&worker).expect("just listed");
-                    local.fresh.clear();
-                    local.wanted.clear();
-                    local.pulling.clear();
-                    self.tell(worker, Notice::Moved { clock: version });
+                    self.move_to(worker, version);
                 }
             }
             let local = self.locals.get_mut(&worker).expect("just listed");

@@ -10,7 +10,9 @@
 //! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
+//! | `pace` | from when on a worker is late |
 //! | `local` | this node's workers: what they pushed and wait for |
+//! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
 //! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
 //! node or a worker comes or goes, or a connection breaks, the highest-ranked node proposes a new one: nodes promise to heed no
@@ -33,9 +35,11 @@
 //! is pushed again counts once.
 
 pub mod blocks;
+mod checkpoint;
 mod conduct;
 pub mod group;
 mod local;
+pub mod pace;
 pub mod placement;
 mod server;
 #[cfg(test)]
@@ -68,6 +72,10 @@ pub enum Input {
         worker: Worker,
         life: u64,
     },
+    /// It has finished, and stays until all have: it reads what they came to, and leaves.
+    Finished {
+        worker: Worker,
+    },
     /// It has ended, well or not.
     Left {
         worker: Worker,
@@ -96,12 +104,41 @@ pub enum Input {
     Barrier {
         worker: Worker,
     },
+    /// What it does from now on is for the part of this number.
+    Shared {
+        worker: Worker,
+        number: u64,
+    },
+    /// There is no room for more workers than so many at a time: they begin without the others.
+    Enough {
+        workers: u32,
+    },
     /// What `Effect::Sum` came to: the squared norm, if gradients are clipped.
     Summed {
         epoch: Epoch,
         block: Block,
         norm2: f64,
     },
+    /// Where checkpoints are made now and then: it is time for one.
+    CheckpointDue,
+    /// A block of a checkpoint is written.
+    Written {
+        clock: Clock,
+    },
+    /// The whole checkpoint is kept, or could not be.
+    CheckpointEnded {
+        clock: Clock,
+    },
+    /// What `Effect::FindCheckpoint` came to: the newest is on this node now, and of this clock.
+    Found(Option<Kept>),
+}
+
+/// A checkpoint on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub clock: Clock,
+    /// The number of the view that it was made in.
+    pub view: u64,
 }
 
 /// What is to be done, in order.
@@ -139,6 +176,27 @@ pub enum Effect {
     Seed {
         worker: Worker,
     },
+    /// All blocks begin with what a checkpoint has, which was found.
+    Restore {
+        clock: Clock,
+    },
+    /// Look for the newest checkpoint, on every node, and bring it here.
+    FindCheckpoint,
+    /// Keep what a block is now, for a checkpoint.
+    Snapshot {
+        block: Block,
+    },
+    DropSnapshots,
+    /// A checkpoint of this clock begins; what there was of another is of no use.
+    BeginCheckpoint(Kept),
+    /// A block of it, of which this node has the snapshot.
+    WriteSnapshot {
+        block: Block,
+    },
+    /// It has all blocks.
+    EndCheckpoint,
+    /// It comes to nothing.
+    AbandonCheckpoint,
     /// All contributions and sums are void.
     DropGradients,
     DropBlock {
@@ -199,6 +257,10 @@ pub enum Payload {
     State {
         block: Block,
     },
+    /// The same, as they were for a checkpoint.
+    Snapshot {
+        block: Block,
+    },
 }
 
 /// Where bytes that came are kept.
@@ -218,6 +280,10 @@ pub enum Place {
     /// The values that a local worker reads.
     Worker {
         worker: Worker,
+        block: Block,
+    },
+    /// The checkpoint that is being written.
+    Checkpoint {
         block: Block,
     },
 }
@@ -241,6 +307,14 @@ pub enum Notice {
         tensor: u32,
     },
     PassedBarrier,
+    /// Of what the workers divide among them, it has the part `index` of `of`. Numbers count up.
+    Share {
+        number: u64,
+        index: u32,
+        of: u32,
+    },
+    /// All have finished: it may read the last values, and leave.
+    AllFinished,
     /// What everybody waits for.
     Status(String),
     /// It did what cannot be: why.

@@ -15,12 +15,19 @@ pub struct Placement {
 
 impl Placement {
     /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are sorted, with a weight each.
-    pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32) -> Self {
+    /// Primaries are on `servers` of them, chosen by a hash, if there are so many; replicas may be on any.
+    pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32, servers: Option<u32>) -> Self {
+        let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
+        let mut ranked = seeds.clone();
+        ranked.sort_unstable_by(|a, b| b.cmp(a));
+        let last = servers.and_then(|servers| ranked.get(servers.max(1) as usize - 1)).copied().unwrap_or(0);
         let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(1).max(1);
         let shares: Vec<u64> = nodes.iter().map(|(_, weight)| (u64::from(*weight) * STEPS / heaviest).max(1)).collect();
-        let total: u64 = shares.iter().sum::<u64>().max(1);
-        let mut room: Vec<u64> = shares.iter().map(|share| (u64::from(blocks) * share).div_ceil(total)).collect();
-        let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
+        let is_server = |index: usize| seeds[index] >= last;
+        let total: u64 = (0..nodes.len()).filter(|index| is_server(*index)).map(|index| shares[index]).sum();
+        let part = |share: u64| (u64::from(blocks) * share).div_ceil(total.max(1));
+        let mut room: Vec<u64> =
+            (0..nodes.len()).map(|index| if is_server(index) { part(shares[index]) } else { 0 }).collect();
         let homes = (0..blocks)
             .map(|block| {
                 let mut scored: Vec<(u64, u16)> =
@@ -37,6 +44,11 @@ impl Placement {
             })
             .collect();
         Self { homes }
+    }
+
+    /// All of `nodes` keep this block.
+    pub fn keep_everywhere(&mut self, block: Block, nodes: usize) {
+        self.homes[block as usize] = (0..nodes as u16).collect();
     }
 
     /// Who keeps a block, the primary first.
@@ -73,7 +85,7 @@ mod tests {
     }
 
     fn primaries(nodes: &[(NodeId, u32)], blocks: u32) -> Vec<NodeId> {
-        let placement = Placement::new(nodes, blocks, 2);
+        let placement = Placement::new(nodes, blocks, 2, None);
         (0..blocks).map(|block| nodes[usize::from(placement.homes(block)[0])].0).collect()
     }
 
@@ -83,7 +95,7 @@ mod tests {
             weights in prop::collection::vec(1u32..64, 1..12), blocks in 1u32..300, replicas in 1u32..4
         ) {
             let nodes = nodes(&weights);
-            let placement = Placement::new(&nodes, blocks, replicas);
+            let placement = Placement::new(&nodes, blocks, replicas, None);
             let mut load = vec![0u64; nodes.len()];
             for block in 0..blocks {
                 let homes = placement.homes(block);
@@ -117,9 +129,24 @@ mod tests {
     }
 
     #[test]
+    fn so_many_servers_have_the_primaries_and_replicas_are_on_others_too() {
+        let nodes = nodes(&[4; 6]);
+        for servers in [1, 3, 6, 9] {
+            let placement = Placement::new(&nodes, 600, 2, Some(servers));
+            let homes = |place: usize| {
+                let all: std::collections::BTreeSet<u16> =
+                    (0..600).map(|block| placement.homes(block)[place]).collect();
+                all.len()
+            };
+            assert_eq!(homes(0), servers.min(6) as usize, "{servers}");
+            assert!(homes(1) >= 5, "{servers}");
+        }
+    }
+
+    #[test]
     fn the_replica_of_a_dead_primary_mostly_takes_its_place() {
         let all = nodes(&[4; 5]);
-        let placement = Placement::new(&all, 500, 2);
+        let placement = Placement::new(&all, 500, 2, None);
         let rest = all[1..].to_vec();
         let after = primaries(&rest, 500);
         let of_dead: Vec<u32> = (0..500).filter(|block| placement.homes(*block)[0] == 0).collect();

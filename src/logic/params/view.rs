@@ -1,6 +1,6 @@
 //! A member's side of a change of the view.
 
-use super::{Effect, Gradient, group::Group, placement::Placement, server::Shard};
+use super::{Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement, server::Shard};
 use crate::types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker},
@@ -15,19 +15,23 @@ impl Group {
         }
         self.promised = epoch;
         self.going = false;
+        self.abandon_checkpoint();
         let held = self.shards.iter().map(|(block, shard)| Held {
             block: *block,
             version: shard.version,
             pending: shard.sum.as_ref().map(|sum| sum.norm2),
         });
+        let is_whole = self.missing.is_empty();
         let promise = Promise {
             base: self.base,
             nodes: self.base_nodes.clone(),
-            installed: if self.missing.is_empty() { self.view.epoch } else { Epoch::NONE },
+            installed: if is_whole { self.view.epoch } else { Epoch::NONE },
+            installed_nodes: self.view.nodes.iter().map(|(node, _)| *node).filter(|_| is_whole).collect(),
             held: held.collect(),
             workers: self.locals.iter().map(|(worker, local)| (local.id(*worker), local.started())).collect(),
             committed: self.committed,
             barriers: self.barriers,
+            saved: self.saved,
         };
         self.send(from, ServerMessage::Promise { epoch, promise }, None);
     }
@@ -39,14 +43,15 @@ impl Group {
         }
         let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
         let up_to_date = is_whole || self.base == view.previous;
-        if !up_to_date {
-            for block in std::mem::take(&mut self.shards).into_keys() {
-                self.effect(Effect::DropBlock { block });
-            }
+        if view.restore.is_some() {
+            self.start_again();
+        }
+        if !up_to_date || view.restore.is_some() {
+            self.drop_all_blocks();
         } else if let Some((clock, scale)) = view.commit {
             self.apply_sums(clock, scale);
         }
-        self.committed = view.commit.or(self.committed);
+        self.committed = view.commit.or(self.committed.filter(|_| view.restore.is_none()));
         self.effect(Effect::DropGradients);
         self.ended.clear();
         self.ready.clear();
@@ -56,10 +61,17 @@ impl Group {
         self.base = view.previous;
         self.base_nodes = view.previous_nodes.clone();
         self.barriers = view.barriers;
+        self.saved = view.saved;
+        self.restorable = Restorable::Unknown;
         self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
-        self.placement = Placement::new(&view.nodes, blocks, self.config.settings.replicas);
+        self.placement =
+            Placement::new(&view.nodes, blocks, self.config.settings.replicas, self.config.settings.servers);
+        for block in self.config.layout.factored_blocks() {
+            self.placement.keep_everywhere(block, view.nodes.len());
+        }
         self.view = view;
         self.seed();
+        self.restore();
         self.fetch_missing();
         for (from, epoch, block) in std::mem::take(&mut self.early) {
             self.fetch(from, epoch, block);
@@ -74,6 +86,16 @@ impl Group {
         if is_mine && self.locals.contains_key(&worker) {
             self.shards = (0..self.config.layout.blocks()).map(|block| (block, Shard::default())).collect();
             self.effect(Effect::Seed { worker });
+        }
+    }
+
+    /// Or from a checkpoint, which one of the nodes has.
+    fn restore(&mut self) {
+        let Some(clock) = self.view.restore else { return };
+        if self.view.sources.first().is_some_and(|(source, _)| Some(*source) == self.index) {
+            let shard = Shard::of(self.version_at(clock), Default::default());
+            self.shards = (0..self.config.layout.blocks()).map(|block| (block, shard.clone())).collect();
+            self.effect(Effect::Restore { clock });
         }
     }
 
@@ -146,8 +168,12 @@ impl Group {
             self.shards.remove(&block);
             self.effect(Effect::DropBlock { block });
         }
-        self.status("training".into());
+        self.status(if self.view.finished { "all workers have finished" } else { "training" }.into());
         self.resume_locals();
+        if self.view.finished && self.config.settings.checkpoints.is_none() {
+            self.tell_finished();
+        }
+        self.consider_checkpoint();
     }
 
     /// A clock counts: the optimizer takes a step with the sum of every block.

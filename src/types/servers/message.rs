@@ -47,9 +47,12 @@ pub struct Here {
     pub weight: u32,
     /// Whom it is connected with.
     pub peers: Vec<NodeId>,
+    /// Those for which the others wait.
     pub workers: Vec<WorkerLife>,
+    /// Those that have finished, and stay until all have.
+    pub finishing: Vec<WorkerLife>,
     pub promised: Epoch,
-    /// It was part of a view before.
+    /// It was part of a view that has gone on, or may have.
     pub started: bool,
 }
 
@@ -72,6 +75,8 @@ pub struct Promise {
     pub nodes: Vec<NodeId>,
     /// The view that it has installed wholly, if it has.
     pub installed: Epoch,
+    /// That view's nodes: it may have gone on among them.
+    pub installed_nodes: Vec<NodeId>,
     pub held: Vec<Held>,
     /// Its workers, and the clock that they are at; None for those that have not started.
     pub workers: Vec<(WorkerLife, Option<Clock>)>,
@@ -79,6 +84,8 @@ pub struct Promise {
     pub committed: Option<(Clock, f32)>,
     /// Barriers passed.
     pub barriers: u64,
+    /// The clock of the last checkpoint, 0 without one.
+    pub saved: Clock,
 }
 
 /// Who takes part, and in what state all of them begin.
@@ -101,7 +108,13 @@ pub struct View {
     pub sources: Vec<(u16, u64)>,
     /// The blocks' values are those that this worker registered.
     pub seed: Option<Worker>,
+    /// The blocks' values and the optimizer's state are those of a checkpoint that their source has, of this clock.
+    pub restore: Option<Clock>,
+    /// The workers have finished: they read what all came to, and leave.
+    pub finished: bool,
     pub barriers: u64,
+    /// The clock of the last checkpoint.
+    pub saved: Clock,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -123,6 +136,10 @@ pub enum ServerMessage {
     Waiting {
         blocks: u32,
         nodes: u32,
+    },
+    /// Blocks are gone for good, and there is no checkpoint: everything begins anew.
+    Lost {
+        epoch: Epoch,
     },
     Install {
         view: View,
@@ -214,6 +231,29 @@ pub enum ServerMessage {
         epoch: Epoch,
         number: u64,
     },
+    /// A checkpoint: primaries keep what their blocks are at this clock, or are now.
+    Checkpoint {
+        epoch: Epoch,
+        clock: Clock,
+        now: bool,
+    },
+    /// The conductor wants a block of the checkpoint.
+    Collect {
+        epoch: Epoch,
+        clock: Clock,
+        block: Block,
+    },
+    /// With the block's values and the optimizer's state.
+    Collected {
+        epoch: Epoch,
+        clock: Clock,
+        block: Block,
+    },
+    /// The checkpoint is on disk, or could not be made.
+    Saved {
+        epoch: Epoch,
+        clock: Clock,
+    },
 }
 
 impl ServerMessage {
@@ -227,9 +267,16 @@ impl ServerMessage {
             | Self::Kept { block, .. }
             | Self::Acknowledged { block, .. }
             | Self::Pull { block, .. }
-            | Self::Values { block, .. } => Some(*block),
+            | Self::Values { block, .. }
+            | Self::Collected { block, .. } => Some(*block),
             _ => None,
         }
+    }
+
+    /// Whether it is of a block's primary, about what it hands out; otherwise it is for the primary. Within a view a node is the
+    /// one or the other, so that messages of both sorts need no order among them.
+    pub fn is_of_primary(&self) -> bool {
+        matches!(self, Self::State { .. } | Self::Replicate { .. } | Self::Acknowledged { .. } | Self::Values { .. })
     }
 
     /// The view within which it counts, of those that count within one only.
@@ -245,7 +292,11 @@ impl ServerMessage {
             | Self::Pull { epoch, .. }
             | Self::Values { epoch, .. }
             | Self::Barrier { epoch, .. }
-            | Self::Passed { epoch, .. } => Some(*epoch),
+            | Self::Passed { epoch, .. }
+            | Self::Checkpoint { epoch, .. }
+            | Self::Collect { epoch, .. }
+            | Self::Collected { epoch, .. }
+            | Self::Saved { epoch, .. } => Some(*epoch),
             _ => None,
         }
     }

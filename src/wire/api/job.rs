@@ -2,8 +2,8 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
-    query::{JobDetail, Progress, TaskLine, TaskState},
+    Builtin, JobHead, JobSpec, NodeInfo, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
+    query::{JobDetail, Progress, TaskLine, TaskState, TrainingHere},
     sweep::Goal,
 };
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,56 @@ pub struct Job {
     pub line: JobLine,
     pub progress: ProgressView,
     pub work: WorkView,
+    /// Of a training job, what its nodes have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingView>,
+}
+
+/// What nodes have of a training job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrainingView {
+    pub checkpoints: Vec<CheckpointView>,
+    /// Workers that take longer over a clock than they did before.
+    pub late: Vec<LateView>,
+}
+
+/// A checkpoint on a node's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointView {
+    pub step: u64,
+    pub bytes: u64,
+    pub node: String,
+    pub node_name: String,
+    /// Of the file, on that node.
+    pub path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LateView {
+    pub worker: u32,
+    pub node_name: String,
+    pub clock: u64,
+    pub taken_ms: u64,
+    pub usual_ms: u64,
+}
+
+impl TrainingView {
+    pub fn add(&mut self, node: &NodeInfo, here: &TrainingHere) {
+        self.checkpoints.extend(here.checkpoints.iter().map(|file| CheckpointView {
+            step: file.step,
+            bytes: file.bytes,
+            node: node.id.to_string(),
+            node_name: node.name.clone(),
+            path: file.path.clone(),
+        }));
+        self.late.extend(here.late.iter().map(|late| LateView {
+            worker: late.worker,
+            node_name: node.name.clone(),
+            clock: late.clock,
+            taken_ms: late.taken_ms,
+            usual_ms: late.usual_ms,
+        }));
+    }
 }
 
 /// How far a job is.
@@ -120,6 +170,38 @@ pub struct WorkView {
     /// Id of the job to which this one adds parameter sets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,
+    /// Of a training in several workers: how the gradients of dense layers' weights travel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchange: Vec<ExchangeView>,
+}
+
+/// How the gradient of a dense layer's weights reaches the other workers, and what either way costs: bytes that a node sends and
+/// receives in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExchangeView {
+    /// The weights' name in the model.
+    pub layer: String,
+    /// Outputs and inputs.
+    pub shape: [u32; 2],
+    pub exchange: ExchangeWay,
+    pub servers_bytes: u64,
+    pub factors_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeWay {
+    /// Through parameter servers.
+    Servers,
+    /// As sufficient factors from node to node.
+    Factors,
+}
+
+/// What the specification of a training's workers says.
+#[derive(Default, Deserialize)]
+struct TrainInit {
+    #[serde(default)]
+    exchange: Vec<ExchangeView>,
 }
 
 /// How the tasks of a sweep compare.
@@ -240,6 +322,7 @@ impl From<&JobDetail> for Job {
             line: JobLine::from(&detail.head),
             progress: ProgressView::from(&detail.progress),
             work: WorkView::from(&*detail.spec),
+            training: None,
         }
     }
 }
@@ -292,6 +375,12 @@ impl From<&JobSpec> for WorkView {
             after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
             sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),
+            exchange: match &spec.work.worker {
+                Some(WorkerSpec::Builtin(worker)) if worker.part == Builtin::Train => {
+                    serde_json::from_str::<TrainInit>(&worker.init).unwrap_or_default().exchange
+                }
+                _ => Vec::new(),
+            },
         }
     }
 }

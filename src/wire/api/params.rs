@@ -2,6 +2,7 @@
 
 use crate::types::servers::{ServerSettings, TensorSpec};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The largest `Register`.
 pub const MAX_REGISTER_BYTES: usize = 32 << 20;
@@ -15,6 +16,12 @@ pub struct Register {
     pub worker: u32,
     pub tensors: Vec<TensorSpec>,
     pub settings: ServerSettings,
+    /// A checkpoint of another job to begin with, where this one has none: values, the optimizer's memory, the clock.
+    #[serde(default)]
+    pub resume_from: Option<PathBuf>,
+    /// What the worker may use in all, with what its node keeps for it.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
 }
 
 /// Where everything lies in the shared memory, in f32 from its beginning: values first, gradients `gradients` later.

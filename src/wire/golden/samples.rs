@@ -4,9 +4,12 @@ use crate::{
     types::{
         Answer, Attempt, BlobHash, Captured, ErrorReport, Failure, Gpu, GpuDetails, GpuKind, GpuRates, JobHead, JobId,
         JobSpec, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError,
-        Resources, TaskRecord, Value, WorkSpec, limits,
+        Resources, Saved, TaskRecord, Value, WorkSpec, limits,
         message::{Assignment, Inventory, Summary},
-        query::{Cursor, JobDetail, Location, MemberLine, Progress, Stream, TaskFilter, TaskLine, TaskState},
+        query::{
+            CheckpointFile, Cursor, JobDetail, LateWorker, Location, MemberLine, Progress, Stream, TaskFilter,
+            TaskLine, TaskState, TrainingHere,
+        },
         sweep::{Goal, MetricPoint, StopRule, Sweep},
     },
     wire::journal::Record,
@@ -104,6 +107,9 @@ pub fn queries() -> Vec<Query> {
         Query::Cancel { job: JOB },
         Query::CancelTasks { job: JOB, tasks: vec![4, 5] },
         Query::Retry { job: JOB },
+        Query::Saved { job: JOB, step: 500, node: NODE },
+        Query::Training { node: NODE, job: JOB },
+        Query::CopyCheckpoint { node: NODE, job: JOB, step: 500, from: NodeId([8; 32]), keep: 2 },
         Query::Drain { node: NODE, on: true },
     ]
 }
@@ -133,6 +139,10 @@ pub fn answers() -> Vec<Answer> {
         },
         Answer::Log { bytes: b"a line\n".to_vec(), ended: true },
         Answer::Explanation(vec!["no node has 8 GPUs".into()]),
+        Answer::Training(TrainingHere {
+            checkpoints: vec![CheckpointFile { step: 500, bytes: 1 << 30, path: "/data/step-500".into() }],
+            late: vec![LateWorker { worker: 3, clock: 501, taken_ms: 9000, usual_ms: 200 }],
+        }),
         Answer::Retried { tasks: 12 },
     ];
     all.extend(locations().into_iter().map(Answer::Where));
@@ -287,6 +297,7 @@ fn head() -> JobHead {
         failed: 1,
         stopped: 2,
         workers: Some(3),
+        saved: Some(Saved { step: 500, nodes: vec![NODE] }),
         ended_ms: 0,
     }
 }

@@ -1,5 +1,5 @@
 //! How a training loop reaches its parameters. Owns the trait and what it speaks of; `local` keeps them in this process,
-//! parameter servers keep them elsewhere. Where the optimizer's state lives is the implementation's business.
+//! `served` reaches those that several workers share. Where the optimizer's state lives is the implementation's business.
 //!
 //! A step of the loop, for a model whose tensors are 0, 1, …, n - 1 from its input to its output:
 //!
@@ -60,6 +60,11 @@ pub trait Parameters: Send {
     /// The gradient of a tensor has been computed, or will be by what the engine was given already. Once a step.
     fn push(&mut self, tensor: usize) -> Result<(), ParametersError>;
 
+    /// In place of `push`, for a gradient Σ uᵢvᵢᵀ over samples: u of all of them, then v of all.
+    fn push_factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), ParametersError> {
+        Err(ParametersError::Invalid(format!("tensor {tensor}: gradients are taken whole")))
+    }
+
     /// The end of a step over `samples` samples of this worker: its gradients count in proportion. Steps count from 1.
     /// Returns the number of this one.
     fn clock(&mut self, samples: u32) -> Result<u64, ParametersError>;
@@ -82,6 +87,12 @@ pub trait Parameters: Send {
 pub enum ParametersError {
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Who takes part has changed: what was done in this clock is void, and it begins anew.
+    #[error("the clock begins anew, with other workers")]
+    Again,
+    /// Another worker has brought the training to its end.
+    #[error("the training has ended")]
+    Over,
     /// Not by this worker: it may try again from a checkpoint, or must end. The text says why.
     #[error("{0}")]
     Lost(String),

@@ -1,10 +1,16 @@
 //! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and workers that die and join. Each
 //! mode's guarantee is checked on every read: what a block's values are is the list of updates that were applied to it.
 
-use super::super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place};
+mod faults;
+mod script;
+
+use super::{
+    super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
+    disk::{Desk, Disk},
+};
 use crate::types::{
     NodeId,
-    params::{Optimizer, Schedule, Training},
+    params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
         Compression, Consistency, ServerSettings, TensorSpec,
         message::{Block, Clock, ServerMessage, Worker},
@@ -16,10 +22,14 @@ use std::{
     sync::Arc,
 };
 
-/// One worker's gradient of a clock.
-type Update = (Worker, u64, Clock);
+/// One worker's gradient of a clock, and the part of its samples that it is of.
+pub type Update = (Worker, u64, Clock, Part);
+/// Which part of how many.
+pub type Part = (u32, u32);
 /// What a block's values are made of, in order.
-type Content = Vec<BTreeSet<Update>>;
+pub type Content = Vec<BTreeSet<Update>>;
+/// Of scripts that divide nothing.
+pub const WHOLE: Part = (0, 1);
 /// From, to, and which of the streams between them.
 type Stream = (NodeId, NodeId, u32);
 
@@ -36,6 +46,7 @@ pub struct Node {
     blocks: BTreeMap<Block, Content>,
     sums: BTreeMap<Block, BTreeSet<Update>>,
     contributions: BTreeMap<(Worker, Clock, Block), Update>,
+    desk: Desk,
     pub workers: BTreeMap<Worker, Script>,
 }
 
@@ -49,10 +60,15 @@ pub struct Script {
     pulling: BTreeSet<u32>,
     pushing: Vec<u32>,
     waiting: bool,
+    part: Part,
     values: BTreeMap<Block, Content>,
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
     rounds: u64,
+    /// It has done its part.
+    finishing: bool,
+    /// It may read what all came to, and has not asked for it.
+    reads_last: bool,
 }
 
 pub struct Simulation {
@@ -75,9 +91,12 @@ pub struct Simulation {
     /// The longest content of each block that anybody read.
     logs: BTreeMap<Block, Content>,
     pub finished: u32,
+    pub disk: Disk,
+    /// What nodes look for beside their work.
+    sought: Vec<NodeId>,
 }
 
-fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSettings {
+fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
     let training = Training {
         optimizer: Optimizer::Sgd,
         rate: 0.1,
@@ -85,7 +104,22 @@ fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSetting
         weight_decay: 0.0,
         clip_norm: clip.then_some(1.0),
     };
-    ServerSettings { workers, training, consistency, block_bytes: 64, replicas: 2, compression: Compression::None }
+    ServerSettings {
+        workers,
+        training,
+        consistency,
+        block_bytes: 64,
+        replicas: 2,
+        num_push_threads: 1,
+        num_pull_threads: 1,
+        compression: Compression::None,
+        servers: None,
+        sums: 0,
+        factored: Vec::new(),
+        steps: None,
+        divided: false,
+        checkpoints: every.map(|every| Checkpoints { every, keep: 2 }),
+    }
 }
 
 pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
@@ -93,14 +127,32 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Simulation {
+    /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
+    pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
+        let factored = if seed.is_multiple_of(2) { vec![0, 4] } else { Vec::new() };
+        let usual = settings(Consistency::Bsp, nodes, seed.is_multiple_of(3), Some(Every::Steps(4)));
+        Self::with(seed, ServerSettings { divided: true, factored, ..usual }, rounds)
+    }
+
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
-        let tensors: Vec<TensorSpec> = [40, 3, 17, 16, 90]
+        // With checkpoints or without.
+        let every = [None, Some(Every::Steps(3)), Some(Every::Steps(1)), Some(Every::Millis(1))][seed as usize / 4 % 4];
+        Self::keeping(seed, consistency, nodes, rounds, every)
+    }
+
+    pub fn keeping(seed: u64, consistency: Consistency, nodes: u32, rounds: u64, every: Option<Every>) -> Self {
+        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3), every), rounds)
+    }
+
+    fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
+        let nodes = settings.workers;
+        let tensors: Vec<TensorSpec> = [[40, 1], [3, 1], [17, 1], [16, 1], [9, 10]]
             .iter()
             .enumerate()
-            .map(|(i, n)| TensorSpec { name: i.to_string(), shape: vec![*n] })
+            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
             .collect();
-        let settings = settings(consistency, nodes, seed.is_multiple_of(3));
-        let layout = Arc::new(Layout::new(&tensors, settings.block_bytes).unwrap());
+        let layout = Layout::with_factored(&tensors, settings.block_bytes, &settings.factored);
+        let layout = Arc::new(layout.unwrap());
         let mut simulation = Self {
             random: StdRng::seed_from_u64(seed),
             settings,
@@ -117,16 +169,18 @@ impl Simulation {
             seen: BTreeMap::new(),
             logs: BTreeMap::new(),
             finished: 0,
+            disk: Disk::default(),
+            sought: Vec::new(),
         };
         for worker in 0..nodes {
-            let node = simulation.add_node();
+            let me = NodeId(simulation.random.random());
+            let node = simulation.add_node(me);
             simulation.add_worker(node, worker);
         }
         simulation
     }
 
-    fn add_node(&mut self) -> NodeId {
-        let me = NodeId(self.random.random());
+    fn add_node(&mut self, me: NodeId) -> NodeId {
         let config = Config {
             me,
             group: [7; 16],
@@ -135,8 +189,8 @@ impl Simulation {
             digest: [1; 32],
             weight: self.random.random_range(1..5),
         };
-        let (blocks, sums, contributions, workers) = Default::default();
-        self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, workers });
+        let (blocks, sums, contributions, desk, workers) = Default::default();
+        self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, desk, workers });
         me
     }
 
@@ -150,9 +204,12 @@ impl Simulation {
             pulling: BTreeSet::new(),
             pushing: Vec::new(),
             waiting: true,
+            part: WHOLE,
             values: BTreeMap::new(),
             due: BTreeMap::new(),
             rounds: self.rounds,
+            finishing: false,
+            reads_last: false,
         };
         self.nodes.get_mut(&node).unwrap().workers.insert(worker, script);
         self.give(node, Input::Joined { worker, life }, Bytes::None);
@@ -162,6 +219,9 @@ impl Simulation {
     fn give(&mut self, at: NodeId, input: Input, bytes: Bytes) {
         let mut inputs = VecDeque::from([(input, bytes)]);
         while let Some((input, bytes)) = inputs.pop_front() {
+            if !self.nodes.contains_key(&at) {
+                return;
+            }
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
             for effect in effects {
                 if let Some(more) = self.carry_out(at, effect, &bytes) {
@@ -173,6 +233,7 @@ impl Simulation {
 
     fn carry_out(&mut self, at: NodeId, effect: Effect, bytes: &Bytes) -> Option<Input> {
         let layout = self.layout.clone();
+        let synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
         match effect {
             Effect::Send { to, message, payload } => {
@@ -186,6 +247,7 @@ impl Simulation {
                     Some(Payload::Values { block } | Payload::State { block }) => {
                         Bytes::Values(node.blocks[&block].clone())
                     }
+                    Some(Payload::Snapshot { block }) => Bytes::Values(node.desk.snapshots.remove(&block).unwrap()),
                 };
                 if self.up.contains(&pair(at, to)) && self.links[&pair(at, to)].is_empty() {
                     let stream = message.block().map_or(0, |block| block % 3);
@@ -201,6 +263,7 @@ impl Simulation {
                 (Place::Worker { worker, block }, Bytes::Values(content)) => {
                     node.deliver(&self.began, worker, block, content);
                 }
+                (Place::Checkpoint { block }, Bytes::Values(content)) => return node.desk.write(block, content),
                 (place, bytes) => panic!("{place:?} gets {bytes:?}"),
             },
             Effect::Contribute { worker, clock, block } => {
@@ -224,9 +287,20 @@ impl Simulation {
                 };
                 let content = node.blocks.get_mut(&block).unwrap();
                 content.push(update);
-                assert_eq!(content.len() as u64, step);
+                assert!(content.len() as u64 == step || (self.disk.restored > 0 && !synchronous));
+            }
+            Effect::Snapshot { block } => drop(node.desk.snapshots.insert(block, node.blocks[&block].clone())),
+            Effect::FindCheckpoint => self.sought.push(at),
+            Effect::Restore { clock } => {
+                node.blocks = self.disk.restore(clock);
+                // What was read of later clocks is undone.
+                self.seen.retain(|seen, _| *seen < clock);
+                self.logs.clear();
             }
             Effect::Seed { .. } => {
+                assert_eq!(self.disk.newest(), None, "training does not begin anew while there is a checkpoint");
+                self.seen.clear();
+                self.logs.clear();
                 node.blocks = (0..layout.blocks()).map(|block| (block, Content::new())).collect();
             }
             Effect::DropGradients => {
@@ -241,130 +315,9 @@ impl Simulation {
                 node.deliver(&self.began, worker, block, content);
             }
             Effect::Tell { worker, notice } => self.tell(at, worker, notice),
+            of_checkpoint => return node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous),
         }
         None
-    }
-
-    fn tell(&mut self, at: NodeId, worker: Worker, notice: Notice) {
-        let tensors: BTreeSet<u32> = (0..self.layout.tensors() as u32).collect();
-        let node = self.nodes.get_mut(&at).unwrap();
-        let Some(script) = node.workers.get_mut(&worker) else { return };
-        match notice {
-            Notice::Started { clock } => {
-                script.clock = Some(clock);
-                script.began = clock;
-                self.began.insert((worker, script.life), clock);
-                script.waiting = false;
-                script.pulling = tensors;
-            }
-            Notice::Released { clock } => {
-                script.clock = Some(clock);
-                script.waiting = false;
-                script.pushing.clear();
-            }
-            Notice::Pulled { tensor } => {
-                script.pulling.remove(&tensor);
-                if script.pulling.is_empty() {
-                    self.check(at, worker);
-                }
-            }
-            Notice::Moved { clock } => {
-                script.clock = Some(clock);
-                script.began = clock;
-                self.began.insert((worker, script.life), clock);
-                script.waiting = false;
-                script.pushing.clear();
-                script.values.clear();
-                script.pulling = tensors;
-            }
-            Notice::PassedBarrier | Notice::Status(_) => {}
-            Notice::Misused(why) => panic!("worker {worker}: {why}"),
-        }
-    }
-
-    /// A worker takes its next step, if it waits for nothing.
-    fn act(&mut self, at: NodeId, worker: Worker) {
-        let split = self.random.random_range(1..4);
-        let node = self.nodes.get_mut(&at).unwrap();
-        let script = node.workers.get_mut(&worker).unwrap();
-        let (Some(clock), false, life) = (script.clock, script.waiting, script.life) else { return };
-        if !script.pulling.is_empty() {
-            // Not asked for yet, or on their way: asking twice does no harm.
-            if script.values.is_empty() {
-                let tensors = script.pulling.iter().copied().collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
-            }
-            return;
-        }
-        if clock >= script.began.max(script.rounds) {
-            node.workers.remove(&worker);
-            self.finished += 1;
-            return self.give(at, Input::Left { worker, life }, Bytes::None);
-        }
-        if script.pushing.is_empty() {
-            // Backwards; tensor 1 is never pushed.
-            script.pushing = vec![0, 2, 3, 4];
-        }
-        let count = script.pushing.len().saturating_sub(split);
-        let tensors: Vec<u32> = script.pushing.split_off(count).into_iter().rev().collect();
-        let last = script.pushing.is_empty();
-        self.give(at, Input::Push { worker, tensors }, Bytes::None);
-        if last {
-            let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
-            script.waiting = true;
-            script.values.clear();
-            script.pulling = (0..self.layout.tensors() as u32).collect();
-            self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
-            if self.nodes[&at].workers.contains_key(&worker) {
-                let tensors = (0..self.layout.tensors() as u32).collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
-            }
-        }
-    }
-
-    /// What a worker has read keeps the promise of the mode.
-    fn check(&mut self, at: NodeId, worker: Worker) {
-        let consistency = self.settings.consistency;
-        let script = &self.nodes[&at].workers[&worker];
-        let clock = script.clock.unwrap() + u64::from(script.waiting);
-        assert_eq!(script.values.len() as u32, self.layout.blocks());
-        for (block, content) in &script.values {
-            if consistency.is_synchronous() {
-                assert_eq!(content.len() as u64, clock, "a reader sees all updates below its clock and no others");
-                for (k, updates) in content.iter().enumerate() {
-                    let seen = self.seen.entry(k as u64).or_insert_with(|| updates.clone());
-                    assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
-                    assert!(updates.iter().all(|(.., clock)| *clock == k as u64));
-                }
-                // Who was cut off for a while did not count.
-                let own = content[script.began as usize..].iter();
-                assert!(
-                    self.faults
-                        || own.enumerate().all(|(k, updates)| updates.contains(&(
-                            worker,
-                            script.life,
-                            script.began + k as u64
-                        )))
-                );
-                continue;
-            }
-            let updates: Vec<Update> = content.iter().flatten().copied().collect();
-            let distinct: BTreeSet<Update> = updates.iter().copied().collect();
-            assert_eq!(distinct.len(), updates.len(), "block {block}: every update counts once");
-            assert!((script.began..clock).all(|k| distinct.contains(&(worker, script.life, k))), "its own are there");
-            if let Consistency::Ssp { staleness } = consistency {
-                let bound = clock.saturating_sub(staleness);
-                for ((other, life), began) in &script.due[block] {
-                    assert!((*began..bound).all(|k| distinct.contains(&(*other, *life, k))), "the bound");
-                }
-            }
-            let log = self.logs.entry(*block).or_default();
-            let common = log.len().min(content.len());
-            assert_eq!(log[..common], content[..common], "block {block}: nothing that was read is undone");
-            if content.len() > log.len() {
-                *log = content.clone();
-            }
-        }
     }
 
     /// All nodes work in one view and have what they shall have: one may be lost.
@@ -379,6 +332,14 @@ impl Simulation {
     /// One event, chosen at random.
     pub fn step(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        if let Some(at) = self.sought.pop() {
+            let found = Input::Found(self.disk.newest());
+            self.give(at, found, Bytes::None);
+        }
+        if self.random.random_range(0..40) == 0 {
+            let at = nodes[self.random.random_range(0..nodes.len())];
+            self.give(at, Input::CheckpointDue, Bytes::None);
+        }
         match self.random.random_range(0..10) {
             0 => {
                 // Ends notice a break one after the other, then connect again.
@@ -434,68 +395,12 @@ impl Simulation {
         }
     }
 
-    pub fn break_link(&mut self, link: (NodeId, NodeId)) {
-        let ends = [link.0, link.1].into_iter().filter(|end| self.nodes.contains_key(end)).collect();
-        self.links.insert(link, ends);
+    /// Every process that has trained.
+    pub fn lives(&self) -> Vec<(Worker, u64)> {
+        self.began.keys().copied().collect()
     }
 
-    /// A node is gone, with its workers. Its connections end when others notice.
-    fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
-        let node = self.nodes.remove(&dead).unwrap();
-        self.wires.retain(|(_, to, _), _| *to != dead);
-        for link in self.up.clone().into_iter().filter(|link| link.0 == dead || link.1 == dead) {
-            let other = if link.0 == dead { link.1 } else { link.0 };
-            if self.links[&link].is_empty() || self.links[&link].contains(&other) {
-                self.links.insert(link, BTreeSet::from([other]));
-            } else {
-                self.links.remove(&link);
-                self.up.remove(&link);
-            }
-        }
-        node.workers.into_keys().collect()
-    }
-
-    fn fault(&mut self) {
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        match self.random.random_range(0..4) {
-            0 => {
-                let whole: Vec<_> =
-                    self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
-                if let Some(link) = pick(&mut self.random, &whole) {
-                    self.break_link(link);
-                }
-            }
-            1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
-                let dead = pick(&mut self.random, &nodes).unwrap();
-                for worker in self.kill(dead) {
-                    // Its task is tried again elsewhere.
-                    let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-                    let node = pick(&mut self.random, &nodes).unwrap();
-                    if !self.nodes[&node].workers.contains_key(&worker) {
-                        self.add_worker(node, worker);
-                    }
-                }
-            }
-            2 => {
-                if nodes.len() < 6 {
-                    self.add_node();
-                }
-            }
-            _ => {
-                // A process dies and comes again.
-                let node = pick(&mut self.random, &nodes).unwrap();
-                let workers: Vec<(Worker, u64)> =
-                    self.nodes[&node].workers.iter().map(|(worker, script)| (*worker, script.life)).collect();
-                if let Some((worker, life)) = pick(&mut self.random, &workers) {
-                    self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
-                    self.give(node, Input::Left { worker, life }, Bytes::None);
-                    self.add_worker(node, worker);
-                }
-            }
-        }
-    }
-
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.nodes.values().all(|node| node.workers.is_empty())
     }
 
@@ -548,7 +453,7 @@ impl Node {
 
     fn gradient(&self, worker: Worker) -> Update {
         let script = &self.workers[&worker];
-        (worker, script.life, script.clock.unwrap())
+        (worker, script.life, script.clock.unwrap(), script.part)
     }
 }
 

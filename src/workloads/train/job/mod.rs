@@ -5,22 +5,26 @@
 //! | `layers` | `layers` of `[model]` |
 //! | `data` | `[data]` |
 //! | `optimizer` | `[optimizer]` |
+//! | `sharing` | `consistency` and other keys of several workers |
 //! | `numbers` | numbers and pairs of them, with their limits |
 
 mod data;
 mod layers;
 mod numbers;
 mod optimizer;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
 use super::{
+    exchange,
     model::{Loss, Misfit, ModelSpec, arrays, output_shape},
     plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
-    run::{CHECKPOINTS, FILES},
+    run::{CHECKPOINTS, FILES, WORKER_FILE},
+    team::Team,
 };
 use crate::{
-    types::{Builtin, ParamSpace, WorkSpec},
+    types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec},
     workloads::{
         PlannedJob, Source, Upload,
         job_file::{Fault, Fields, PlacedJob, to_i64},
@@ -31,10 +35,11 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 23] = [
+pub(in crate::workloads) const KEYS: [&str; 32] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
-    "wait", "resources",
+    "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
+    "use_sfb", "num_push_threads", "num_pull_threads",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
@@ -52,6 +57,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     let data = data::plan(fields, &mut files)?;
     let (model, layers) = model(fields, &data)?;
     let optimizer = optimizer::plan(fields)?;
+    let team = Team::plan(fields)?;
     let threads = resources::plan(fields, true)?.cpu_milli.div_ceil(1000).max(1);
     let plan = TrainPlan {
         model,
@@ -64,6 +70,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         init_from: values(fields, "init_from", &mut files)?,
         resume_from: values(fields, "resume_from", &mut files)?,
         threads,
+        sharing: sharing::plan(fields)?,
     };
     if let (Some(_), Some(resume)) = (&plan.init_from, fields.get("resume_from")) {
         return Err(Fault::new(resume.span(), "a job begins with `init_from` or goes on with `resume_from`, not both"));
@@ -80,9 +87,9 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         delivery: None,
         into: common::into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, &plan)?,
+        work: work(fields, &name, &plan, &team)?,
         params: ParamSpace::Single,
-        repeat: 1,
+        repeat: team.workers,
         retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
         min_nodes: 0,
         place: common::place(fields)?,
@@ -122,7 +129,11 @@ fn seed(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
 }
 
 /// The file of `init_from` or `resume_from`.
-fn values(fields: &Fields<'_, '_>, key: &str, files: &mut BTreeMap<String, Upload>) -> Result<Option<String>, Fault> {
+pub(super) fn values(
+    fields: &Fields<'_, '_>,
+    key: &str,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<Option<String>, Fault> {
     let Some(item) = fields.string(key)? else { return Ok(None) };
     if !item.value.ends_with(".safetensors") {
         return Err(Fault::new(item.span, format!("`{key}` is a .safetensors file, not `{}`", item.value)));
@@ -133,7 +144,8 @@ fn values(fields: &Fields<'_, '_>, key: &str, files: &mut BTreeMap<String, Uploa
     Ok(Some(path))
 }
 
-fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>, Fault> {
+/// `[checkpoint]`.
+pub(super) fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>, Fault> {
     let Some(table) = fields.table("checkpoint", "[checkpoint]")? else { return Ok(None) };
     table.check_keys(&["every", "keep"])?;
     let missing = || {
@@ -183,7 +195,7 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
 /// What travels with the job lies beside what the training leaves.
 fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<String, Upload>) -> Result<(), Fault> {
     let metric = format!("{}.svg", plan.model.loss.metric());
-    let own = [PLAN_FILE, CHECKPOINTS, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
+    let own = [PLAN_FILE, CHECKPOINTS, WORKER_FILE, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
     let own: Vec<&str> = own.collect();
     let top = |path: &str| path.split('/').next().map(str::to_string).unwrap_or_default();
     match files.keys().find(|path| own.contains(&top(path).as_str())) {
@@ -200,7 +212,7 @@ fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<Strin
     }
 }
 
-fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpec, Fault> {
+fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: &Team) -> Result<WorkSpec, Fault> {
     let mut outputs: Vec<String> = FILES.map(str::to_string).to_vec();
     outputs.push(format!("{}.svg", plan.model.loss.metric()));
     if plan.model.loss == Loss::CrossEntropy {
@@ -209,5 +221,10 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpe
     if plan.checkpoints.is_some() {
         outputs.push(format!("{CHECKPOINTS}/*"));
     }
-    common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)
+    outputs.push(WORKER_FILE.into());
+    // One pattern: of several workers one leaves the model and what belongs to it. Braces are doubled, as in every template.
+    let outputs = vec![format!("{{{{{}}}}}", outputs.join(","))];
+    let work = common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)?;
+    let worker = BuiltinWorker { part: Builtin::Train, init: exchange::init(plan, team) };
+    Ok(WorkSpec { env: vec![team.variable()], worker: Some(WorkerSpec::Builtin(worker)), ..work })
 }

@@ -3,16 +3,20 @@
 use super::{
     initial::{self, Array},
     loss::Ends,
-    recorder::{Recorder, Value, Variable, random_state},
+    recorder::{Ready, Recorder, Recording, Value, Variable, random_state},
     shapes::{self, Misfit},
     spec::{Layer, Loss, ModelSpec},
 };
 use crate::{
-    gpu::ops::{Buffer, Engine, EngineError, Kind, Op, Pending, Program, View},
+    gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View},
     workloads::train::Tensor,
 };
 use bytes::Bytes;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// For a step, or a copy: far more than either takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -34,6 +38,8 @@ pub struct Network {
     answers: Buffer,
     random_states: Buffer,
     free: Vec<Buffer>,
+    /// Tensors whose gradients are not multiplied out.
+    factored: BTreeSet<usize>,
     recorded: BTreeMap<(Purpose, u32), Recorded>,
 }
 
@@ -47,6 +53,21 @@ enum Purpose {
     Prediction,
 }
 
+/// Who hears of gradients only.
+impl<F: FnMut(usize) -> Result<(), NetworkError>> Exchange for F {
+    fn need(&mut self, _tensor: usize) -> Result<(), NetworkError> {
+        Ok(())
+    }
+
+    fn ready(&mut self, tensor: usize) -> Result<(), NetworkError> {
+        self(tensor)
+    }
+
+    fn factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), NetworkError> {
+        self(tensor)
+    }
+}
+
 struct Recorded {
     segments: Vec<Segment>,
     generators: u64,
@@ -55,8 +76,20 @@ struct Recorded {
 /// A part of a step.
 pub struct Segment {
     program: Program,
-    /// Tensors whose gradients are there behind it.
-    ready: Vec<usize>,
+    /// Tensors whose values it reads, and none before it did.
+    needs: Vec<usize>,
+    /// What is there behind it.
+    ready: Vec<Ready>,
+}
+
+/// What a step exchanges with whoever keeps the parameters.
+pub trait Exchange {
+    /// What comes next reads the values of this tensor.
+    fn need(&mut self, tensor: usize) -> Result<(), NetworkError>;
+    /// What computes its gradient is on its way.
+    fn ready(&mut self, tensor: usize) -> Result<(), NetworkError>;
+    /// The same of a tensor whose gradient is Σ uᵢvᵢᵀ over samples: u of all, then v of all.
+    fn factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), NetworkError>;
 }
 
 /// Samples, as bytes of the engine's numbers.
@@ -118,8 +151,15 @@ impl Network {
             names,
             most,
             free: Vec::new(),
+            factored: BTreeSet::new(),
             recorded: BTreeMap::new(),
         })
+    }
+
+    /// From now on gradients of these dense layers' weights are given as factors.
+    pub fn set_factored(&mut self, tensors: impl IntoIterator<Item = usize>) {
+        self.factored = tensors.into_iter().collect();
+        self.recorded.clear();
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -144,6 +184,13 @@ impl Network {
             Some(Tensor { name, shape, values: variable.values.clone(), gradient })
         };
         variables.filter_map(tensor).collect()
+    }
+
+    /// What is averaged over batches and not trained, in the order of the layers.
+    pub fn averages(&self) -> Vec<(String, View)> {
+        let variables = self.names.iter().map(|name| &self.variables[name]);
+        let averaged = variables.filter(|variable| variable.gradient.is_none());
+        averaged.map(|variable| (variable.array.name.clone(), variable.values.clone())).collect()
     }
 
     /// All arrays of the model as they are now, in the order of the layers.
@@ -179,14 +226,15 @@ impl Network {
         Ok(true)
     }
 
-    /// Forward and backward over a batch. `push` is called for each tensor once what computes its gradient is on its way,
-    /// from the last on; with `in_segments` as early as can be. `step` counts from 1: what is drawn in it follows from it.
+    /// Forward and backward over a batch. `exchange` hears of each tensor before it is needed, and once its gradient is on its
+    /// way, from the last on; with `in_segments` as late and as early as can be. `step` counts from 1: what is drawn in it
+    /// follows from it.
     pub fn train(
         &mut self,
         batch: Batch,
         step: u64,
         in_segments: bool,
-        push: &mut dyn FnMut(usize) -> Result<(), NetworkError>,
+        exchange: &mut dyn Exchange,
     ) -> Result<Report, NetworkError> {
         let purpose = Purpose::Training { in_segments };
         self.record(purpose, batch.count)?;
@@ -202,9 +250,13 @@ impl Network {
         }
         self.give(batch);
         for segment in &self.recorded[&(purpose, count)].segments {
+            segment.needs.iter().try_for_each(|tensor| exchange.need(*tensor))?;
             // A failure shows in the report, which comes behind it.
             let _ = self.engine.run(&segment.program);
-            segment.ready.iter().try_for_each(|tensor| push(*tensor))?;
+            segment.ready.iter().try_for_each(|ready| match &ready.factors {
+                Some(factors) => exchange.factors(ready.tensor, factors),
+                None => exchange.ready(ready.tensor),
+            })?;
         }
         Ok(self.report(count))
     }
@@ -254,6 +306,7 @@ impl Network {
         let engine = self.engine.clone();
         let states = self.random_states.u32s();
         let mut recorder = Recorder::new(engine.as_ref(), &self.variables, states, (count, is_training), free);
+        recorder.factored = self.factored.clone();
         let kind = if self.spec.takes_indices() { Kind::U32 } else { Kind::F32 };
         let inputs = self.inputs.view(kind, 0, recorder.elements(&self.spec.input));
         let x = Value::outside(inputs, self.spec.input.clone());
@@ -269,10 +322,10 @@ impl Network {
             }
         }
         let generators = recorder.used_random_states;
-        let (ops, ready, free) = recorder.finish();
+        let (recording, free) = recorder.finish();
         self.free = free;
         let in_segments = purpose == Purpose::Training { in_segments: true };
-        let segments = segments(self.engine.as_ref(), &ops, &ready, in_segments)?;
+        let segments = segments(self.engine.as_ref(), &recording, in_segments)?;
         self.recorded.insert((purpose, count), Recorded { segments, generators });
         Ok(())
     }
@@ -300,29 +353,22 @@ impl Report {
     }
 }
 
-/// The ops as programs; with `in_segments`, one ends wherever a gradient is ready.
-fn segments(
-    engine: &dyn Engine,
-    ops: &[Op],
-    ready: &[(usize, usize)],
-    in_segments: bool,
-) -> Result<Vec<Segment>, EngineError> {
-    if !in_segments {
-        let ready = ready.iter().map(|(_, tensor)| *tensor).collect();
-        return Ok(vec![Segment { program: engine.record(ops)?, ready }]);
-    }
-    let mut segments = Vec::new();
+/// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
+fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<Segment>, EngineError> {
+    let Recording { ops, needs, ready } = recording;
+    let edges = needs.iter().map(|(edge, _)| *edge).chain(ready.iter().map(|ready| ready.at));
+    let mut edges: BTreeSet<usize> = if in_segments { edges.collect() } else { BTreeSet::new() };
+    edges.insert(ops.len());
+    edges.remove(&0);
     let mut first = 0;
-    for part in ready.chunk_by(|(one, _), (other, _)| one == other) {
-        let end = part[0].0;
-        let ready = part.iter().map(|(_, tensor)| *tensor).collect();
-        segments.push(Segment { program: engine.record(&ops[first..end])?, ready });
+    let segment = |end: usize| {
+        let program = engine.record(&ops[first..end])?;
+        let needs = needs.iter().filter(|(at, _)| (first..end).contains(at)).map(|(_, tensor)| *tensor).collect();
+        let ready = ready.iter().filter(|ready| (first + 1..=end).contains(&ready.at)).cloned().collect();
         first = end;
-    }
-    if first < ops.len() {
-        segments.push(Segment { program: engine.record(&ops[first..])?, ready: Vec::new() });
-    }
-    Ok(segments)
+        Ok(Segment { program, needs, ready })
+    };
+    edges.into_iter().map(segment).collect()
 }
 
 /// Memory for all arrays, with their first values: what is trained side by side, in the order of the layers.

@@ -3,7 +3,11 @@
 
 use super::{initial::Array, network::NetworkError, spec::Layer};
 use crate::gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// Memory of ops that nobody uses at the moment.
 #[derive(Default)]
@@ -60,6 +64,23 @@ pub struct Variable {
     pub tensor: Option<usize>,
 }
 
+/// What was recorded.
+pub struct Recording {
+    pub ops: Vec<Op>,
+    /// As `Recorder` has them, in order.
+    pub needs: Vec<(usize, usize)>,
+    pub ready: Vec<Ready>,
+}
+
+/// Behind so many ops the gradient of a tensor is there.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    pub at: usize,
+    pub tensor: usize,
+    /// Of a factored tensor: u and v of each sample, whose products' sum is the gradient.
+    pub factors: Option<[View; 2]>,
+}
+
 pub struct Recorder<'r> {
     pub engine: &'r dyn Engine,
     pub variables: &'r BTreeMap<String, Variable>,
@@ -70,8 +91,11 @@ pub struct Recorder<'r> {
     pub random_states: View,
     pub used_random_states: u64,
     pub ops: Vec<Op>,
-    /// Behind so many ops the gradient of this tensor is there.
-    pub ready: Vec<(usize, usize)>,
+    /// From so many ops on, the values of this tensor are needed.
+    pub needs: Vec<(usize, usize)>,
+    pub ready: Vec<Ready>,
+    /// Tensors whose gradients are not multiplied out.
+    pub factored: BTreeSet<usize>,
     pool: Rc<RefCell<Pool>>,
 }
 
@@ -92,15 +116,18 @@ impl<'r> Recorder<'r> {
             random_states,
             used_random_states: 0,
             ops: Vec::new(),
+            needs: Vec::new(),
             ready: Vec::new(),
+            factored: BTreeSet::new(),
             pool,
         }
     }
 
-    /// The ops, and the memory for the next recording. Nothing that was recorded may be held any more.
-    pub fn finish(self) -> (Vec<Op>, Vec<(usize, usize)>, Vec<Buffer>) {
+    /// Ops with what they need and have ready, and the memory for the next recording. Nothing that was recorded may be held any
+    /// more.
+    pub fn finish(self) -> (Recording, Vec<Buffer>) {
         let free = std::mem::take(&mut self.pool.borrow_mut().free);
-        (self.ops, self.ready, free)
+        (Recording { ops: self.ops, needs: self.needs, ready: self.ready }, free)
     }
 
     /// Memory for `len` numbers. What is in it is undefined.
@@ -133,19 +160,35 @@ impl<'r> Recorder<'r> {
     }
 
     /// The array `part` of the layer `name`.
-    pub fn variable(&self, name: &str, part: &str) -> Variable {
-        self.variables[&format!("{name}.{part}")].clone()
+    pub fn variable(&mut self, name: &str, part: &str) -> Variable {
+        self.optional(name, part).expect("its layer has it")
     }
 
     /// The same where a layer may have none.
-    pub fn optional(&self, name: &str, part: &str) -> Option<Variable> {
-        self.variables.get(&format!("{name}.{part}")).cloned()
+    pub fn optional(&mut self, name: &str, part: &str) -> Option<Variable> {
+        let variable = self.variables.get(&format!("{name}.{part}"))?.clone();
+        if let Some(tensor) = variable.tensor.filter(|tensor| self.needs.iter().all(|(_, known)| known != tensor)) {
+            self.needs.push((self.ops.len(), tensor));
+        }
+        Some(variable)
     }
 
     /// The gradient of this array is computed by what was recorded so far.
     pub fn is_ready(&mut self, variable: &Variable) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push((self.ops.len(), tensor));
+            self.ready.push(Ready { at: self.ops.len(), tensor, factors: None });
+        }
+    }
+
+    /// Whether the gradient of this array goes as factors.
+    pub fn is_factored(&self, variable: &Variable) -> bool {
+        variable.tensor.is_some_and(|tensor| self.factored.contains(&tensor))
+    }
+
+    /// The factors of its gradient are there.
+    pub fn has_factors(&mut self, variable: &Variable, factors: [View; 2]) {
+        if let Some(tensor) = variable.tensor {
+            self.ready.push(Ready { at: self.ops.len(), tensor, factors: Some(factors) });
         }
     }
 

@@ -1,0 +1,57 @@
+//! What the compression of gradients does to loss and accuracy, and to the bytes on the wire: the shipped digits, trained by two
+//! workers on two nodes in network namespaces, whose counters count. `-- --seeds N` (3). Needs root.
+
+mod support;
+
+use std::fs;
+use support::{
+    common::{
+        cluster::{Cluster, Discovery},
+        job::run_to_end,
+        netns::Lab,
+    },
+    digits, number, report,
+};
+
+const COMPRESSIONS: [&str; 6] = ["\"none\"", "\"f16\"", "\"bf16\"", "\"int8\"", "{ topk = 0.1 }", "{ topk = 0.01 }"];
+
+fn main() {
+    report::title("compression of gradients, digits, 2 workers and 2 servers");
+    let Some(lab) = Lab::new(2) else { return };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.lab = Some(lab);
+    for _ in 0..2 {
+        // Room for one worker each.
+        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    }
+    cluster.wait_members(2);
+    let seeds = number("--seeds", 3) as u64;
+    println!("  {:<18} {:>16} {:>20} {:>12}", "", "validation loss", "validation accuracy", "MB sent");
+    for (index, compression) in COMPRESSIONS.iter().enumerate() {
+        let mut sums = [0.0; 3];
+        for seed in 1..=seeds {
+            let before = sent_bytes(&cluster);
+            let name = format!("digits-{index}-{seed}");
+            let file = digits::job(&cluster, &name, seed, &format!("compression = {compression}"));
+            let into = cluster.dir.path().join(format!("into-{name}"));
+            let (code, output) = run_to_end(&cluster, 0, &file, &into);
+            assert_eq!(code, Some(0), "{output}");
+            let (loss, accuracy) = digits::validation(&into);
+            let megabytes = (sent_bytes(&cluster) - before) as f64 / 1e6;
+            sums.iter_mut().zip([loss, accuracy, megabytes]).for_each(|(sum, value)| *sum += value / seeds as f64);
+        }
+        let [loss, accuracy, megabytes] = sums;
+        println!("  {compression:<18} {loss:>16.4} {accuracy:>20.4} {megabytes:>12.2}");
+    }
+    println!("  means of {seeds} seeds; bytes are all that both nodes sent, frames and control messages included");
+}
+
+/// What both nodes have sent over their networks so far.
+fn sent_bytes(cluster: &Cluster) -> u64 {
+    let of = |number: usize| {
+        let counters = fs::read_to_string(format!("/proc/{}/net/dev", cluster.pid(number))).expect("the node runs");
+        let line = counters.lines().find_map(|line| line.trim().strip_prefix("eth0:")).expect("the lab made it");
+        line.split_ascii_whitespace().nth(8).and_then(|text| text.parse::<u64>().ok()).expect("a number of bytes")
+    };
+    of(0) + of(1)
+}

@@ -1,0 +1,32 @@
+//! The shipped handwritten digits, trained by two workers on different nodes.
+
+use super::common::{cluster::Cluster, job::write_job};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// `config/jobs/digits.toml` with `more` keys, and its data beside it.
+pub fn job(cluster: &Cluster, name: &str, seed: u64, more: &str) -> PathBuf {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/jobs");
+    let dir = cluster.dir.path();
+    fs::create_dir_all(dir.join("quickstart")).expect("writable");
+    let data = "quickstart/digits.csv.gz";
+    fs::copy(shipped.join(data), dir.join(data)).expect("it is shipped");
+    let text = fs::read_to_string(shipped.join("digits.toml")).expect("it is shipped");
+    assert!(text.contains("\nseed = 1\n"), "the shipped job has a seed");
+    let text = text.replace("\nseed = 1\n", &format!("\nseed = {seed}\n{more}\n"));
+    write_job(dir, name, &text)
+}
+
+/// Validation loss and accuracy of a job whose results are in a directory.
+pub fn validation(into: &Path) -> (f64, f64) {
+    let text = fs::read_to_string(into.join("results.jsonl")).expect("results were fetched");
+    let results = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let found = results.into_iter().find_map(|result| {
+        let value = &result["value"];
+        Some((value["validation_loss"].as_f64()?, value["validation_accuracy"].as_f64()?))
+    });
+    found.unwrap_or_else(|| panic!("no worker says what came of it: {text}"))
+}

@@ -1,0 +1,255 @@
+//! Checkpoints: the parameters of one clock, gathered by the conductor while training goes on; and going on from what was kept.
+//!
+//! Primaries keep what a block is when it reaches the checkpoint's clock; the conductor collects blocks, a few at a time, and writes
+//! them. In synchronous modes a checkpoint of clock c is what a reader at clock c sees. In asynchronous ones a block is taken once all
+//! workers' updates of clocks below c are in it; some later ones may be too, and count again for who goes on from there. A change of
+//! the view gives an unfinished checkpoint up, and the next view begins another.
+
+use super::{Effect, Kept, Notice, Payload, Place, group::Group};
+use crate::types::{
+    NodeId,
+    params::Every,
+    servers::message::{Block, Clock, Epoch, ServerMessage, View},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Blocks of a checkpoint on their way or waiting to be written.
+const COLLECTED_AT_ONCE: Block = 4;
+/// More than a job's views before it goes back to a checkpoint: it goes on with numbers behind the next multiple.
+pub(super) const VIEWS: u64 = 1 << 32;
+
+/// What a member keeps for a checkpoint.
+pub(super) struct Snapshot {
+    clock: Clock,
+    /// Blocks are taken as they are, at whatever clock.
+    now: bool,
+    taken: BTreeSet<Block>,
+    /// Who has asked for blocks that have not reached the clock.
+    asked: BTreeMap<Block, NodeId>,
+}
+
+/// A checkpoint that this node, the conductor, gathers.
+pub(super) struct Saving {
+    clock: Clock,
+    next: Block,
+    written: Block,
+}
+
+/// Whether there is a checkpoint to go on from.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Restorable {
+    #[default]
+    Unknown,
+    Sought,
+    Found(Option<Clock>),
+}
+
+impl Group {
+    /// The conductor begins the next checkpoint, if the settings ask for some and none is under way.
+    pub(super) fn consider_checkpoint(&mut self) {
+        let Some(rule) = self.config.settings.checkpoints else { return };
+        if !self.going || !self.conducts() || self.saving.is_some() {
+            return;
+        }
+        let current = self.current_clock();
+        if self.view.finished {
+            if current > self.saved {
+                self.begin_checkpoint(current, true);
+            } else {
+                self.tell_saved(current);
+            }
+            return;
+        }
+        match rule.every {
+            // Told before it is reached, so that no clock passes unseen. The last one is kept in any case.
+            Every::Steps(steps) if current - current % steps <= self.saved => {
+                let last = self.config.settings.steps.filter(|last| current < *last).unwrap_or(Clock::MAX);
+                self.begin_checkpoint((current - current % steps + steps).min(last), false);
+            }
+            Every::Steps(_) => self.begin_checkpoint(current, false),
+            Every::Millis(_) if self.checkpoint_due && current > self.saved => {
+                self.checkpoint_due = false;
+                self.begin_checkpoint(current, false);
+            }
+            Every::Millis(_) => {}
+        }
+    }
+
+    /// The clock that blocks have reached, or in asynchronous modes some worker has.
+    fn current_clock(&self) -> Clock {
+        if self.is_synchronous() {
+            let begun = self.view.sources.first().map_or(0, |(_, version)| *version);
+            return begun.max(self.committed.map_or(0, |(clock, _)| clock + 1));
+        }
+        let starting = self.view.starting.iter().map(|(_, clock)| *clock);
+        self.shards.values().flat_map(|shard| shard.applied.values().copied()).chain(starting).max().unwrap_or(0)
+    }
+
+    fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
+        let epoch = self.view.epoch;
+        self.saving = Some(Saving { clock, next: 0, written: 0 });
+        self.effect(Effect::BeginCheckpoint(Kept { clock, view: epoch.number }));
+        for (node, _) in self.view.nodes.clone() {
+            self.send(node, ServerMessage::Checkpoint { epoch, clock, now }, None);
+        }
+        (0..COLLECTED_AT_ONCE).for_each(|_| self.collect_next());
+    }
+
+    fn collect_next(&mut self) {
+        let (epoch, blocks) = (self.view.epoch, self.config.layout.blocks());
+        if let Some(saving) = self.saving.as_mut().filter(|saving| saving.next < blocks) {
+            let (clock, block) = (saving.clock, saving.next);
+            saving.next += 1;
+            self.send(self.primary(block), ServerMessage::Collect { epoch, clock, block }, None);
+        }
+    }
+
+    /// A checkpoint begins: this node's part in it.
+    pub(super) fn checkpoint(&mut self, clock: Clock, now: bool) {
+        let (taken, asked) = Default::default();
+        self.snapshot = Some(Snapshot { clock, now, taken, asked });
+        self.effect(Effect::DropSnapshots);
+        for block in self.shards.keys().copied().collect::<Vec<_>>() {
+            self.try_snapshot(block);
+        }
+    }
+
+    /// Keeps a block of this node's if it has reached the checkpoint's clock.
+    pub(super) fn try_snapshot(&mut self, block: Block) {
+        let is_primary = self.is_primary(block);
+        let synchronous = self.is_synchronous();
+        let (Some(snapshot), Some(shard)) = (self.snapshot.as_mut(), self.shards.get(&block)) else { return };
+        let applied = |worker| shard.applied.get(worker).copied().unwrap_or(0);
+        let has_reached = snapshot.now
+            || if synchronous {
+                shard.version >= snapshot.clock
+            } else {
+                self.view.workers.iter().all(|(life, _)| applied(&life.worker) >= snapshot.clock)
+            };
+        if is_primary && has_reached && snapshot.taken.insert(block) {
+            let asked = snapshot.asked.remove(&block);
+            self.effect(Effect::Snapshot { block });
+            if let Some(to) = asked {
+                self.hand_over(to, block);
+            }
+        }
+    }
+
+    /// The conductor wants a block.
+    pub(super) fn collect(&mut self, from: NodeId, clock: Clock, block: Block) {
+        let Some(snapshot) = self.snapshot.as_mut().filter(|snapshot| snapshot.clock == clock) else { return };
+        if snapshot.taken.contains(&block) {
+            self.hand_over(from, block);
+        } else {
+            snapshot.asked.insert(block, from);
+        }
+    }
+
+    fn hand_over(&mut self, to: NodeId, block: Block) {
+        let (epoch, clock) = (self.view.epoch, self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock));
+        if to == self.config.me {
+            self.effect(Effect::WriteSnapshot { block });
+        } else {
+            self.send(to, ServerMessage::Collected { epoch, clock, block }, Some(Payload::Snapshot { block }));
+        }
+    }
+
+    pub(super) fn collected(&mut self, clock: Clock, block: Block) {
+        if block < self.config.layout.blocks() && self.saving.as_ref().is_some_and(|saving| saving.clock == clock) {
+            self.effect(Effect::Take(Place::Checkpoint { block }));
+        }
+    }
+
+    /// A block is in the file.
+    pub(super) fn written(&mut self, clock: Clock) {
+        let blocks = self.config.layout.blocks();
+        let Some(saving) = self.saving.as_mut().filter(|saving| saving.clock == clock) else { return };
+        saving.written += 1;
+        if saving.written == blocks { self.effect(Effect::EndCheckpoint) } else { self.collect_next() }
+    }
+
+    /// The file is whole and safe, or cannot be made: the next one is later in any case.
+    pub(super) fn checkpoint_ended(&mut self, clock: Clock) {
+        if self.saving.take_if(|saving| saving.clock == clock).is_some() {
+            self.tell_saved(clock);
+        }
+    }
+
+    fn tell_saved(&mut self, clock: Clock) {
+        let epoch = self.view.epoch;
+        for (node, _) in self.view.nodes.clone() {
+            self.send(node, ServerMessage::Saved { epoch, clock }, None);
+        }
+    }
+
+    pub(super) fn saved(&mut self, clock: Clock) {
+        self.saved = self.saved.max(clock);
+        self.snapshot = None;
+        self.effect(Effect::DropSnapshots);
+        if self.view.finished {
+            self.tell_finished();
+        } else {
+            self.consider_checkpoint();
+        }
+    }
+
+    /// All workers have finished, and what they came to is kept if it shall be.
+    pub(super) fn tell_finished(&mut self) {
+        for life in self.lives(true) {
+            self.read_anew(life.worker);
+            self.tell(life.worker, Notice::AllFinished);
+        }
+    }
+
+    /// The view is given up, and with it what was gathered in it.
+    pub(super) fn abandon_checkpoint(&mut self) {
+        if self.saving.take().is_some() {
+            self.effect(Effect::AbandonCheckpoint);
+        }
+        if self.snapshot.take().is_some() {
+            self.effect(Effect::DropSnapshots);
+        }
+    }
+
+    /// What was to be found was found, or there is none. Views that go on from it are higher than all that may have come after it,
+    /// also than those of nodes that are away: what these hold is out of date then.
+    pub(super) fn found(&mut self, kept: Option<Kept>) {
+        if self.restorable == Restorable::Sought {
+            self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
+            if let Some(kept) = kept {
+                self.seen = self.seen.max((kept.view / VIEWS).saturating_add(1).saturating_mul(VIEWS));
+            }
+            self.broken |= self.conducting.as_ref().is_some_and(super::conduct::Conducting::is_stuck);
+        }
+    }
+
+    /// The version of blocks that come from a checkpoint. Where updates count one by one, those of all workers were in it.
+    pub(super) fn version_at(&self, clock: Clock) -> u64 {
+        if self.is_synchronous() { clock } else { clock * u64::from(self.config.settings.workers) }
+    }
+
+    /// Blocks are gone for good and no checkpoint has them: this node forgets, and its workers end. Their next lives begin anew.
+    pub(super) fn lost(&mut self, epoch: Epoch) {
+        if epoch != self.promised {
+            return;
+        }
+        self.drop_all_blocks();
+        self.abandon_checkpoint();
+        self.effect(Effect::DropGradients);
+        (self.base, self.view, self.committed, self.index) = (Epoch::NONE, View::default(), None, None);
+        (self.saved, self.barriers, self.going) = (0, 0, false);
+        self.base_nodes.clear();
+        self.missing.clear();
+        let why = "several nodes were lost at once, and parameters with them: training begins anew\n\
+                   hint: with [checkpoint] in the job file it goes on from the newest one";
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            self.tell(worker, Notice::Misused(why.into()));
+        }
+    }
+
+    pub(super) fn drop_all_blocks(&mut self) {
+        for block in std::mem::take(&mut self.shards).into_keys() {
+            self.effect(Effect::DropBlock { block });
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What goes wrong: connections, processes, nodes, several nodes at once.
+
+use super::*;
+
+impl Simulation {
+    pub fn break_link(&mut self, link: (NodeId, NodeId)) {
+        let ends = [link.0, link.1].into_iter().filter(|end| self.nodes.contains_key(end)).collect();
+        self.links.insert(link, ends);
+    }
+
+    /// A node is gone, with its workers. Its connections end when others notice.
+    pub(super) fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
+        let node = self.nodes.remove(&dead).unwrap();
+        self.wires.retain(|(_, to, _), _| *to != dead);
+        for link in self.up.clone().into_iter().filter(|link| link.0 == dead || link.1 == dead) {
+            let other = if link.0 == dead { link.1 } else { link.0 };
+            if self.links[&link].is_empty() || self.links[&link].contains(&other) {
+                self.links.insert(link, BTreeSet::from([other]));
+            } else {
+                self.links.remove(&link);
+                self.up.remove(&link);
+            }
+        }
+        node.workers.into_keys().collect()
+    }
+
+    pub(super) fn fault(&mut self) {
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        match self.random.random_range(0..4) {
+            0 => self.break_any(),
+            1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
+                let dead = pick(&mut self.random, &nodes).unwrap();
+                for worker in self.kill(dead) {
+                    // Its task is tried again elsewhere.
+                    let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+                    let node = pick(&mut self.random, &nodes).unwrap();
+                    if !self.nodes[&node].workers.contains_key(&worker) {
+                        self.add_worker(node, worker);
+                    }
+                }
+            }
+            2 => {
+                if nodes.len() < 6 {
+                    let me = NodeId(self.random.random());
+                    self.add_node(me);
+                }
+            }
+            _ => {
+                // A process dies and comes again.
+                let node = pick(&mut self.random, &nodes).unwrap();
+                let workers: Vec<(Worker, u64)> =
+                    self.nodes[&node].workers.iter().map(|(worker, script)| (*worker, script.life)).collect();
+                if let Some((worker, life)) = pick(&mut self.random, &workers) {
+                    self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
+                    self.give(node, Input::Left { worker, life }, Bytes::None);
+                    self.add_worker(node, worker);
+                }
+            }
+        }
+    }
+
+    /// Several nodes die at once, or all, and come back with nothing but their names.
+    pub fn catastrophe(&mut self, count: usize) {
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().take(count).collect();
+        let workers: Vec<(NodeId, Worker)> =
+            nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
+        nodes.iter().for_each(|node| drop(self.add_node(*node)));
+        for (node, worker) in workers {
+            self.add_worker(node, worker);
+        }
+    }
+
+    /// A connection that is whole breaks.
+    pub fn break_any(&mut self) {
+        let whole: Vec<_> = self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
+        if let Some(link) = pick(&mut self.random, &whole) {
+            self.break_link(link);
+        }
+    }
+}

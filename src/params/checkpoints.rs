@@ -1,0 +1,246 @@
+//! Checkpoints of training jobs on this node's disk, `checkpoints/<job>/step-<step>.safetensors`, and on others': where they are,
+//! copies of them, the newest of all. A file has its name when it is whole and durable.
+
+use super::file;
+use crate::{
+    ports::{Duplex, NodeHandle, Streams},
+    types::{Answer, JobId, NodeId, PoolToken, Query, query::CheckpointFile},
+};
+use futures::future::join_all;
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// The directory in the data directory.
+const DIRECTORY: &str = "checkpoints";
+/// How often is looked again for a checkpoint whose nodes are away.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long nodes that have the newest checkpoint are waited for, before an older one will do.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// In place of a length: there is no such checkpoint.
+const MISSING: u64 = u64::MAX;
+
+pub struct Checkpoints {
+    directory: PathBuf,
+    me: NodeId,
+    node: NodeHandle,
+    streams: OnceLock<Arc<dyn Streams>>,
+    counter: AtomicU64,
+}
+
+impl Checkpoints {
+    pub fn new(data_dir: &Path, me: NodeId, node: NodeHandle) -> Self {
+        let (streams, counter) = Default::default();
+        Self { directory: data_dir.join(DIRECTORY), me, node, streams, counter }
+    }
+
+    /// Makes the directory, and removes what was not finished and jobs that nobody has touched for so long.
+    pub fn open(&self, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
+        let _ = self.streams.set(streams);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        for job in fs::read_dir(&self.directory)?.flatten() {
+            let age = job.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+            if age.is_some_and(|age| age > keep) {
+                let _ = fs::remove_dir_all(job.path());
+                continue;
+            }
+            for entry in fs::read_dir(job.path()).into_iter().flatten().flatten() {
+                if entry.path().extension().is_some_and(|extension| extension == "part") {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is here of a job, oldest first.
+    pub fn list(&self, job: JobId) -> Vec<CheckpointFile> {
+        let entries = fs::read_dir(self.of(job)).into_iter().flatten().flatten();
+        let mut files: Vec<CheckpointFile> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let step = name.to_str()?.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
+                let bytes = entry.metadata().ok()?.len();
+                Some(CheckpointFile { step, bytes, path: entry.path().display().to_string() })
+            })
+            .collect();
+        files.sort_by_key(|file| file.step);
+        files
+    }
+
+    fn of(&self, job: JobId) -> PathBuf {
+        self.directory.join(job.to_string())
+    }
+
+    fn path(&self, job: JobId, step: u64) -> PathBuf {
+        self.of(job).join(format!("step-{step:09}.safetensors"))
+    }
+
+    /// A name for a file that is being written.
+    pub fn part(&self, job: JobId) -> io::Result<PathBuf> {
+        let directory = self.of(job);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        Ok(directory.join(format!("{}.part", self.counter.fetch_add(1, Ordering::Relaxed))))
+    }
+
+    /// Gives a file that is whole and durable its name, and removes the oldest beyond those that stay.
+    pub fn keep(&self, job: JobId, step: u64, part: &Path, keep: u32) -> io::Result<PathBuf> {
+        let path = self.path(job, step);
+        fs::rename(part, &path)?;
+        File::open(self.of(job))?.sync_all()?;
+        let all = self.list(job);
+        for old in all.iter().take(all.len().saturating_sub(keep as usize)) {
+            fs::remove_file(&old.path)?;
+        }
+        Ok(path)
+    }
+
+    pub fn forget(&self, job: JobId) {
+        match fs::remove_dir_all(self.of(job)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("checkpoints of job {job} could not be removed: {error}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the job's coordinator of a checkpoint here, and has another member copy it.
+    pub async fn publish(&self, job: JobId, step: u64, keep: u32) {
+        let node = self.me;
+        if let Err(error) = self.node.ask(Query::Saved { job, step, node }).await {
+            tracing::warn!("the coordinator of job {job} does not know of its checkpoint of step {step}: {error}");
+        }
+        let mut others = self.others().await;
+        others.sort_by_key(|node| {
+            *blake3::Hasher::new().update(&job.0.to_le_bytes()).update(&node.0).finalize().as_bytes()
+        });
+        if let Some(second) = others.first() {
+            let copy = Query::CopyCheckpoint { node: *second, job, step, from: self.me, keep };
+            if let Err(error) = self.node.ask(copy).await {
+                tracing::warn!("the checkpoint of step {step} of job {job} is on this node only: {error}");
+            }
+        }
+    }
+
+    /// Brings a checkpoint here, as a second copy.
+    pub async fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
+        match self.fetch(job, step, from, keep).await {
+            Ok(_) => drop(self.node.ask(Query::Saved { job, step, node: self.me }).await),
+            Err(error) => tracing::warn!("no copy of the checkpoint of step {step} of job {job}: {error}"),
+        }
+    }
+
+    /// The newest checkpoint of a job on any node, brought here; None only if there never was one. `say` gets what is waited for.
+    pub async fn newest(&self, job: JobId, say: impl Fn(String)) -> Option<PathBuf> {
+        let begun = Instant::now();
+        loop {
+            let (known, nodes) = self.known(job).await;
+            let mut found: Vec<(u64, NodeId)> = self.list(job).iter().map(|file| (file.step, self.me)).collect();
+            let others = self.others().await;
+            let asked = join_all(others.iter().map(|node| self.node.ask(Query::Training { node: *node, job }))).await;
+            for (node, answer) in others.iter().zip(asked) {
+                if let Ok(Answer::Training(here)) = answer {
+                    found.extend(here.checkpoints.iter().map(|file| (file.step, *node)));
+                }
+            }
+            // Of equal ones that which is here.
+            let best = found.into_iter().max_by_key(|(step, node)| (*step, *node == self.me));
+            let is_late = begun.elapsed() >= PATIENCE;
+            match (best, known) {
+                (None, None) => return None,
+                (Some((step, node)), known) if is_late || known.is_none_or(|known| step >= known) => {
+                    if node == self.me {
+                        return Some(self.path(job, step));
+                    }
+                    match self.fetch(job, step, node, u32::MAX).await {
+                        Ok(path) => return Some(path),
+                        Err(error) => say(format!("fetching the checkpoint of step {step} failed: {error}")),
+                    }
+                }
+                (_, known) => {
+                    let away: Vec<String> = nodes.iter().map(NodeId::short).map(|node| node.to_string()).collect();
+                    let (step, away) = (known.unwrap_or(0), away.join(" and "));
+                    say(format!("waiting for node {away}, which has the checkpoint of step {step}"));
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The step of the newest checkpoint that the job's members know of, and who has it.
+    async fn known(&self, job: JobId) -> (Option<u64>, Vec<NodeId>) {
+        let Ok(Answer::Jobs(heads)) = self.node.ask(Query::Jobs).await else { return (None, Vec::new()) };
+        let saved = heads.into_iter().find(|head| head.job == job).and_then(|head| head.saved);
+        saved.map_or((None, Vec::new()), |saved| (Some(saved.step), saved.nodes))
+    }
+
+    async fn others(&self) -> Vec<NodeId> {
+        let Ok(Answer::Nodes(members)) = self.node.ask(Query::Nodes).await else { return Vec::new() };
+        members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect()
+    }
+
+    /// The job whose checkpoints a stream asks for, if some are here.
+    pub fn asked(&self, token: &PoolToken) -> Option<JobId> {
+        let jobs = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut jobs = jobs.filter_map(|entry| entry.file_name().to_str()?.parse::<JobId>().ok());
+        jobs.find(|job| token_of(*job) == *token)
+    }
+
+    async fn fetch(&self, job: JobId, step: u64, from: NodeId, keep: u32) -> io::Result<PathBuf> {
+        let streams = self.streams.get().ok_or_else(|| io::Error::other("this node is not open yet"))?;
+        let mut stream = streams.open(from, token_of(job)).await?;
+        stream.write_u64_le(step).await?;
+        stream.flush().await?;
+        let length = stream.read_u64_le().await?;
+        if length == MISSING {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("node {} has it no more", from.short())));
+        }
+        let part = Part(self.part(job)?);
+        let mut out = tokio::fs::File::create(&part.0).await?;
+        let copied = tokio::io::copy(&mut (&mut stream).take(length), &mut out).await?;
+        if copied != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        out.sync_all().await?;
+        file::clock_of(&part.0)?;
+        self.keep(job, step, &part.0, keep)
+    }
+
+    /// Hands a checkpoint to another node.
+    pub async fn serve(&self, job: JobId, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+        let step = stream.read_u64_le().await?;
+        let Ok(mut file) = tokio::fs::File::open(self.path(job, step)).await else {
+            stream.write_u64_le(MISSING).await?;
+            return stream.flush().await;
+        };
+        stream.write_u64_le(file.metadata().await?.len()).await?;
+        tokio::io::copy(&mut file, &mut stream).await?;
+        stream.flush().await?;
+        // The other end closes when it has everything.
+        let _ = stream.read_u8().await;
+        Ok(())
+    }
+}
+
+/// A file that is removed unless it was given another name.
+pub struct Part(pub PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn token_of(job: JobId) -> PoolToken {
+    let hash = blake3::Hasher::new().update(b"nodectl checkpoints").update(&job.0.to_le_bytes()).finalize();
+    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+}

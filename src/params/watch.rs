@@ -1,0 +1,148 @@
+//! Local workers for which the others wait: how long each takes over a clock, and whether its processes still do something.
+
+use crate::{
+    logic::params::pace::Pace,
+    types::{
+        query::LateWorker,
+        servers::message::{Clock, Worker},
+    },
+};
+use rustix::process::{Pid, Signal, getsid, kill_process};
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::Write,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// A process that does nothing may still be looked after by its interpreter's threads: one tick of the kernel's clock in so long.
+const NEXT_TO_NOTHING: Duration = Duration::from_secs(5);
+
+/// What is known of the workers of this node.
+#[derive(Default)]
+pub struct Watch {
+    workers: HashMap<Worker, Watched>,
+}
+
+struct Watched {
+    pid: Option<Pid>,
+    pace: Pace,
+    /// At this clock since then.
+    works: Option<(Clock, Instant)>,
+    /// When it was first seen late, and the processor time of its processes then.
+    late: Option<(Instant, u64)>,
+}
+
+impl Watch {
+    pub fn joined(&mut self, worker: Worker, pid: Option<Pid>) {
+        let (pace, works, late) = Default::default();
+        self.workers.insert(worker, Watched { pid, pace, works, late });
+    }
+
+    pub fn left(&mut self, worker: Worker) {
+        self.workers.remove(&worker);
+    }
+
+    /// What a worker is at: a clock, or nothing that others wait for.
+    pub fn is_at(&mut self, worker: Worker, clock: Option<Clock>) {
+        let Some(watched) = self.workers.get_mut(&worker) else { return };
+        match (watched.works, clock) {
+            (Some((known, _)), Some(clock)) if known == clock => {}
+            (known, clock) => {
+                if let Some((_, since)) = known {
+                    watched.pace.add(since.elapsed());
+                }
+                watched.works = clock.map(|clock| (clock, Instant::now()));
+                watched.late = None;
+            }
+        }
+    }
+
+    /// Who is late, and whom to give up: its processes have done nothing since it was seen to be late, and that is long.
+    pub fn look(&mut self) -> (Vec<LateWorker>, Vec<(Worker, String)>) {
+        let (mut late, mut given_up) = (Vec::new(), Vec::new());
+        for (worker, watched) in &mut self.workers {
+            let (Some((clock, since)), Some(after)) = (watched.works, watched.pace.late_after()) else { continue };
+            let taken = since.elapsed();
+            if taken < after {
+                continue;
+            }
+            let usual = watched.pace.usual();
+            let millis = |time: Duration| time.as_millis() as u64;
+            late.push(LateWorker { worker: *worker, clock, taken_ms: millis(taken), usual_ms: millis(usual) });
+            let Some(session) = watched.pid.and_then(|pid| getsid(Some(pid)).ok()) else { continue };
+            let ticks = ticks_of(session);
+            let (first, before) = *watched.late.get_or_insert((Instant::now(), ticks));
+            let spared = 1 + first.elapsed().as_secs() / NEXT_TO_NOTHING.as_secs();
+            if ticks.saturating_sub(before) > spared {
+                // Slow, not dead: it is looked at from here on.
+                watched.late = Some((Instant::now(), ticks));
+            } else if watched.pace.given_up_after().is_some_and(|limit| first.elapsed() >= limit) {
+                let (taken, usual) = (taken.as_secs_f64(), usual.as_secs_f64());
+                given_up.push((
+                    *worker,
+                    format!(
+                        "nodectl: worker {worker} is ended: it has been at clock {clock} for {taken:.0} s, as a rule it \
+                         takes {usual:.2} s, and its processes have used no processor time meanwhile"
+                    ),
+                ));
+            }
+        }
+        (late, given_up)
+    }
+
+    /// Ends a worker's processes; its task fails, and is tried again. Its log says why.
+    pub fn end(&mut self, worker: Worker, why: &str) {
+        let Some(pid) = self.workers.get(&worker).and_then(|watched| watched.pid) else { return };
+        tracing::warn!("{why}");
+        let stderr = format!("/proc/{}/fd/2", pid.as_raw_nonzero());
+        if let Ok(mut log) = File::options().append(true).open(stderr) {
+            let _ = writeln!(log, "{why}");
+        }
+        let Ok(session) = getsid(Some(pid)) else { return };
+        // A task leads a session of its own; this node's is nobody's to end.
+        if getsid(None).is_ok_and(|own| own != session) {
+            for (pid, _) in members(session) {
+                // One that has just ended by itself is no problem.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Whose process is at the other end.
+pub fn peer(stream: &UnixStream) -> Option<Pid> {
+    rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid)
+}
+
+/// The processor time of a session's processes, in ticks.
+fn ticks_of(session: Pid) -> u64 {
+    members(session).iter().map(|(_, ticks)| ticks).sum()
+}
+
+/// A session's processes, each with its processor time in ticks: proc_pid_stat(5).
+fn members(session: Pid) -> Vec<(Pid, u64)> {
+    let session = session.as_raw_nonzero().to_string();
+    let stat = |entry: fs::DirEntry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // Behind the name, which may hold anything: state, parent, group, session, …, utime and stime.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        (*fields.get(3)? == session).then_some((pid, ticks(11)? + ticks(12)?))
+    };
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(stat).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sessions_processes_are_found() {
+        let session = getsid(None).unwrap();
+        let me = rustix::process::getpid();
+        assert!(members(session).iter().any(|(pid, _)| *pid == me));
+    }
+}

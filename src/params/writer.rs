@@ -1,0 +1,98 @@
+//! Writes a checkpoint beside the job's thread, block by block as they come, and makes it safe.
+
+use super::{
+    Event,
+    checkpoints::{Checkpoints, Part},
+    file::{Form, Open},
+    store::Outgoing,
+};
+use crate::{
+    logic::params::Kept,
+    types::{JobId, servers::message::Block},
+};
+use std::{
+    io,
+    sync::{Arc, mpsc},
+};
+use tokio::{runtime::Handle, sync::mpsc as events};
+
+/// Where and how checkpoints of one job are kept.
+#[derive(Clone)]
+pub struct Keeping {
+    pub job: JobId,
+    pub keep: u32,
+    pub form: Form,
+    pub checkpoints: Arc<Checkpoints>,
+    pub runtime: Handle,
+}
+
+/// A checkpoint that is being made. Dropping it gives it up.
+pub struct Writer {
+    blocks: mpsc::Sender<Order>,
+}
+
+enum Order {
+    Block(Block, Outgoing),
+    End,
+}
+
+impl Writer {
+    /// The file is made with the first block. What waits to be written is bounded by what `logic::params` collects at once.
+    pub fn start(keeping: Keeping, kept: Kept, events: events::WeakSender<Event>) -> io::Result<Self> {
+        let (blocks, orders) = mpsc::channel();
+        let write = move || {
+            let tell = |event| {
+                if let Some(events) = events.upgrade() {
+                    let _ = events.blocking_send(event);
+                }
+            };
+            let clock = kept.clock;
+            match write(&keeping, kept, &orders, &|| tell(Event::Written { clock })) {
+                Ok(true) => keeping.runtime.block_on(keeping.checkpoints.publish(keeping.job, clock, keeping.keep)),
+                // Given up.
+                Ok(false) => return,
+                Err(error) => {
+                    tell(Event::Said(format!("the checkpoint of step {clock} could not be written: {error}")))
+                }
+            }
+            tell(Event::CheckpointEnded { clock });
+        };
+        std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
+        Ok(Self { blocks })
+    }
+
+    pub fn write(&self, block: Block, bytes: Outgoing) {
+        // A thread that failed has said so.
+        let _ = self.blocks.send(Order::Block(block, bytes));
+    }
+
+    pub fn end(self) {
+        let _ = self.blocks.send(Order::End);
+    }
+}
+
+/// Returns whether it is whole and has its name.
+fn write(keeping: &Keeping, kept: Kept, orders: &mpsc::Receiver<Order>, written: &dyn Fn()) -> io::Result<bool> {
+    let mut begun: Option<(Open, Part)> = None;
+    loop {
+        let Ok(order) = orders.recv() else { return Ok(false) };
+        let (file, part) = match &mut begun {
+            Some(begun) => begun,
+            None => {
+                let part = Part(keeping.checkpoints.part(keeping.job)?);
+                begun.insert((keeping.form.create(&part.0, kept)?, part))
+            }
+        };
+        match order {
+            Order::Block(block, bytes) => {
+                file.write(block, &bytes.arrays(keeping.form.len(block))?)?;
+                written();
+            }
+            Order::End => {
+                file.sync()?;
+                keeping.checkpoints.keep(keeping.job, kept.clock, &part.0, keeping.keep)?;
+                return Ok(true);
+            }
+        }
+    }
+}
