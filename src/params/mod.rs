@@ -11,6 +11,7 @@
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
 //! | `peers` | streams to the job's other nodes |
+//! | `dedicated` | nodes that serve and run no workers |
 //!
 //! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
@@ -18,6 +19,7 @@
 
 mod arena;
 mod compress;
+mod dedicated;
 mod optimizer;
 mod peers;
 mod service;
@@ -77,6 +79,14 @@ enum Event {
     PeerDown { peer: NodeId, connection: u64 },
     PeerDead { peer: NodeId },
     Message { peer: NodeId, connection: u64, message: ServerMessage, payload: Vec<u8> },
+}
+
+/// Who brought a job to a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BegunBy {
+    /// A worker, which is about to join.
+    Worker,
+    Invitation,
 }
 
 /// The training jobs of this node.
@@ -147,11 +157,14 @@ impl ParameterServers {
 
     /// Whether a stream for this token is ours.
     pub fn has(&self, token: &PoolToken) -> bool {
-        self.shared.jobs().contains_key(token)
+        *token == dedicated::invitation() || self.shared.jobs().contains_key(token)
     }
 
     /// Another node opened a stream for a job of ours. Returns at its end.
     pub async fn attach(&self, from: NodeId, token: PoolToken, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+        if token == dedicated::invitation() {
+            return dedicated::invited(&self.shared, stream).await;
+        }
         let job = self.shared.jobs().get(&token).cloned();
         let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
         if from > self.shared.me {
@@ -202,8 +215,14 @@ impl Shared {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The job that a worker wants to take part in, begun if it is the first.
-    fn join(self: &Arc<Self>, register: &Register, layout: &Arc<Layout>) -> io::Result<mpsc::Sender<Event>> {
+    /// The job that a worker, or a worker's node, wants this node to take part in; begun if it is the first.
+    fn join(
+        self: &Arc<Self>,
+        register: &Register,
+        layout: &Arc<Layout>,
+        weight: u32,
+        begun_by: BegunBy,
+    ) -> io::Result<mpsc::Sender<Event>> {
         let hash = blake3::Hasher::new().update(b"nodectl training job").update(register.job.as_bytes()).finalize();
         let token: PoolToken = hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes");
         let digest = digest(register);
@@ -231,11 +250,10 @@ impl Shared {
             limit_bytes,
             number,
         };
-        let config =
-            Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight: self.weight };
+        let config = Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
         let shared = self.clone();
         let run = move || {
-            service::run(config, inbox);
+            service::run(config, inbox, begun_by);
             let mut jobs = shared.jobs();
             if jobs.get(&token).is_some_and(|job| job.number == number) {
                 jobs.remove(&token);
@@ -280,7 +298,7 @@ fn difference(new: &Register, known: &Register) -> String {
 
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
-    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let (connected, invited): (Arc<Mutex<BTreeSet<NodeId>>>, Arc<Mutex<BTreeSet<NodeId>>>) = Default::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     loop {
@@ -291,25 +309,36 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
             tokio::time::sleep(LOOK).await;
             continue;
         };
-        let alive: BTreeSet<NodeId> =
-            members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect();
+        let others = || members.iter().filter(|line| line.alive && !line.this_node);
+        let alive: BTreeSet<NodeId> = others().map(|line| line.info.id).collect();
+        let servers: BTreeSet<NodeId> =
+            others().filter(|line| dedicated::serves(&line.info)).map(|line| line.info.id).collect();
         for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
             let _ = job.events.send(Event::PeerDead { peer }).await;
             known.remove(&peer);
             asked.remove(&peer);
+            invited.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
         }
         for peer in alive {
             let is_first = known.insert(peer);
             let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
             // The lower one calls; the higher one asks for that when it begins.
-            let calls = shared.me < peer && asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-            if is_connected || !(calls || is_first) {
+            let is_due = asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+            let is_invited = invited.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            let (calls, invites) = (shared.me < peer && is_due, servers.contains(&peer) && !is_invited && is_due);
+            if is_connected || !(calls || invites || is_first) {
                 continue;
             }
             asked.insert(peer, tokio::time::Instant::now());
-            let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
+            let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
+            let (connected, invited) = (connected.clone(), invited.clone());
             tokio::spawn(async move {
                 let calling = async {
+                    if invites {
+                        let mut stream = streams.open(peer, dedicated::invitation()).await?;
+                        dedicated::invite(&mut stream, &job.tensors).await?;
+                        invited.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+                    }
                     let mut stream = streams.open(peer, token).await?;
                     peers::greeted(&mut stream).await?;
                     io::Result::Ok(stream)

@@ -1,11 +1,11 @@
 //! The thread of one job: takes events, asks the logic, carries effects out in order.
 
-use super::{Event, peers::Outbox, store::Store, worker::Link};
+use super::{BegunBy, Event, peers::Outbox, store::Store, worker::Link};
 use crate::{
     logic::params::{Config, Effect, Group, Input, Notice},
     types::{
         NodeId,
-        servers::message::{Clock, ServerMessage, Worker},
+        servers::message::{Clock, Epoch, ServerMessage, Worker},
     },
 };
 use std::{
@@ -23,16 +23,18 @@ struct Service {
     store: Store,
     settings: crate::types::servers::ServerSettings,
     workers: HashMap<Worker, (u64, Link)>,
+    /// The last view whose blocks were told of in the log.
+    told: Epoch,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
 }
 
 /// Serves the job until nobody needs it any more.
-pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
+pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, begun_by: BegunBy) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
-    let (workers, peers) = Default::default();
-    let mut service = Service { group: Group::new(config), store, settings, workers, peers };
+    let (workers, told, peers) = Default::default();
+    let mut service = Service { group: Group::new(config), store, settings, workers, told, peers };
     let mut finished = false;
     let mut idle_since: Option<Instant> = None;
     loop {
@@ -49,7 +51,8 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>) {
             Received::Nothing => {}
             Received::Closed => break,
         }
-        if !service.group.is_idle() || service.workers_expected() {
+        service.tell_of_blocks();
+        if !service.group.is_idle() || (begun_by == BegunBy::Worker && service.workers_expected()) {
             idle_since = None;
         } else {
             let since = *idle_since.get_or_insert_with(Instant::now);
@@ -86,6 +89,16 @@ fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
 }
 
 impl Service {
+    /// Says in the log, once a view, what this node has to do with it.
+    fn tell_of_blocks(&mut self) {
+        let view = self.group.view();
+        if let Some(kept) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
+            let (nodes, workers) = (view.nodes.len(), view.workers.len());
+            tracing::info!("{workers} workers train on {nodes} nodes; this one keeps {kept} blocks of parameters");
+            self.told = view.epoch;
+        }
+    }
+
     /// Before the first worker has joined there is nothing to linger for.
     fn workers_expected(&self) -> bool {
         self.group.view().epoch.number == 0 && self.workers.is_empty() && self.peers.is_empty()

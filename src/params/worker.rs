@@ -1,6 +1,6 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, arena::Arena};
+use super::{BegunBy, Event, Shared, arena::Arena, dedicated};
 use crate::{
     logic::params::{Layout, Notice},
     types::servers::message::Worker,
@@ -86,14 +86,13 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let register: Register = serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
     drop(payload);
     let worker = register.worker;
-    register.settings.check().map_err(|error| invalid(error.to_string()))?;
     if worker >= register.settings.workers {
         let workers = register.settings.workers;
         return Err(invalid(format!("worker {worker} is none of {workers} workers, which count from 0")));
     }
-    let layout = Layout::new(&register.tensors, register.settings.block_bytes);
-    let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
-    let events = shared.join(&register, &layout)?;
+    let layout = layout(&register)?;
+    let weight = dedicated::weight_of_workers_node(shared);
+    let events = shared.join(&register, &layout, weight, BegunBy::Worker)?;
     let arena = Arc::new(Arena::new(layout.len())?);
     answer(stream, &layout, &arena)?;
     // Copying the initial values may take its time.
@@ -110,6 +109,13 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let finished = ended.is_ok();
     let _ = events.blocking_send(Event::Left { worker, life, finished });
     ended
+}
+
+/// Where everything lies of what is registered, if that can be.
+pub fn layout(register: &Register) -> io::Result<Arc<Layout>> {
+    register.settings.check().map_err(|error| invalid(error.to_string()))?;
+    let layout = Layout::new(&register.tensors, register.settings.block_bytes);
+    Ok(Arc::new(layout.map_err(|error| invalid(error.to_string()))?))
 }
 
 /// Passes on what a worker says, until it has finished.

@@ -95,7 +95,7 @@ class ParameterServer:
                 "clip_norm": clip_norm,
             },
             "consistency": _consistency(consistency, staleness, local_steps),
-            "block_bytes": block_bytes,
+            "block_bytes": from_job.get("block_bytes", block_bytes),
             "replicas": replicas,
             "compression": _compression(compression, fraction),
         }

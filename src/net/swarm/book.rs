@@ -4,7 +4,7 @@
 use crate::types::NodeId;
 use std::{
     collections::{BTreeSet, HashMap},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -25,7 +25,7 @@ pub struct Book {
 struct Entry {
     /// The most recently told last.
     addrs: Vec<SocketAddr>,
-    /// Where it was reached, or listened while connected.
+    /// Where a connection of ours reached it, or it answered when asked.
     confirmed: Option<SocketAddr>,
     ways: BTreeSet<&'static str>,
     attempts: u32,
@@ -100,16 +100,30 @@ impl Book {
         entry.confirmed.iter().chain(others).copied().collect()
     }
 
-    /// The addresses whose refusal proves that the peer's process is gone. Where it was reached; else what was told of
-    /// it, without addresses of this machine (every machine has the same loopback and often the same bridge, and would
-    /// refuse in the peer's stead), unless there are no others.
-    pub fn proof_addrs(&self, peer: NodeId, is_own: impl Fn(IpAddr) -> bool) -> Vec<SocketAddr> {
-        let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
-        if let Some(confirmed) = entry.confirmed {
-            return vec![confirmed];
+    /// The address whose refusal proves that the peer's process is gone: where it was reached. What was only told of it
+    /// proves nothing: another machine may have that address here (private networks are alike), and a wall refuses in the
+    /// peer's stead.
+    pub fn proof_addr(&self, peer: NodeId) -> Option<SocketAddr> {
+        self.peers.get(&peer)?.confirmed
+    }
+
+    /// The peer listens there: it answered.
+    pub fn confirm(&mut self, peer: NodeId, addr: SocketAddr) {
+        if let Some(entry) = self.entry(peer) {
+            entry.confirmed = Some(addr);
         }
-        let foreign: Vec<_> = entry.addrs.iter().filter(|addr| !is_own(addr.ip())).copied().collect();
-        if foreign.is_empty() { entry.addrs.clone() } else { foreign }
+    }
+
+    /// The peer listens elsewhere now, or is reached at another port than its own: a refusal there proves nothing any more.
+    pub fn doubt(&mut self, peer: NodeId) {
+        if let Some(before) = self.peers.get_mut(&peer).and_then(|entry| entry.confirmed.take()) {
+            self.learn(peer, &[before]);
+        }
+    }
+
+    /// Dials that failed since it was wanted.
+    pub fn attempts(&self, peer: NodeId) -> u32 {
+        self.peers.get(&peer).map_or(0, |entry| entry.attempts)
     }
 
     pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
@@ -205,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_by_our_own_machine_proves_nothing() {
+    fn only_where_it_was_reached_can_a_refusal_be_proof() {
         let mut book = Book::default();
-        let own = |ip: IpAddr| ip.is_loopback();
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 9));
-        book.learn(PEER, &[loopback, addr(1, 9)]);
-        assert_eq!(book.proof_addrs(PEER, own), [addr(1, 9)]);
-        book.connected(PEER, Some(loopback));
-        assert_eq!(book.proof_addrs(PEER, own), [loopback]);
+        book.learn(PEER, &[addr(1, 9), addr(2, 9)]);
+        book.connected(PEER, None);
+        assert_eq!(book.proof_addr(PEER), None);
+        book.connected(PEER, Some(addr(1, 9)));
+        book.connected(PEER, None);
+        assert_eq!(book.proof_addr(PEER), Some(addr(1, 9)));
     }
 
     #[test]
