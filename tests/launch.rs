@@ -14,7 +14,8 @@ use common::{
     job::{CountedJob, assert_all_squares, write_job},
     lab::Testbed,
     processes_with,
-    python::python_path, wait_for, wait_until,
+    python::python_path,
+    wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

@@ -140,8 +140,8 @@ fn walls(cluster: &Cluster, node: usize) -> String {
 /// Tasks with a file each, in and out, on all nodes; none is done twice, although nobody was ever declared dead.
 fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
     let input = cluster.dir.path().join("input");
-    fs::write(&input, vec![b'x'; 3 << 20]).expect("writable");
-    let script = "wc -c < input; head -c 2000000 input > out{i}; sleep 0.2";
+    fs::write(&input, vec![b'x'; 1 << 20]).expect("writable");
+    let script = "wc -c < input; (echo {i}; cat input input) > out{i}; sleep 0.6";
     let numbers: Vec<String> = (0..16 * nodes).map(|number| number.to_string()).collect();
     let text = format!(
         "name = \"files\"\ncommand = [\"sh\", \"-c\", \"{script}\"]\nsource = [\"input\"]\noutputs = [\"out*\"]\n\
@@ -157,9 +157,9 @@ fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
     let workers: BTreeSet<String> = results.values().map(|result| result["node"].to_string()).collect();
     assert_eq!((results.len(), workers.len()), (16 * nodes, nodes), "{workers:?}");
     for (task, result) in &results {
-        assert_eq!(stdout(result).trim(), (3 << 20).to_string());
+        assert_eq!(stdout(result).trim(), (1 << 20).to_string());
         let length = fs::metadata(into.join(format!("{task}/out{task}"))).expect("it came back").len();
-        assert_eq!(length, 2_000_000);
+        assert_eq!(length, (2 << 20) + task.to_string().len() as u64 + 1);
     }
 }
 
@@ -167,7 +167,8 @@ fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
 fn assert_never_gone(cluster: &Cluster, nodes: &[usize]) {
     for node in nodes {
         let log = cluster.log(*node);
-        let gone = |line: &&str| nodes.iter().any(|other| line.contains(&format!("n{other} ("))) && line.contains("is gone");
+        let gone =
+            |line: &&str| nodes.iter().any(|other| line.contains(&format!("n{other} ("))) && line.contains("is gone");
         assert_eq!(log.lines().find(gone), None, "in the log of n{node}");
     }
 }

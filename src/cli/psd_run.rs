@@ -129,11 +129,7 @@ impl Run {
         eprintln!("master: {address}");
         self.facts.peers = vec![address.clone()];
         let this: &Self = self;
-        stream::iter(others)
-            .map(|part| this.start(part))
-            .buffer_unordered(AT_ONCE)
-            .try_collect::<Vec<_>>()
-            .await?;
+        stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         eprintln!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
         let options = Options {
             num_push_threads: args.num_push_threads,

@@ -111,8 +111,8 @@ fn walls<'a>(report: &'a NetReport, members: &'a [MemberLine]) -> impl Iterator<
         .then(|| Finding::warning("relay", format!("reached through another node: {relayed}"), hint));
     let hint = "neither side can connect to the other, and no third node is connected to both: open a TCP port \
                 (network.port) on one side, or start a node that both can reach";
-    let unreached =
-        (!unreached.is_empty()).then(|| Finding::problem("reach", format!("alive, but out of reach: {unreached}"), hint));
+    let unreached = (!unreached.is_empty())
+        .then(|| Finding::problem("reach", format!("alive, but out of reach: {unreached}"), hint));
     relayed.into_iter().chain(unreached)
 }
 

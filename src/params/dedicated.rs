@@ -57,7 +57,10 @@ pub async fn invite(stream: &mut Box<dyn Duplex>, register: &Register) -> io::Re
 /// The other end: this node begins to serve.
 pub(super) async fn invited(shared: &Arc<Shared>, mut stream: Box<dyn Duplex>) -> io::Result<()> {
     if !is_server(&shared.node).await {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this node serves parameters of its own workers only"));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "this node serves parameters of its own workers only",
+        ));
     }
     let reading = async {
         let bytes = stream.read_u32_le().await? as usize;
@@ -72,7 +75,12 @@ pub(super) async fn invited(shared: &Arc<Shared>, mut stream: Box<dyn Duplex>) -
     let register: Register = serde_json::from_slice(&encoded)?;
     let layout = worker::layout(&register)?;
     shared.join(&register, &layout, shared.weight, BegunBy::Invitation)?;
-    tracing::info!("serves the parameters of job {}: {} tensors, {} blocks", register.job, register.tensors.len(), layout.blocks());
+    tracing::info!(
+        "serves the parameters of job {}: {} tensors, {} blocks",
+        register.job,
+        register.tensors.len(),
+        layout.blocks()
+    );
     stream.write_u8(ACCEPTED).await?;
     stream.flush().await?;
     stream.shutdown().await

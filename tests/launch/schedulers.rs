@@ -55,7 +55,8 @@ fn count_calls(bed: &mut Testbed, program: &str) -> PathBuf {
     let (directory, notes) = (bed.path().join("counted"), bed.path().join(format!("{program}.calls")));
     fs::create_dir_all(&directory).expect("writable");
     let script = directory.join(program);
-    let text = format!("#!/bin/sh\necho called >> {}\nPATH='{path}'; export PATH\nexec {program} \"$@\"\n", notes.display());
+    let text =
+        format!("#!/bin/sh\necho called >> {}\nPATH='{path}'; export PATH\nexec {program} \"$@\"\n", notes.display());
     fs::write(&script, text).expect("writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("ours");
     fs::write(&notes, "").expect("writable");
@@ -129,8 +130,7 @@ fn scheduler_of(bed: &Testbed) -> Pid {
     let inside = fs::read_to_string(bed.path().join("ns.pid")).expect("the namespace's first process");
     let wanted = namespace(inside.trim()).expect("it runs");
     let processes = fs::read_dir("/proc").expect("it is there").flatten();
-    let pids: BTreeSet<i32> =
-        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let pids: BTreeSet<i32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let is_scheduler = |pid: &&i32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "condor_schedd")
             && namespace(&pid.to_string()).as_ref() == Some(&wanted)

@@ -29,6 +29,8 @@ struct Entry {
     confirmed: Option<SocketAddr>,
     ways: BTreeSet<&'static str>,
     attempts: u32,
+    /// Since when, while dials fail.
+    wanted: Option<Instant>,
     dialing: bool,
     due: Option<Instant>,
     banned_until: Option<Instant>,
@@ -72,6 +74,7 @@ impl Book {
             return;
         }
         entry.attempts = 0;
+        entry.wanted.get_or_insert(now);
         entry.due = Some(now + delay);
         self.queue.insert((now + delay, peer));
     }
@@ -121,15 +124,22 @@ impl Book {
         }
     }
 
-    /// Dials that failed since it was wanted.
-    pub fn attempts(&self, peer: NodeId) -> u32 {
-        self.peers.get(&peer).map_or(0, |entry| entry.attempts)
+    /// Taken to be dialed, and not heard of since.
+    pub fn is_dialing(&self, peer: NodeId) -> bool {
+        self.peers.get(&peer).is_some_and(|entry| entry.dialing)
+    }
+
+    /// How long it is wanted already.
+    pub fn wanted_for(&self, peer: NodeId, now: Instant) -> Duration {
+        let since = self.peers.get(&peer).and_then(|entry| entry.wanted);
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
         let Some(entry) = self.entry(peer) else { return };
         entry.dialing = false;
         entry.attempts = 0;
+        entry.wanted = None;
         entry.confirmed = confirmed.or(entry.confirmed);
         if let Some(due) = entry.due.take() {
             self.queue.remove(&(due, peer));
@@ -207,11 +217,12 @@ mod tests {
             let due = book.next_due().unwrap();
             waits.push(due - now);
             now = due;
-            assert!(book.take_due(now).is_some());
+            assert!(book.take_due(now).is_some() && book.is_dialing(PEER));
             if book.failed(PEER, now, 0.5) == Failed::GivenUp {
                 break;
             }
         }
+        assert!(!book.is_dialing(PEER) && book.wanted_for(PEER, now) > Duration::from_secs(10));
         assert!(waits.windows(2).all(|pair| pair[0] <= pair[1]), "{waits:?}");
         assert_eq!(book.next_due(), None);
         book.want(PEER, Duration::ZERO, now);

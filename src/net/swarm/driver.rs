@@ -249,7 +249,7 @@ impl Driver {
     fn dial(&mut self, peer: NodeId, addrs: &[SocketAddr]) {
         let now = Instant::now();
         let mut ways: Vec<Multiaddr> = addrs.iter().copied().map(convert::multiaddr).collect();
-        ways.extend(self.circuits_to(peer));
+        ways.extend(self.circuits_to(peer, now));
         let Some(id) = identity::peer_id(peer).filter(|_| !ways.is_empty()) else {
             self.dial_failed(peer, now);
             return;
@@ -294,7 +294,8 @@ impl Driver {
         }
         let Some(peer) = peer.as_ref().and_then(identity::node_id) else { return };
         tracing::debug!(?peer, "cannot connect: {}", convert::explain(error));
-        if !self.links.is_connected(peer) {
+        // Kademlia dials too; its failures, which giving up may cause, are not to be followed by more.
+        if !self.links.is_connected(peer) && self.book.is_dialing(peer) {
             self.dial_failed(peer, Instant::now());
         }
     }

@@ -18,7 +18,10 @@ const RESERVATIONS: usize = 4;
 const CIRCUITS: usize = 6;
 /// Before a lost reservation is replaced: its connection is often about to come back.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Peers behind a relay are dialed directly this often: firewalls get opened.
+/// A peer is dialed directly for this long before others are asked for circuits: it may be about to dial us.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Peers behind a relay are dialed directly soon after, in case they were only late, and then this often: firewalls get opened.
+const DIRECT_FIRST: Duration = Duration::from_secs(5);
 const DIRECT_EVERY: Duration = Duration::from_secs(60);
 
 /// What a node relays for others. Members only come this far, and each has one connection, so the bounds are for memory.
@@ -71,7 +74,7 @@ impl Driver {
         if relayed {
             self.relays.walled.insert(peer);
             tracing::info!("node {} cannot be reached directly: another node relays", peer.short());
-            self.relays.direct_at.get_or_insert_with(|| Instant::now() + DIRECT_EVERY);
+            self.relays.direct_at.get_or_insert_with(|| Instant::now() + DIRECT_FIRST);
         } else {
             self.relays.walled.remove(&peer);
             if self.relays.needed {
@@ -116,9 +119,9 @@ impl Driver {
         }
     }
 
-    /// Addresses at which somebody may relay to the peer; none before a direct dial has failed.
-    pub(super) fn circuits_to(&self, peer: NodeId) -> Vec<Multiaddr> {
-        if self.book.attempts(peer) == 0 && !self.relays.walled.contains(&peer) {
+    /// Addresses at which somebody may relay to the peer; none before direct dials have failed for a while.
+    pub(super) fn circuits_to(&self, peer: NodeId, now: Instant) -> Vec<Multiaddr> {
+        if self.book.wanted_for(peer, now) < PATIENCE && !self.relays.walled.contains(&peer) {
             return Vec::new();
         }
         let Some(id) = identity::peer_id(peer) else { return Vec::new() };

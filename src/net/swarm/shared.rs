@@ -1,12 +1,8 @@
 //! What the swarm's tasks share: the way to the node, the way to the driver, the live sessions, the report's state. Locks
 //! are held for a lookup or an insert, never across an await.
 
-use super::{
-    convert::FOREIGN_PROOF,
-    hello::Hello,
-    session::Ended,
-};
 pub use super::session::Handle as Session;
+use super::{convert::FOREIGN_PROOF, hello::Hello, session::Ended};
 use crate::{
     net::interfaces::Interfaces,
     ports::{DiscoveryWay, Event, NetEvent, NetReport},
