@@ -30,7 +30,7 @@ use crate::{
     logic::params::{Config, Layout},
     ports::{Duplex, NodeHandle, Streams, wall_ms},
     types::{
-        Answer, NodeId, PoolToken, Query,
+        Answer, NodeId, PoolToken, Progress, Query,
         servers::{
             SOCKET,
             message::{Clock, ServerMessage, Worker},
@@ -46,7 +46,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -63,22 +63,77 @@ const QUEUE: usize = 64;
 const CONNECTIONS: usize = 512;
 /// How often the cluster's members are looked at, while a job trains.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long tasks wait for room before those that run begin without them.
+const CROWDED: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a job's thread is told.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
-    Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
-    Left { worker: Worker, life: u64, finished: bool },
-    Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
-    Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
-    Pull { worker: Worker, life: u64, tensors: Vec<u32> },
-    Barrier { worker: Worker, life: u64 },
-    PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
-    PeerDown { peer: NodeId, connection: u64 },
-    PeerDead { peer: NodeId },
-    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: Vec<u8> },
+    Joined {
+        worker: Worker,
+        life: u64,
+        link: worker::Link,
+        arena: Arc<arena::Arena>,
+    },
+    Left {
+        worker: Worker,
+        life: u64,
+        finished: bool,
+    },
+    Push {
+        worker: Worker,
+        life: u64,
+        clock: Clock,
+        tensors: Vec<u32>,
+    },
+    Clock {
+        worker: Worker,
+        life: u64,
+        clock: Clock,
+        samples: u32,
+    },
+    Pull {
+        worker: Worker,
+        life: u64,
+        tensors: Vec<u32>,
+    },
+    Barrier {
+        worker: Worker,
+        life: u64,
+    },
+    Shared {
+        worker: Worker,
+        life: u64,
+        number: u64,
+    },
+    /// A worker has come to the end.
+    Waits,
+    /// The task of a worker has succeeded.
+    Over,
+    /// No more workers than these run at a time.
+    Enough {
+        workers: u32,
+    },
+    PeerUp {
+        peer: NodeId,
+        connection: u64,
+        outbox: Arc<Outbox>,
+    },
+    PeerDown {
+        peer: NodeId,
+        connection: u64,
+    },
+    PeerDead {
+        peer: NodeId,
+    },
+    Message {
+        peer: NodeId,
+        connection: u64,
+        message: ServerMessage,
+        payload: Vec<u8>,
+    },
 }
 
 /// Who brought a job to a node.
@@ -114,6 +169,8 @@ struct Job {
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
+    /// Workers have nothing to do but to wait for others, who may have finished.
+    waits: Arc<AtomicBool>,
     limit_bytes: usize,
     number: u64,
 }
@@ -247,13 +304,14 @@ impl Shared {
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
+            waits: Arc::new(AtomicBool::new(register.settings.divided)),
             limit_bytes,
             number,
         };
         let config = Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
-        let shared = self.clone();
+        let (shared, waits) = (self.clone(), job.waits.clone());
         let run = move || {
-            service::run(config, inbox, begun_by);
+            service::run(config, inbox, begun_by, &waits);
             let mut jobs = shared.jobs();
             if jobs.get(&token).is_some_and(|job| job.number == number) {
                 jobs.remove(&token);
@@ -296,12 +354,35 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
+/// What waiting workers should know of the job, if there is something. `crowded` is since when how many workers have run while
+/// others wait for room.
+async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
+    let id = job.tensors.job.parse().ok()?;
+    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
+    let Progress { done, running, queued, .. } = detail.progress;
+    if done > 0 {
+        return Some(Event::Over);
+    }
+    let is_same = crowded.is_some_and(|(known, _)| known == running);
+    if queued == 0 || !is_same {
+        *crowded = (queued > 0).then(|| (running, tokio::time::Instant::now()));
+    }
+    let (workers, since) = (*crowded)?;
+    (workers > 0 && since.elapsed() >= CROWDED).then_some(Event::Enough { workers })
+}
+
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
     let (connected, invited): (Arc<Mutex<BTreeSet<NodeId>>>, Arc<Mutex<BTreeSet<NodeId>>>) = Default::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
+    let mut crowded = None;
     loop {
+        if job.waits.load(Ordering::Relaxed)
+            && let Some(event) = news(&shared, &job, &mut crowded).await
+        {
+            let _ = job.events.send(event).await;
+        }
         let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
             if job.events.is_closed() || shared.stopped.is_cancelled() {
                 return;

@@ -72,6 +72,13 @@ pub fn sum(gradients: &[Weighted<'_>], out: &mut [f32]) {
     });
 }
 
+/// Adds what gradients have from `start` on to `out`, each as it is: sums of counts know no weights.
+pub fn add(gradients: &[Weighted<'_>], start: usize, out: &mut [f32]) {
+    for (gradient, _) in gradients {
+        out.iter_mut().zip(&gradient[start..]).for_each(|(sum, g)| *sum += g);
+    }
+}
+
 /// The squared L2 norm of the weighted sum, the same on every machine.
 pub fn norm2(gradients: &[Weighted<'_>], len: usize) -> f64 {
     let pieces: Vec<f64> = (0..len.div_ceil(CHUNK))

@@ -10,7 +10,10 @@ use crate::{
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::sync::mpsc;
@@ -27,14 +30,19 @@ struct Service {
     told: Epoch,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
+    /// A worker has come to the end.
+    ending: bool,
 }
 
 /// Serves the job until nobody needs it any more.
-pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, begun_by: BegunBy) {
+///
+/// `waits` is kept true while workers do nothing but wait for others, who may have finished.
+pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, begun_by: BegunBy, waits: &AtomicBool) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
     let (workers, told, peers) = Default::default();
-    let mut service = Service { group: Group::new(config), store, settings, workers, told, peers };
+    let group = Group::new(config);
+    let mut service = Service { group, store, settings, workers, told, peers, ending: false };
     let mut finished = false;
     let mut idle_since: Option<Instant> = None;
     loop {
@@ -47,6 +55,7 @@ pub fn run(config: Config, mut inbox: mpsc::Receiver<Event>, begun_by: BegunBy) 
                     finished = *left_well;
                 }
                 service.event(event);
+                waits.store(service.waits(), Ordering::Relaxed);
             }
             Received::Nothing => {}
             Received::Closed => break,
@@ -104,6 +113,10 @@ impl Service {
         self.group.view().epoch.number == 0 && self.workers.is_empty() && self.peers.is_empty()
     }
 
+    fn waits(&self) -> bool {
+        self.settings.divided && (self.ending || self.group.view().epoch.number == 0)
+    }
+
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { worker, life, link, arena } => {
@@ -128,6 +141,12 @@ impl Service {
             Event::Pull { worker, life, tensors } if self.is(worker, life) => {
                 self.give(Input::Pull { worker, tensors })
             }
+            Event::Shared { worker, life, number } if self.is(worker, life) => {
+                self.give(Input::Shared { worker, number });
+            }
+            Event::Waits => self.ending = true,
+            Event::Enough { workers } => self.give(Input::Enough { workers }),
+            Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
             Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
             Event::PeerUp { peer, connection, outbox } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {

@@ -103,6 +103,7 @@ impl Store {
                 if self.settings.compression == crate::types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
+                let trained = self.trained(block);
                 // Sent again after a change of the view, it is the same.
                 let mut nothing = Vec::new();
                 let residual = if self.compressed.insert((worker, block)) {
@@ -111,8 +112,10 @@ impl Store {
                     &mut nothing
                 };
                 let mut gradient = arena.gradients(range.clone()).to_vec();
-                let encoded = compress::encode(self.settings.compression, &mut gradient, residual);
+                let sums = gradient.split_off(trained);
+                let mut encoded = compress::encode(self.settings.compression, &mut gradient, residual);
                 arena.write_gradients(range.start, &gradient);
+                encoded.extend_from_slice(bytemuck::cast_slice(&sums));
                 Outgoing::Encoded(encoded)
             }
             Payload::Contribution { worker, clock, block } => {
@@ -143,7 +146,13 @@ impl Store {
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
         if let Place::Contribution { worker, clock, block } = place {
-            let numbers = compress::decode(self.settings.compression, &bytes, len)?;
+            // Sums are not compressed.
+            let trained = self.trained(block);
+            let (encoded, sums) = bytes
+                .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
+                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer bytes than the block's sums have"))?;
+            let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
+            numbers.extend(compress::numbers(sums, len - trained)?);
             self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
             return Ok(());
         }
@@ -188,21 +197,31 @@ impl Store {
             .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
             .collect();
         let sum = Sum::Parts(parts);
-        let range = self.layout.block(block);
         let norm2 = match self.settings.training.clip_norm {
-            Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), (range.end - range.start) as usize),
+            Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), self.trained(block)),
             None => 0.0,
         };
         self.sums.insert(block, sum);
         norm2
     }
 
+    /// How many of a block's numbers are parameters; behind them are sums.
+    fn trained(&self, block: Block) -> usize {
+        let first_sum = self.layout.tensors() - self.settings.sums as usize;
+        let end = if self.settings.sums == 0 { self.layout.len() } else { self.layout.tensor(first_sum).start };
+        let range = self.layout.block(block);
+        (end.clamp(range.start, range.end) - range.start) as usize
+    }
+
     fn whole_sum(&mut self, block: Block) -> Option<Arc<Vec<f32>>> {
+        let trained = self.trained(block);
         let sum = self.sums.get_mut(&block)?;
         if let Sum::Parts(_) = sum {
             let range = self.layout.block(block);
             let mut whole = vec![0.0; (range.end - range.start) as usize];
-            optimizer::sum(&sum.weighted(&self.layout, block), &mut whole);
+            let parts = sum.weighted(&self.layout, block);
+            optimizer::sum(&parts, &mut whole[..trained]);
+            optimizer::add(&parts, trained, &mut whole[trained..]);
             *sum = Sum::Whole(Arc::new(whole));
         }
         match sum {
@@ -213,6 +232,7 @@ impl Store {
 
     /// One step of the optimizer. Where updates count one by one, `workers` of them are a round of the schedule.
     pub fn apply(&mut self, block: Block, gradient: Gradient, step: u64, scale: f32, workers: u64) {
+        let trained = self.trained(block);
         let Some(shard) = self.shards.get_mut(&block) else { return };
         let sum = match gradient {
             Gradient::Sum => self.sums.remove(&block),
@@ -225,7 +245,15 @@ impl Store {
         let values = Arc::make_mut(&mut shard.values);
         let weighted = sum.weighted(&self.layout, block);
         let round = step.div_ceil(workers.max(1));
-        optimizer::step(&self.settings.training, values, &mut shard.state, &weighted, scale, (step, round));
+        let (parameters, sums) = values.split_at_mut(trained);
+        let clocks = match gradient {
+            Gradient::Sum => step,
+            Gradient::Of { clock, .. } => clock + 1,
+        };
+        if self.settings.steps.is_none_or(|steps| clocks <= steps) {
+            optimizer::step(&self.settings.training, parameters, &mut shard.state, &weighted, scale, (step, round));
+        }
+        optimizer::add(&weighted, trained, sums);
     }
 
     /// All blocks begin with a worker's values.
@@ -262,7 +290,7 @@ impl Store {
             let gradient = arena.gradients(self.layout.tensor(tensor));
             optimizer::norm2(&[(gradient, 1.0)], gradient.len())
         };
-        (0..self.layout.tensors()).map(of).sum()
+        (0..self.layout.tensors() - self.settings.sums as usize).map(of).sum()
     }
 
     /// Copies a block to where its worker reads it.

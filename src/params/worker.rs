@@ -39,11 +39,20 @@ impl Link {
             Notice::Moved { clock } => (Kind::Moved, clock, Vec::new()),
             Notice::Pulled { tensor } => return self.pulled.push(tensor),
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
+            Notice::Share { number, index, of } => {
+                (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
+            }
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
         };
         self.flush();
         self.send(kind, id, &payload);
+    }
+
+    /// Another worker's task has succeeded: this one has nothing left to do.
+    pub fn tell_over(&mut self) {
+        self.flush();
+        self.send(Kind::Over, 0, &[]);
     }
 
     /// Tells of what was pulled so far.
@@ -114,6 +123,10 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
 /// Where everything lies of what is registered, if that can be.
 pub fn layout(register: &Register) -> io::Result<Arc<Layout>> {
     register.settings.check().map_err(|error| invalid(error.to_string()))?;
+    if register.settings.sums as usize >= register.tensors.len() {
+        let (sums, tensors) = (register.settings.sums, register.tensors.len());
+        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
+    }
     let layout = Layout::new(&register.tensors, register.settings.block_bytes);
     Ok(Arc::new(layout.map_err(|error| invalid(error.to_string()))?))
 }
@@ -136,6 +149,8 @@ fn talk(
             }
             Kind::Pull => Event::Pull { worker, life, tensors: list(&payload) },
             Kind::Barrier => Event::Barrier { worker, life },
+            Kind::Share => Event::Shared { worker, life, number: id },
+            Kind::Wait => Event::Waits,
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };

@@ -48,7 +48,7 @@ pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
 pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
-pub use query::{Answer, Query, QueryError};
+pub use query::{Answer, Progress, Query, QueryError};
 pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
 pub use scalar::Scalar;

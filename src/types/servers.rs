@@ -62,6 +62,20 @@ pub struct ServerSettings {
     /// Of gradients on their way to another node.
     #[serde(default)]
     pub compression: Compression,
+    /// How many nodes hand blocks out and add gradients up, of those that run workers; all of them if there is no number.
+    #[serde(default)]
+    pub servers: Option<u32>,
+    /// So many tensors, the last ones, are sums and no parameters: what workers push is added to them as it is.
+    #[serde(default)]
+    pub sums: u32,
+    /// Behind so many clocks the parameters stay as they are; sums still grow.
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// Workers divide the samples of a clock among those who are there. When that changes in a synchronous mode, a clock that
+    /// does not count yet begins anew, so that each sample counts once. And whoever comes when the task of one has succeeded
+    /// has nothing left to do.
+    #[serde(default)]
+    pub divided: bool,
 }
 
 fn block_bytes() -> u64 {
@@ -123,6 +137,11 @@ pub struct SettingsError {
 }
 
 impl ServerSettings {
+    /// Whether blocks may have so many bytes.
+    pub fn is_block(bytes: u64) -> bool {
+        (64..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64)
+    }
+
     /// Fails on numbers that make no sense.
     pub fn check(&self) -> Result<(), SettingsError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
@@ -158,9 +177,11 @@ impl ServerSettings {
             require(positive(*norm), "clip_norm", norm, "above 0")?;
         }
         let block = self.block_bytes;
-        let is_block = (64..=1 << 30).contains(&block) && block.is_multiple_of(64);
-        require(is_block, "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
+        require(Self::is_block(block), "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
         require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
+        if let Some(servers) = self.servers {
+            require((1..=MAX_WORKERS).contains(&servers), "servers", servers, "from 1 to 4096")?;
+        }
         if let Compression::TopK { fraction } = self.compression {
             require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
         }

@@ -50,6 +50,10 @@
 //! | `MOVED` | servers | worker | clock | it was cut off: it is at this clock, what it has pushed is void, it must pull anew |
 //! | `PULL` | worker | servers | | u32s: tensors whose values it wants |
 //! | `PULLED` | servers | worker | | u32s: tensors whose values are in the shared memory |
+//! | `SHARE` | servers | worker | number | two u32s: of what is divided among the workers it has this part, of so many |
+//! | `SHARE` | worker | servers | number | what it pushes from now on is of that part |
+//! | `WAIT` | worker | servers | | it has come to the end, and goes when another's task has succeeded |
+//! | `OVER` | servers | worker | | another worker's task has succeeded: nothing is left to do |
 //! | `BARRIER`, `PASSED` | worker, servers | | | it waits for all workers; all have come |
 //! | `CLOSE` | worker | servers | | it has finished |
 //! | `STATUS` | servers | worker | | text: what everybody waits for |
@@ -107,12 +111,15 @@ pub enum Kind {
     Clock = 66,
     Pull = 67,
     Barrier = 68,
+    Share = 69,
+    Wait = 70,
     Registered = 80,
     Started = 81,
     Released = 82,
     Moved = 83,
     Pulled = 84,
     Passed = 85,
+    Over = 86,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,12 +166,15 @@ impl Kind {
             Clock,
             Pull,
             Barrier,
+            Share,
+            Wait,
             Registered,
             Started,
             Released,
             Moved,
             Pulled,
             Passed,
+            Over,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }

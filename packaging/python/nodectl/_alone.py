@@ -68,7 +68,7 @@ class Alone(ParameterServer):
         limit = self._training["clip_norm"]
         if limit is not None:
             norm = math.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in self._gradients.values()))
-            scale = limit / norm if norm > limit else 1.0
+            scale = min(1.0, limit / (norm + 1e-6))
         self._clock += 1
         for name, value in self._values.items():
             self._step(value, self._gradients[name], self._state[name], np.float32(scale))

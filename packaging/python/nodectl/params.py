@@ -87,6 +87,7 @@ class ParameterServer:
         from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
         settings = {
             "workers": from_job.get("workers", 1),
+            "servers": from_job.get("servers"),
             "training": {
                 "optimizer": _optimizer(optimizer, momentum, betas, epsilon),
                 "rate": rate,

@@ -7,6 +7,12 @@
         loss.backward()          # gradients go out as they become ready, the last layers' first
         optimizer.step(len(x))   # ends the clock, and waits for the new values
         optimizer.zero_grad()
+
+Or each worker takes steps by itself, with an optimizer of PyTorch's, and the servers take an outer step with the average of what they
+came to (DiLoCo, Douillard et al., arXiv 2311.08105): little goes over the network.
+
+    server = ParameterServer.connect(optimizer="nesterov", rate=0.7, momentum=0.9, consistency="local", local_steps=50)
+    optimizer = LocalOptimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3), server, steps=50)
 """
 
 from __future__ import annotations
@@ -69,3 +75,39 @@ class DistributedOptimizer:
             for name, parameter in self._parameters.items():
                 if name not in self._shared:
                     parameter.copy_(self._values[name])
+
+
+class LocalOptimizer:
+    """Wraps `optimizer`, which takes the steps of this worker. Each `steps` of them end a clock: what the parameters have moved by is
+    pushed, backwards, as a gradient; the new values are those that the servers made of all workers' moves."""
+
+    def __init__(self, model: "torch.nn.Module", optimizer: "torch.optim.Optimizer", server: ParameterServer, steps: int) -> None:
+        if steps < 1:
+            raise ValueError("steps=%r: a clock has at least one step" % steps)
+        self._server, self._optimizer, self._steps = server, optimizer, steps
+        self._parameters: Dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._taken = self._samples = 0
+        server.register({name: p.detach().cpu().float().numpy() for name, p in self._parameters.items()})
+        self._load()
+
+    def step(self, samples: int = 1) -> None:
+        """A step over so many samples; the last of a clock waits for new values."""
+        self._optimizer.step()
+        self._taken += 1
+        self._samples += samples
+        if self._taken == self._steps:
+            values = self._server.values
+            self._server.push({name: values[name] - p.detach().cpu().float().numpy() for name, p in self._parameters.items()})
+            self._server.clock(self._samples)
+            self._server.pull()
+            self._load()
+            self._taken = self._samples = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
+
+    def _load(self) -> None:
+        values = self._server.values
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(torch.from_numpy(values[name]))

@@ -14,9 +14,9 @@ use crate::{
         computing::{self, Computing, Machines},
         node::LAUNCH_LABEL,
     },
-    types::Resources,
+    types::{Resources, servers::MAX_WORKERS},
     wire::api::Node,
-    workloads::PlannedJob,
+    workloads::{PlannedJob, train},
 };
 use std::{
     path::{Path, PathBuf},
@@ -42,7 +42,7 @@ pub async fn run(
     settings: &Settings,
     variable: Option<Zeroizing<String>>,
 ) -> Result<Exit, CliError> {
-    let computing = computing::load(file)?;
+    let mut computing = computing::load(file)?;
     if args.detach || args.follow.detach_on_interrupt {
         return Err(CliError::Usage("a computing mode's machines go with this command: it cannot detach".into()));
     }
@@ -64,6 +64,7 @@ pub async fn run(
                     (_, hosts) => {
                         let mut hosts = hosts.unwrap_or_default();
                         workers = hosts.iter().map(|host| u64::from(host.workers)).sum();
+                        computing.parameter_servers = hosts.iter().map(|host| host.parameter_servers).sum();
                         for host in hosts.iter_mut().filter(|host| host.workers > 0) {
                             host.cores = Some(f64::from(host.workers.saturating_mul(computing.cores_per_worker)));
                         }
@@ -156,13 +157,16 @@ async fn count_gpus(client: &Client, is_ours: impl Fn(&Node) -> bool, expected: 
     }
 }
 
-/// Jobs that leave it open get the mode's threads and share of a GPU; all are told how many servers and workers there are.
+/// Jobs that leave it open get the mode's threads and share of a GPU; those that train get its workers and servers, and all are
+/// told how many there are.
 fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64, place: Option<&str>) {
     if let Some(warning) = computing.gpu_warning(workers, gpus) {
         eprintln!("warning: {warning}");
     }
     let cores = computing.cores_per_worker;
     for job in jobs {
+        let count = u32::try_from(workers).unwrap_or(u32::MAX).min(MAX_WORKERS);
+        train::set_team(job, count, computing.parameter_servers);
         let resources = &mut job.work.resources;
         let is_open = *resources == Resources::default() || *resources == Resources::one_core();
         if is_open {

@@ -1,4 +1,4 @@
-//! What a job that trains says while it does: the last line of its task's log, beside its progress.
+//! What a job that trains says while it does: the last line of its first worker's log, beside its progress.
 
 use super::{follow::Followed, progress::JobProgress};
 use crate::{
@@ -12,7 +12,7 @@ const LINE_BYTES: usize = 4096;
 
 /// Shows lines as they come. Never ends: whoever follows the job knows when it is over.
 pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) {
-    if job.tasks == 1 && trains(client, job).await {
+    if trains(client, job).await {
         let request = LogRequest { follow: true, ..LogRequest::default() };
         if let Ok(mut log) = client.log(&job.id, 0, request).await {
             let mut line = Vec::new();

@@ -8,6 +8,9 @@ use crate::types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Added to the norm before it divides.
+const CLIP_EPSILON: f64 = 1e-6;
+
 /// A view that this node proposed.
 pub(super) struct Conducting {
     pub epoch: Epoch,
@@ -262,8 +265,7 @@ impl Group {
     }
 }
 
-/// Pascanu, Mikolov and Bengio, arXiv 1211.5063.
+/// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains alone.
 pub(super) fn clip_scale(limit: f64, norm2: f64) -> f32 {
-    let norm = norm2.sqrt();
-    if norm > limit { (limit / norm) as f32 } else { 1.0 }
+    (limit / (norm2.sqrt() + CLIP_EPSILON)).min(1.0) as f32
 }

@@ -35,6 +35,8 @@ pub struct Group {
     pub(super) peers: BTreeMap<NodeId, Option<Here>>,
     /// Nodes that are known to be gone.
     pub(super) dead: BTreeSet<NodeId>,
+    /// How many workers are enough to begin with, if not all.
+    enough: Option<u32>,
     /// A connection within the view broke, or a member heeds another view.
     pub(super) broken: bool,
     pub(super) promised: Epoch,
@@ -76,6 +78,7 @@ impl Group {
             config,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
+            enough: None,
             broken: false,
             promised: Epoch::NONE,
             seen: 0,
@@ -141,6 +144,8 @@ impl Group {
             Input::Norm { worker, norm2 } => self.normed(worker, norm2),
             Input::Pull { worker, tensors } => self.pull(worker, &tensors),
             Input::Barrier { worker } => self.barrier(worker),
+            Input::Shared { worker, number } => self.shared(worker, number),
+            Input::Enough { workers } => self.enough = Some(workers),
             Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
         }
         loop {
@@ -289,7 +294,7 @@ impl Group {
                 *entry = (*entry).max((*life, *node));
             }
         }
-        let wanted = self.config.settings.workers as usize;
+        let wanted = self.config.settings.workers.min(self.enough.unwrap_or(u32::MAX)) as usize;
         let started = known.values().any(|here| here.started);
         if workers.is_empty() || (!started && workers.len() < wanted) {
             self.status(format!("waiting for workers: {} of {wanted} are there", workers.len()));

@@ -1,10 +1,7 @@
 //! This node's workers: what they pushed and wait for.
 
 use super::{Effect, Notice, Payload, Place, group::Group};
-use crate::types::servers::{
-    Consistency,
-    message::{Block, Clock, ServerMessage, Worker, WorkerLife},
-};
+use crate::types::servers::message::{Block, Clock, ServerMessage, Worker, WorkerLife};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A worker on this node.
@@ -31,6 +28,17 @@ pub(super) struct Local {
     fresh: BTreeSet<Block>,
     /// It waits at this barrier.
     barrier: Option<u64>,
+    share: Share,
+}
+
+/// A worker's part of what is divided.
+#[derive(Debug, Default)]
+struct Share {
+    /// Which part of how many; none before the first view.
+    part: Option<(u32, u32)>,
+    /// How often it was told, and what it has heard of that.
+    told: u64,
+    heard: u64,
 }
 
 impl Local {
@@ -53,7 +61,7 @@ impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
         let (started, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier, share) = Default::default();
         let local = Local {
             life,
             started,
@@ -68,6 +76,7 @@ impl Group {
             wanted,
             fresh,
             barrier,
+            share,
         };
         self.locals.insert(worker, local);
     }
@@ -113,9 +122,33 @@ impl Group {
         }
     }
 
-    /// The clock that a local worker is at.
+    /// The clock that a local worker is at. None while what it does is for a part that is not its own any more.
     pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
-        self.locals.get(&worker)?.started()
+        let local = self.locals.get(&worker)?;
+        let is_stale = self.is_synchronous() && local.share.heard != local.share.told;
+        local.started().filter(|_| !is_stale)
+    }
+
+    pub(super) fn shared(&mut self, worker: Worker, number: u64) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.share.heard = number;
+        }
+    }
+
+    /// Tells a worker its part, if that is news. Returns whether it is.
+    fn tell_share(&mut self, worker: Worker) -> bool {
+        let workers = &self.view.workers;
+        let index = workers.iter().position(|(life, _)| life.worker == worker).unwrap_or(0) as u32;
+        let part = Some((index, workers.len() as u32));
+        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        if !self.config.settings.divided || local.share.part == part {
+            return false;
+        }
+        local.share.part = part;
+        local.share.told += 1;
+        let number = local.share.told;
+        self.tell(worker, Notice::Share { number, index, of: workers.len() as u32 });
+        true
     }
 
     fn contribute(&mut self, worker: Worker, block: Block) {
@@ -225,7 +258,8 @@ impl Group {
 
     pub(super) fn pull(&mut self, worker: Worker, tensors: &[u32]) {
         let layout = self.config.layout.clone();
-        let again = self.config.settings.consistency == Consistency::Async;
+        // Nothing says that what was read before is the newest.
+        let again = !self.is_synchronous();
         let Some(local) = self.locals.get_mut(&worker) else { return };
         if let Some(tensor) = tensors.iter().find(|tensor| **tensor as usize >= layout.tensors()) {
             let why = format!("there is no tensor {tensor}");
@@ -330,13 +364,14 @@ impl Group {
             }
             let life = self.locals[&worker].id(worker);
             let start = self.view.starting.iter().find(|(starting, _)| *starting == life).map(|(_, clock)| *clock);
+            let is_divided_anew = self.tell_share(worker);
             let local = self.locals.get_mut(&worker).expect("just listed");
             if let Some(clock) = start.filter(|_| !local.started) {
                 local.started = true;
                 local.clock = clock;
                 self.tell(worker, Notice::Started { clock });
-            } else if synchronous && local.clock != version {
-                // Its clock counts already; or the others are elsewhere, since it was cut off.
+            } else if synchronous && (local.clock != version || is_divided_anew) {
+                // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
                 let counts = local.ended.is_some() && local.clock + 1 == version;
                 self.begin_clock(worker, version);
                 if counts {

@@ -96,6 +96,15 @@ pub enum Input {
     Barrier {
         worker: Worker,
     },
+    /// What it does from now on is for the part of this number.
+    Shared {
+        worker: Worker,
+        number: u64,
+    },
+    /// There is no room for more workers than so many at a time: they begin without the others.
+    Enough {
+        workers: u32,
+    },
     /// What `Effect::Sum` came to: the squared norm, if gradients are clipped.
     Summed {
         epoch: Epoch,
@@ -241,6 +250,12 @@ pub enum Notice {
         tensor: u32,
     },
     PassedBarrier,
+    /// Of what the workers divide among them, it has the part `index` of `of`. Numbers count up.
+    Share {
+        number: u64,
+        index: u32,
+        of: u32,
+    },
     /// What everybody waits for.
     Status(String),
     /// It did what cannot be: why.

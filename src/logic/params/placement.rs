@@ -16,7 +16,10 @@ pub struct Placement {
 
 impl Placement {
     /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are sorted, with a weight each.
-    pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32) -> Self {
+    /// Primaries are on `servers` of them, those with a weight first, else chosen by a hash, if there are so many; replicas may be
+    /// on any.
+    pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32, servers: Option<u32>) -> Self {
+        let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
         let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(0);
         let share = |weight: u32| match (u64::from(weight), heaviest) {
             (_, 0) => 1,
@@ -24,9 +27,15 @@ impl Placement {
             (weight, heaviest) => (weight * STEPS / heaviest).max(1),
         };
         let shares: Vec<u64> = nodes.iter().map(|(_, weight)| share(*weight)).collect();
-        let total: u64 = shares.iter().sum::<u64>().max(1);
-        let mut room: Vec<u64> = shares.iter().map(|share| (u64::from(blocks) * share).div_ceil(total)).collect();
-        let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
+        let rank = |index: usize| (shares[index] > 0, seeds[index]);
+        let mut ranked: Vec<(bool, u64)> = (0..nodes.len()).map(rank).collect();
+        ranked.sort_unstable_by(|a, b| b.cmp(a));
+        let last = servers.and_then(|servers| ranked.get(servers.max(1) as usize - 1)).copied().unwrap_or_default();
+        let is_server = |index: usize| rank(index) >= last;
+        let total: u64 = (0..nodes.len()).filter(|index| is_server(*index)).map(|index| shares[index]).sum();
+        let part = |share: u64| (u64::from(blocks) * share).div_ceil(total.max(1));
+        let mut room: Vec<u64> =
+            (0..nodes.len()).map(|index| if is_server(index) { part(shares[index]) } else { 0 }).collect();
         let homes = (0..blocks)
             .map(|block| {
                 let mut scored: Vec<(u64, u16)> =
@@ -79,7 +88,7 @@ mod tests {
     }
 
     fn primaries(nodes: &[(NodeId, u32)], blocks: u32) -> Vec<NodeId> {
-        let placement = Placement::new(nodes, blocks, 2);
+        let placement = Placement::new(nodes, blocks, 2, None);
         (0..blocks).map(|block| nodes[usize::from(placement.homes(block)[0])].0).collect()
     }
 
@@ -89,7 +98,7 @@ mod tests {
             weights in prop::collection::vec(1u32..64, 1..12), blocks in 1u32..300, replicas in 1u32..4
         ) {
             let nodes = nodes(&weights);
-            let placement = Placement::new(&nodes, blocks, replicas);
+            let placement = Placement::new(&nodes, blocks, replicas, None);
             let mut load = vec![0u64; nodes.len()];
             for block in 0..blocks {
                 let homes = placement.homes(block);
@@ -111,13 +120,16 @@ mod tests {
 
     #[test]
     fn nodes_without_weight_keep_what_nobody_else_can() {
-        let placed = |weights: &[u32], block| Placement::new(&nodes(weights), 40, 2).homes(block).to_vec();
+        let placed = |weights: &[u32], block| Placement::new(&nodes(weights), 40, 2, None).homes(block).to_vec();
         for block in 0..40 {
             let mut both = placed(&[0, 4, 0, 8], block);
             both.sort_unstable();
             assert_eq!(both, [1, 3], "two servers need no help");
             assert_eq!(placed(&[0, 0, 4], block)[0], 2, "a second copy is elsewhere");
         }
+        let one = Placement::new(&nodes(&[0, 4, 0, 8]), 40, 2, Some(1));
+        let primaries: std::collections::BTreeSet<u16> = (0..40).map(|block| one.homes(block)[0]).collect();
+        assert!(primaries.len() == 1 && primaries.is_subset(&[1, 3].into()), "one server of two: {primaries:?}");
         let homes = |weights: &[u32]| (0..40).map(|block| placed(weights, block)).collect::<Vec<_>>();
         assert_eq!(homes(&[0, 0, 0]), homes(&[3, 3, 3]), "all servers are gone");
     }
@@ -136,9 +148,24 @@ mod tests {
     }
 
     #[test]
+    fn so_many_servers_have_the_primaries_and_replicas_are_on_others_too() {
+        let nodes = nodes(&[4; 6]);
+        for servers in [1, 3, 6, 9] {
+            let placement = Placement::new(&nodes, 600, 2, Some(servers));
+            let homes = |place: usize| {
+                let all: std::collections::BTreeSet<u16> =
+                    (0..600).map(|block| placement.homes(block)[place]).collect();
+                all.len()
+            };
+            assert_eq!(homes(0), servers.min(6) as usize, "{servers}");
+            assert!(homes(1) >= 5, "{servers}");
+        }
+    }
+
+    #[test]
     fn the_replica_of_a_dead_primary_mostly_takes_its_place() {
         let all = nodes(&[4; 5]);
-        let placement = Placement::new(&all, 500, 2);
+        let placement = Placement::new(&all, 500, 2, None);
         let rest = all[1..].to_vec();
         let after = primaries(&rest, 500);
         let of_dead: Vec<u32> = (0..500).filter(|block| placement.homes(*block)[0] == 0).collect();

@@ -35,6 +35,12 @@ fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
 }
 
 #[test]
+fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
+    seeds(30, |seed| drop(Simulation::divided(seed, 3, 15).run(true)));
+    seeds(4, |seed| assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3));
+}
+
+#[test]
 fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
     seeds(12, |seed| {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);

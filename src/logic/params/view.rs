@@ -57,7 +57,8 @@ impl Group {
         self.base_nodes = view.previous_nodes.clone();
         self.barriers = view.barriers;
         self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
-        self.placement = Placement::new(&view.nodes, blocks, self.config.settings.replicas);
+        self.placement =
+            Placement::new(&view.nodes, blocks, self.config.settings.replicas, self.config.settings.servers);
         self.view = view;
         self.seed();
         self.fetch_missing();

@@ -38,6 +38,11 @@ impl Local {
         Self { training, step: 0, registered: None }
     }
 
+    /// The next step is the one behind so many. What the rule remembers stays.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.step = steps;
+    }
+
     fn registered(&self) -> Result<&Registered, ParametersError> {
         self.registered.as_ref().ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
     }

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `parameters` | how a training loop reaches its parameters |
 //! | `local` | parameters in this process |
+//! | `served/` | parameters that several workers share |
 //! | `job/` | the job file's keys, put together to a plan |
 //! | `script` | the user's own program in place of a model |
+//! | `team` | how many workers and servers there are |
 //! | `plan` | what a job file becomes and the worker runs |
 //! | `data/` | from files to samples, checked |
 //! | `run/` | what runs in the worker process |
@@ -23,11 +25,14 @@ pub mod plan;
 mod predict;
 pub mod run;
 mod script;
+pub mod served;
+mod team;
 
 #[cfg(test)]
 pub(super) use job::KEYS;
 pub use parameters::{Parameters, ParametersError, State, Tensor};
 pub use predict::{Prediction, predict};
+pub use team::set_team;
 
 use super::job_file::{Fault, Fields, PlacedJob};
 

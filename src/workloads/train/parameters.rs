@@ -1,5 +1,5 @@
 //! How a training loop reaches its parameters. Owns the trait and what it speaks of; `local` keeps them in this process,
-//! parameter servers keep them elsewhere. Where the optimizer's state lives is the implementation's business.
+//! `served` reaches those that several workers share. Where the optimizer's state lives is the implementation's business.
 //!
 //! A step of the loop, for a model whose tensors are 0, 1, …, n - 1 from its input to its output:
 //!
@@ -82,6 +82,12 @@ pub trait Parameters: Send {
 pub enum ParametersError {
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Who takes part has changed: what was done in this clock is void, and it begins anew.
+    #[error("the clock begins anew, with other workers")]
+    Again,
+    /// Another worker has brought the training to its end.
+    #[error("the training has ended")]
+    Over,
     /// Not by this worker: it may try again from a checkpoint, or must end. The text says why.
     #[error("{0}")]
     Lost(String),

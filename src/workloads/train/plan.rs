@@ -2,13 +2,16 @@
 //! It travels as the upload `PLAN_FILE`, postcard behind a version.
 
 use super::{data::DataSpec, model::ModelSpec};
-use crate::types::params::{Decay, Optimizer, Schedule, Training};
+use crate::types::{
+    params::{Decay, Optimizer, Schedule, Training},
+    servers::{BLOCK_BYTES, Compression, Consistency, ServerSettings},
+};
 use serde::{Deserialize, Serialize};
 
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "train.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-const PLAN_VERSION: u32 = 1;
+const PLAN_VERSION: u32 = 2;
 /// The largest plan that is read, in bytes; the names of images are most of it.
 pub const MAX_PLAN_BYTES: usize = 64 << 20;
 
@@ -18,7 +21,7 @@ pub struct TrainPlan {
     pub data: DataSpec,
     /// How often each sample is seen.
     pub epochs: u32,
-    /// Samples of a step; the last of an epoch may have fewer.
+    /// Samples of a step, over all workers; the last of an epoch may have fewer.
     pub batch: u32,
     /// First values, the order of samples and dropout follow from it.
     pub seed: u64,
@@ -30,6 +33,77 @@ pub struct TrainPlan {
     pub resume_from: Option<String>,
     /// Of the CPU, where there is no GPU.
     pub threads: u32,
+    pub sharing: Sharing,
+}
+
+/// How workers share the parameters, if there are several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sharing {
+    #[serde(with = "as_json")]
+    pub consistency: Consistency,
+    /// The rule of the outer step of `Consistency::Local`.
+    pub outer: Outer,
+    #[serde(with = "as_json")]
+    pub compression: Compression,
+    pub block_bytes: u64,
+    pub replicas: u32,
+}
+
+/// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo (Douillard et al.,
+/// arXiv 2311.08105, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outer {
+    pub rate: f32,
+    pub momentum: f32,
+}
+
+impl Default for Outer {
+    fn default() -> Self {
+        Self { rate: 0.7, momentum: 0.9 }
+    }
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        let (consistency, outer, compression) = Default::default();
+        Self { consistency, outer, compression, block_bytes: BLOCK_BYTES, replicas: 2 }
+    }
+}
+
+impl Sharing {
+    /// Steps that a worker takes in a clock.
+    pub fn steps(&self) -> u64 {
+        match self.consistency {
+            Consistency::Local { steps } => steps.into(),
+            _ => 1,
+        }
+    }
+
+    /// What the parameter servers are told. `training` is the job's rule, `clocks` how many train.
+    pub fn settings(&self, workers: u32, servers: Option<u32>, training: Training, clocks: u64) -> ServerSettings {
+        let training = match self.consistency {
+            Consistency::Local { .. } => Training {
+                optimizer: Optimizer::Nesterov { momentum: self.outer.momentum },
+                rate: self.outer.rate,
+                schedule: Schedule::CONSTANT,
+                weight_decay: 0.0,
+                clip_norm: None,
+            },
+            _ => training,
+        };
+        ServerSettings {
+            workers,
+            training,
+            consistency: self.consistency,
+            block_bytes: self.block_bytes,
+            replicas: self.replicas,
+            compression: self.compression,
+            servers,
+            sums: 0,
+            steps: Some(clocks),
+            divided: true,
+        }
+    }
 }
 
 /// `types::params::Training`, as far as it is known before the samples are counted.
@@ -91,6 +165,19 @@ impl OptimizerPlan {
             weight_decay: self.weight_decay,
             clip_norm: self.clip_norm,
         }
+    }
+}
+
+/// Types whose form is that of the Python client's JSON, which postcard cannot have.
+mod as_json {
+    use serde::{Deserialize, Deserializer, Serializer, de::DeserializeOwned, de::Error, ser};
+
+    pub fn serialize<T: serde::Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&serde_json::to_string(value).map_err(ser::Error::custom)?)
+    }
+
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

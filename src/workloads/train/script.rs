@@ -1,8 +1,9 @@
 //! `kind = "train"` with a command: the user's own program, as several workers that share parameters through the nodes that they
 //! run on (`nodectl.params` in Python). Owns the meaning of its keys.
 
+use super::team::Team;
 use crate::{
-    types::{ParamSpace, servers},
+    types::ParamSpace,
     workloads::{
         PlannedJob,
         job_file::{Fault, Fields, PlacedJob},
@@ -11,8 +12,8 @@ use crate::{
 };
 
 #[rustfmt::skip]
-const KEYS: [&str; 21] = [
-    "name", "kind", "after", "command", "workers", "env", "source", "outputs", "output_limit", "log_limit", "into",
+const KEYS: [&str; 22] = [
+    "name", "kind", "after", "command", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
     "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
 ];
 
@@ -23,15 +24,13 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     fields.check_keys(&KEYS)?;
     let (name, name_span) = common::name(fields)?;
     let after = fields.one_or_more("after")?;
-    let workers = workers(fields)?;
+    let team = Team::plan(fields)?;
     let params = ParamSpace::Single;
     let mut command = command::plan(fields, &params, false)?;
     let uploads = uploads::plan(fields, None, &command.words)?;
     common::check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
-    let settings = serde_json::json!({ "workers": workers }).to_string();
-    // As in `[env]`, where braces are placeholders.
-    command.env.push((servers::VARIABLE.into(), settings.replace('{', "{{").replace('}', "}}")));
+    command.env.push(team.variable());
     let work = map::work(fields, &name, command, None)?;
     let job = PlannedJob {
         is_step: false,
@@ -43,7 +42,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         computing: common::computing(fields)?,
         work,
         params,
-        repeat: workers,
+        repeat: team.workers,
         retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: common::place(fields)?,
@@ -53,15 +52,6 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         name,
     };
     Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
-}
-
-fn workers(fields: &Fields<'_, '_>) -> Result<u32, Fault> {
-    let Some(workers) = fields.u32("workers", 1)? else { return Ok(1) };
-    if workers.value > servers::MAX_WORKERS {
-        let message = format!("{} workers are more than {}", workers.value, servers::MAX_WORKERS);
-        return Err(Fault::new(workers.span, message));
-    }
-    Ok(workers.value)
 }
 
 #[cfg(test)]

@@ -16,10 +16,14 @@ use std::{
     sync::Arc,
 };
 
-/// One worker's gradient of a clock.
-type Update = (Worker, u64, Clock);
+/// One worker's gradient of a clock, and the part of its samples that it is of.
+type Update = (Worker, u64, Clock, Part);
+/// Which part of how many.
+type Part = (u32, u32);
 /// What a block's values are made of, in order.
 type Content = Vec<BTreeSet<Update>>;
+/// Of scripts that divide nothing.
+const WHOLE: Part = (0, 1);
 /// From, to, and which of the streams between them.
 type Stream = (NodeId, NodeId, u32);
 
@@ -49,6 +53,7 @@ pub struct Script {
     pulling: BTreeSet<u32>,
     pushing: Vec<u32>,
     waiting: bool,
+    part: Part,
     values: BTreeMap<Block, Content>,
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
@@ -85,7 +90,18 @@ fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSetting
         weight_decay: 0.0,
         clip_norm: clip.then_some(1.0),
     };
-    ServerSettings { workers, training, consistency, block_bytes: 64, replicas: 2, compression: Compression::None }
+    ServerSettings {
+        workers,
+        training,
+        consistency,
+        block_bytes: 64,
+        replicas: 2,
+        compression: Compression::None,
+        servers: None,
+        sums: 0,
+        steps: None,
+        divided: false,
+    }
 }
 
 pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
@@ -93,13 +109,22 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Simulation {
+    /// Whose workers divide the samples of each clock among them.
+    pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
+        Self::with(seed, ServerSettings { divided: true, ..settings(Consistency::Bsp, nodes, false) }, rounds)
+    }
+
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
+        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3)), rounds)
+    }
+
+    fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
+        let nodes = settings.workers;
         let tensors: Vec<TensorSpec> = [40, 3, 17, 16, 90]
             .iter()
             .enumerate()
             .map(|(i, n)| TensorSpec { name: i.to_string(), shape: vec![*n] })
             .collect();
-        let settings = settings(consistency, nodes, seed.is_multiple_of(3));
         let layout = Arc::new(Layout::new(&tensors, settings.block_bytes).unwrap());
         let mut simulation = Self {
             random: StdRng::seed_from_u64(seed),
@@ -150,6 +175,7 @@ impl Simulation {
             pulling: BTreeSet::new(),
             pushing: Vec::new(),
             waiting: true,
+            part: WHOLE,
             values: BTreeMap::new(),
             due: BTreeMap::new(),
             rounds: self.rounds,
@@ -277,6 +303,10 @@ impl Simulation {
                 script.values.clear();
                 script.pulling = tensors;
             }
+            Notice::Share { number, index, of } => {
+                script.part = (index, of);
+                self.give(at, Input::Shared { worker, number }, Bytes::None);
+            }
             Notice::PassedBarrier | Notice::Status(_) => {}
             Notice::Misused(why) => panic!("worker {worker}: {why}"),
         }
@@ -334,7 +364,13 @@ impl Simulation {
                 for (k, updates) in content.iter().enumerate() {
                     let seen = self.seen.entry(k as u64).or_insert_with(|| updates.clone());
                     assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
-                    assert!(updates.iter().all(|(.., clock)| *clock == k as u64));
+                    assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
+                    if self.settings.divided {
+                        let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
+                        let of = updates.len() as u32;
+                        let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
+                        assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
+                    }
                 }
                 // Who was cut off for a while did not count.
                 let own = content[script.began as usize..].iter();
@@ -343,7 +379,8 @@ impl Simulation {
                         || own.enumerate().all(|(k, updates)| updates.contains(&(
                             worker,
                             script.life,
-                            script.began + k as u64
+                            script.began + k as u64,
+                            script.part
                         )))
                 );
                 continue;
@@ -351,11 +388,12 @@ impl Simulation {
             let updates: Vec<Update> = content.iter().flatten().copied().collect();
             let distinct: BTreeSet<Update> = updates.iter().copied().collect();
             assert_eq!(distinct.len(), updates.len(), "block {block}: every update counts once");
-            assert!((script.began..clock).all(|k| distinct.contains(&(worker, script.life, k))), "its own are there");
+            let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
+            assert!((script.began..clock).all(|k| has(worker, script.life, k)), "its own are there");
             if let Consistency::Ssp { staleness } = consistency {
                 let bound = clock.saturating_sub(staleness);
                 for ((other, life), began) in &script.due[block] {
-                    assert!((*began..bound).all(|k| distinct.contains(&(*other, *life, k))), "the bound");
+                    assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
                 }
             }
             let log = self.logs.entry(*block).or_default();
@@ -548,7 +586,7 @@ impl Node {
 
     fn gradient(&self, worker: Worker) -> Update {
         let script = &self.workers[&worker];
-        (worker, script.life, script.clock.unwrap())
+        (worker, script.life, script.clock.unwrap(), script.part)
     }
 }
 

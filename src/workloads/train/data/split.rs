@@ -3,6 +3,7 @@
 use super::{ClassWeights, DataError, DataSpec, Dataset, Preparation, Targets};
 use crate::workloads::train::model::{Batch, ModelSpec};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::ops::Range;
 
 /// Data that are ready.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +100,12 @@ pub struct Batches<'d> {
 
 impl Batches<'_> {
     pub fn of(&self, samples: &[u32]) -> Batch {
+        self.part(samples, 0..samples.len())
+    }
+
+    /// A worker's part of a batch. Gradients of all parts, each in proportion to its samples, come to that of the batch.
+    pub fn part(&self, batch: &[u32], part: Range<usize>) -> Batch {
+        let samples = &batch[part];
         let width = self.data.width();
         let mut inputs: Vec<u8> = Vec::with_capacity(samples.len() * width * 4);
         for sample in samples {
@@ -114,8 +121,9 @@ impl Batches<'_> {
             Targets::Values { values, .. } => bytemuck::cast_slice(&values).to_vec(),
         };
         let weights = self.weights.map(|_| {
-            let total: f32 = self.sample_weights(samples).iter().sum();
-            let share = self.sample_weights(samples).into_iter().map(|weight| weight / total.max(f32::MIN_POSITIVE));
+            let total: f32 = self.sample_weights(batch).iter().sum();
+            let total = total.max(f32::MIN_POSITIVE) * (samples.len() as f32 / batch.len() as f32);
+            let share = self.sample_weights(samples).into_iter().map(|weight| weight / total);
             share.flat_map(|share| share.to_le_bytes().repeat(self.outputs as usize)).collect::<Vec<u8>>().into()
         });
         Batch { count: samples.len() as u32, inputs: inputs.into(), targets: targets.into(), weights }

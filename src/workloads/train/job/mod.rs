@@ -5,19 +5,22 @@
 //! | `layers` | `layers` of `[model]` |
 //! | `data` | `[data]` |
 //! | `optimizer` | `[optimizer]` |
+//! | `sharing` | `consistency` and other keys of several workers |
 //! | `numbers` | numbers and pairs of them, with their limits |
 
 mod data;
 mod layers;
 mod numbers;
 mod optimizer;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
 use super::{
     model::{Loss, Misfit, ModelSpec, arrays, output_shape},
     plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
-    run::{CHECKPOINTS, FILES},
+    run::{CHECKPOINTS, FILES, WORKER_FILE},
+    team::Team,
 };
 use crate::{
     types::{Builtin, ParamSpace, WorkSpec},
@@ -31,10 +34,10 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 23] = [
+pub(in crate::workloads) const KEYS: [&str; 29] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
-    "wait", "resources",
+    "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
@@ -52,6 +55,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     let data = data::plan(fields, &mut files)?;
     let (model, layers) = model(fields, &data)?;
     let optimizer = optimizer::plan(fields)?;
+    let team = Team::plan(fields)?;
     let threads = resources::plan(fields, true)?.cpu_milli.div_ceil(1000).max(1);
     let plan = TrainPlan {
         model,
@@ -64,11 +68,13 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         init_from: values(fields, "init_from", &mut files)?,
         resume_from: values(fields, "resume_from", &mut files)?,
         threads,
+        sharing: sharing::plan(fields)?,
     };
     if let (Some(_), Some(resume)) = (&plan.init_from, fields.get("resume_from")) {
         return Err(Fault::new(resume.span(), "a job begins with `init_from` or goes on with `resume_from`, not both"));
     }
     check(fields, &plan, &data, &layers)?;
+    check_team(fields, team)?;
     let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
     check_names(fields, &plan, &files)?;
     files.insert(PLAN_FILE.into(), planned);
@@ -80,9 +86,9 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         delivery: None,
         into: common::into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, &plan)?,
+        work: work(fields, &name, &plan, team)?,
         params: ParamSpace::Single,
-        repeat: 1,
+        repeat: team.workers,
         retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
         min_nodes: 0,
         place: common::place(fields)?,
@@ -180,10 +186,21 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
     Ok(())
 }
 
+/// What several workers cannot do yet.
+fn check_team(fields: &Fields<'_, '_>, team: Team) -> Result<(), Fault> {
+    let key = ["checkpoint", "resume_from"].into_iter().find_map(|key| Some((key, fields.get(key)?)));
+    match key {
+        Some((key, value)) if team.workers > 1 => {
+            Err(Fault::new(value.span(), format!("`{key}` is for trainings in one worker, not in {}", team.workers)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What travels with the job lies beside what the training leaves.
 fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<String, Upload>) -> Result<(), Fault> {
     let metric = format!("{}.svg", plan.model.loss.metric());
-    let own = [PLAN_FILE, CHECKPOINTS, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
+    let own = [PLAN_FILE, CHECKPOINTS, WORKER_FILE, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
     let own: Vec<&str> = own.collect();
     let top = |path: &str| path.split('/').next().map(str::to_string).unwrap_or_default();
     match files.keys().find(|path| own.contains(&top(path).as_str())) {
@@ -200,7 +217,7 @@ fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<Strin
     }
 }
 
-fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpec, Fault> {
+fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: Team) -> Result<WorkSpec, Fault> {
     let mut outputs: Vec<String> = FILES.map(str::to_string).to_vec();
     outputs.push(format!("{}.svg", plan.model.loss.metric()));
     if plan.model.loss == Loss::CrossEntropy {
@@ -209,5 +226,9 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan) -> Result<WorkSpe
     if plan.checkpoints.is_some() {
         outputs.push(format!("{CHECKPOINTS}/*"));
     }
-    common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)
+    outputs.push(WORKER_FILE.into());
+    // One pattern: of several workers one leaves the model and what belongs to it. Braces are doubled, as in every template.
+    let outputs = vec![format!("{{{{{}}}}}", outputs.join(","))];
+    let work = common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)?;
+    Ok(WorkSpec { env: vec![team.variable()], ..work })
 }

@@ -24,6 +24,6 @@ pub mod spec;
 mod tests;
 
 pub use initial::{Array, arrays};
-pub use network::{Batch, Network, NetworkError, Report, Segment};
+pub use network::{Batch, Exchange, Network, NetworkError, Report, Segment};
 pub use shapes::{Misfit, output_shape};
 pub use spec::{Layer, Loss, ModelSpec, Window};

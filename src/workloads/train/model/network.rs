@@ -3,7 +3,7 @@
 use super::{
     initial::{self, Array},
     loss::Ends,
-    recorder::{Recorder, Value, Variable, random_state},
+    recorder::{Recorder, Recording, Value, Variable, random_state},
     shapes::{self, Misfit},
     spec::{Layer, Loss, ModelSpec},
 };
@@ -12,7 +12,12 @@ use crate::{
     workloads::train::Tensor,
 };
 use bytes::Bytes;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 /// For a step, or a copy: far more than either takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -47,6 +52,17 @@ enum Purpose {
     Prediction,
 }
 
+/// Who hears of gradients only.
+impl<F: FnMut(usize) -> Result<(), NetworkError>> Exchange for F {
+    fn need(&mut self, _tensor: usize) -> Result<(), NetworkError> {
+        Ok(())
+    }
+
+    fn ready(&mut self, tensor: usize) -> Result<(), NetworkError> {
+        self(tensor)
+    }
+}
+
 struct Recorded {
     segments: Vec<Segment>,
     generators: u64,
@@ -55,8 +71,18 @@ struct Recorded {
 /// A part of a step.
 pub struct Segment {
     program: Program,
+    /// Tensors whose values it reads, and none before it did.
+    needs: Vec<usize>,
     /// Tensors whose gradients are there behind it.
     ready: Vec<usize>,
+}
+
+/// What a step exchanges with whoever keeps the parameters.
+pub trait Exchange {
+    /// What comes next reads the values of this tensor.
+    fn need(&mut self, tensor: usize) -> Result<(), NetworkError>;
+    /// What computes its gradient is on its way.
+    fn ready(&mut self, tensor: usize) -> Result<(), NetworkError>;
 }
 
 /// Samples, as bytes of the engine's numbers.
@@ -146,6 +172,13 @@ impl Network {
         variables.filter_map(tensor).collect()
     }
 
+    /// What is averaged over batches and not trained, in the order of the layers.
+    pub fn averages(&self) -> Vec<(String, View)> {
+        let variables = self.names.iter().map(|name| &self.variables[name]);
+        let averaged = variables.filter(|variable| variable.gradient.is_none());
+        averaged.map(|variable| (variable.array.name.clone(), variable.values.clone())).collect()
+    }
+
     /// All arrays of the model as they are now, in the order of the layers.
     pub fn arrays(&self) -> Result<Vec<(Array, Vec<f32>)>, NetworkError> {
         let read = |name: &String| {
@@ -179,14 +212,15 @@ impl Network {
         Ok(true)
     }
 
-    /// Forward and backward over a batch. `push` is called for each tensor once what computes its gradient is on its way,
-    /// from the last on; with `in_segments` as early as can be. `step` counts from 1: what is drawn in it follows from it.
+    /// Forward and backward over a batch. `exchange` hears of each tensor before it is needed, and once its gradient is on its
+    /// way, from the last on; with `in_segments` as late and as early as can be. `step` counts from 1: what is drawn in it
+    /// follows from it.
     pub fn train(
         &mut self,
         batch: Batch,
         step: u64,
         in_segments: bool,
-        push: &mut dyn FnMut(usize) -> Result<(), NetworkError>,
+        exchange: &mut dyn Exchange,
     ) -> Result<Report, NetworkError> {
         let purpose = Purpose::Training { in_segments };
         self.record(purpose, batch.count)?;
@@ -202,9 +236,10 @@ impl Network {
         }
         self.give(batch);
         for segment in &self.recorded[&(purpose, count)].segments {
+            segment.needs.iter().try_for_each(|tensor| exchange.need(*tensor))?;
             // A failure shows in the report, which comes behind it.
             let _ = self.engine.run(&segment.program);
-            segment.ready.iter().try_for_each(|tensor| push(*tensor))?;
+            segment.ready.iter().try_for_each(|tensor| exchange.ready(*tensor))?;
         }
         Ok(self.report(count))
     }
@@ -269,10 +304,10 @@ impl Network {
             }
         }
         let generators = recorder.used_random_states;
-        let (ops, ready, free) = recorder.finish();
+        let (recording, free) = recorder.finish();
         self.free = free;
         let in_segments = purpose == Purpose::Training { in_segments: true };
-        let segments = segments(self.engine.as_ref(), &ops, &ready, in_segments)?;
+        let segments = segments(self.engine.as_ref(), &recording, in_segments)?;
         self.recorded.insert((purpose, count), Recorded { segments, generators });
         Ok(())
     }
@@ -300,29 +335,24 @@ impl Report {
     }
 }
 
-/// The ops as programs; with `in_segments`, one ends wherever a gradient is ready.
-fn segments(
-    engine: &dyn Engine,
-    ops: &[Op],
-    ready: &[(usize, usize)],
-    in_segments: bool,
-) -> Result<Vec<Segment>, EngineError> {
-    if !in_segments {
-        let ready = ready.iter().map(|(_, tensor)| *tensor).collect();
-        return Ok(vec![Segment { program: engine.record(ops)?, ready }]);
-    }
-    let mut segments = Vec::new();
+/// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
+fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<Segment>, EngineError> {
+    let Recording { ops, needs, ready } = recording;
+    let edges = needs.iter().chain(ready).map(|(edge, _)| *edge);
+    let mut edges: BTreeSet<usize> = if in_segments { edges.collect() } else { BTreeSet::new() };
+    edges.insert(ops.len());
+    edges.remove(&0);
     let mut first = 0;
-    for part in ready.chunk_by(|(one, _), (other, _)| one == other) {
-        let end = part[0].0;
-        let ready = part.iter().map(|(_, tensor)| *tensor).collect();
-        segments.push(Segment { program: engine.record(&ops[first..end])?, ready });
+    let tensors = |of: &[(usize, usize)], within: Range<usize>| {
+        of.iter().filter(|(at, _)| within.contains(at)).map(|(_, tensor)| *tensor).collect()
+    };
+    let segment = |end: usize| {
+        let program = engine.record(&ops[first..end])?;
+        let (needs, ready) = (tensors(needs, first..end), tensors(ready, first + 1..end + 1));
         first = end;
-    }
-    if first < ops.len() {
-        segments.push(Segment { program: engine.record(&ops[first..])?, ready: Vec::new() });
-    }
-    Ok(segments)
+        Ok(Segment { program, needs, ready })
+    };
+    edges.into_iter().map(segment).collect()
 }
 
 /// Memory for all arrays, with their first values: what is trained side by side, in the order of the layers.

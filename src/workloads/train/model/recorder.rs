@@ -60,6 +60,14 @@ pub struct Variable {
     pub tensor: Option<usize>,
 }
 
+/// What was recorded.
+pub struct Recording {
+    pub ops: Vec<Op>,
+    /// As `Recorder` has them, in order.
+    pub needs: Vec<(usize, usize)>,
+    pub ready: Vec<(usize, usize)>,
+}
+
 pub struct Recorder<'r> {
     pub engine: &'r dyn Engine,
     pub variables: &'r BTreeMap<String, Variable>,
@@ -70,6 +78,8 @@ pub struct Recorder<'r> {
     pub random_states: View,
     pub used_random_states: u64,
     pub ops: Vec<Op>,
+    /// From so many ops on, the values of this tensor are needed.
+    pub needs: Vec<(usize, usize)>,
     /// Behind so many ops the gradient of this tensor is there.
     pub ready: Vec<(usize, usize)>,
     pool: Rc<RefCell<Pool>>,
@@ -92,15 +102,17 @@ impl<'r> Recorder<'r> {
             random_states,
             used_random_states: 0,
             ops: Vec::new(),
+            needs: Vec::new(),
             ready: Vec::new(),
             pool,
         }
     }
 
-    /// The ops, and the memory for the next recording. Nothing that was recorded may be held any more.
-    pub fn finish(self) -> (Vec<Op>, Vec<(usize, usize)>, Vec<Buffer>) {
+    /// Ops with what they need and have ready, and the memory for the next recording. Nothing that was recorded may be held any
+    /// more.
+    pub fn finish(self) -> (Recording, Vec<Buffer>) {
         let free = std::mem::take(&mut self.pool.borrow_mut().free);
-        (self.ops, self.ready, free)
+        (Recording { ops: self.ops, needs: self.needs, ready: self.ready }, free)
     }
 
     /// Memory for `len` numbers. What is in it is undefined.
@@ -133,13 +145,17 @@ impl<'r> Recorder<'r> {
     }
 
     /// The array `part` of the layer `name`.
-    pub fn variable(&self, name: &str, part: &str) -> Variable {
-        self.variables[&format!("{name}.{part}")].clone()
+    pub fn variable(&mut self, name: &str, part: &str) -> Variable {
+        self.optional(name, part).expect("its layer has it")
     }
 
     /// The same where a layer may have none.
-    pub fn optional(&self, name: &str, part: &str) -> Option<Variable> {
-        self.variables.get(&format!("{name}.{part}")).cloned()
+    pub fn optional(&mut self, name: &str, part: &str) -> Option<Variable> {
+        let variable = self.variables.get(&format!("{name}.{part}"))?.clone();
+        if let Some(tensor) = variable.tensor.filter(|tensor| self.needs.iter().all(|(_, known)| known != tensor)) {
+            self.needs.push((self.ops.len(), tensor));
+        }
+        Some(variable)
     }
 
     /// The gradient of this array is computed by what was recorded so far.

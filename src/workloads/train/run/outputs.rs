@@ -70,6 +70,20 @@ impl Outputs {
         writeln!(self.said, "{line}")
     }
 
+    /// The same for whoever goes on beside.
+    pub fn sayer(&self) -> io::Result<impl Fn(&str) + Send + 'static> {
+        let said = self.said.try_clone()?;
+        Ok(move |line: &str| {
+            // A log that cannot be written stops nothing.
+            let _ = writeln!(&said, "{line}");
+        })
+    }
+
+    /// Nothing is left of the run here: another leaves it.
+    pub fn discard(self) -> io::Result<()> {
+        [METRICS, tensorboard::FILE].iter().try_for_each(|file| std::fs::remove_file(self.directory.join(file)))
+    }
+
     /// A step's loss. Not all are kept.
     pub fn step(&mut self, step: u64, loss: f64) -> io::Result<()> {
         if step.is_multiple_of(self.every) { self.events.scalar(step, "loss/step", loss as f32) } else { Ok(()) }

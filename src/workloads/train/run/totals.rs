@@ -27,6 +27,24 @@ impl Totals {
         }
     }
 
+    /// The sum behind `loss`.
+    pub fn loss_sum(&self) -> f64 {
+        self.loss
+    }
+
+    /// Loss, weight, metric and number of samples.
+    pub fn sums(&self) -> [f64; 4] {
+        [self.loss, self.weight, self.metric, self.samples as f64]
+    }
+
+    pub fn of_sums([loss, weight, metric, samples]: [f64; 4]) -> Self {
+        Self { loss, weight, metric, samples: samples as u64 }
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// The weighted mean.
     pub fn loss(&self) -> f64 {
         self.loss / self.weight

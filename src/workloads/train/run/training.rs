@@ -3,11 +3,12 @@
 use super::{
     checkpoints::Keeper,
     outputs::{Epoch, Outputs},
-    totals::{Totals, confusion},
+    passes::{all, batch_maker, evaluate, pass},
+    totals::Totals,
 };
 use crate::workloads::train::{
     Parameters, ParametersError,
-    data::{Batches, Dataset, Split, Targets, order},
+    data::{Batches, Dataset, Split, order},
     file::{FileError, ModelFile, Note, Position},
     model::{Network, NetworkError, Report},
     plan::TrainPlan,
@@ -16,8 +17,6 @@ use std::{collections::VecDeque, io, path::Path, time::Instant};
 
 /// Steps whose losses have not been read yet: a GPU goes on meanwhile.
 const AHEAD: usize = 8;
-/// Samples at once where nothing is learnt.
-const EVALUATED: u32 = 256;
 
 pub struct Training<'t> {
     pub plan: &'t TrainPlan,
@@ -55,15 +54,8 @@ pub enum TrainError {
     Diverged { loss: f64, step: u64, epoch: u32 },
 }
 
-/// The largest batch that a model is given.
-pub fn most_samples(plan: &TrainPlan) -> u32 {
-    plan.batch.max(EVALUATED)
-}
-
 impl Training<'_> {
     pub fn run(&mut self, from: Position) -> Result<Ended, TrainError> {
-        let tensors = self.network.tensors().len();
-        let in_segments = self.parameters.wants_early_pushes();
         let mut position = from;
         let (begin, mut trained, mut last) = (Instant::now(), 0, None);
         while position.epochs < self.plan.epochs {
@@ -73,21 +65,8 @@ impl Training<'_> {
             let batches: Vec<&[u32]> = order.chunks(self.plan.batch as usize).collect();
             for samples in batches.iter().skip(position.steps_into_epoch as usize) {
                 let step = position.steps + 1;
-                (0..tensors).try_for_each(|tensor| self.parameters.pull(tensor))?;
-                let batch = self.batches(&self.split.training, true).of(samples);
-                let parameters = &mut *self.parameters;
-                let mut failed = None;
-                let report = self.network.train(batch, step, in_segments, &mut |tensor| {
-                    parameters.push(tensor).map_err(|error| {
-                        let told = NetworkError::Invalid(error.to_string());
-                        failed = Some(error);
-                        told
-                    })
-                });
-                let report = match (failed, report) {
-                    (Some(error), _) => return Err(error.into()),
-                    (None, report) => report?,
-                };
+                let batch = batch_maker(self.network, &self.split.training, self.split.weights.as_deref()).of(samples);
+                let report = pass(self.network, self.parameters, batch, step)?;
                 self.parameters.clock(samples.len() as u32)?;
                 trained += samples.len() as u64;
                 position = Position { steps: step, steps_into_epoch: position.steps_into_epoch + 1, ..position };
@@ -99,7 +78,7 @@ impl Training<'_> {
             epoch.drain(0, self.outputs, position.epochs + 1)?;
             let seconds = started.elapsed().as_secs_f64();
             let validation = match &self.split.validation {
-                Some(validation) => Some(self.evaluate(validation)?.0),
+                Some(validation) => Some(evaluate(self.network, validation, &all(validation))?.0),
                 None => None,
             };
             position = Position { epochs: position.epochs + 1, steps_into_epoch: 0, ..position };
@@ -127,38 +106,6 @@ impl Training<'_> {
         }
         self.note.position = position;
         Ok(Ended { last, samples_per_second: trained as f64 / begin.elapsed().as_secs_f64() })
-    }
-
-    fn batches<'d>(&'d self, data: &'d Dataset, is_training: bool) -> Batches<'d> {
-        Batches {
-            data,
-            weights: self.split.weights.as_deref().filter(|_| is_training),
-            outputs: self.network.outputs(),
-            takes_indices: self.network.spec().takes_indices(),
-        }
-    }
-
-    /// Loss and metric over samples that are not learnt from, and what classes each was taken for.
-    fn evaluate(&mut self, data: &Dataset) -> Result<(Totals, Vec<u32>), TrainError> {
-        let all: Vec<u32> = (0..data.len() as u32).collect();
-        let (mut totals, mut taken_for) = (Totals::default(), Vec::with_capacity(all.len()));
-        let weights = vec![1.0; EVALUATED as usize];
-        for samples in all.chunks(EVALUATED as usize) {
-            let batch = self.batches(data, false).of(samples);
-            let (losses, scores) = self.network.evaluate(batch)?.wait()?;
-            totals.add(&losses, &scores, &data.targets, samples, &weights);
-            taken_for.extend(scores);
-        }
-        Ok((totals, taken_for))
-    }
-
-    /// Which classes were taken for which, of what is held back or else of all. None without classes.
-    pub fn confusion(&mut self) -> Result<Option<Vec<Vec<u64>>>, TrainError> {
-        let split = self.split;
-        let data = split.validation.as_ref().unwrap_or(&split.training);
-        let Targets::Classes(classes) = &data.targets else { return Ok(None) };
-        let (_, taken_for) = self.evaluate(data)?;
-        Ok(Some(confusion(self.network.outputs(), classes.iter().copied().zip(taken_for))))
     }
 
     fn checkpoint(&mut self, position: Position) -> Result<(), TrainError> {

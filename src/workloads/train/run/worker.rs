@@ -3,28 +3,39 @@
 use super::{
     checkpoints::Keeper,
     outputs::Outputs,
-    training::{TrainError, Training, most_samples},
+    passes::{most_samples, which_for_which},
+    together::{Together, clocks, steps_per_epoch, sums},
+    training::{Ended, TrainError, Training},
 };
 use crate::{
     gpu::ops::{Cpu, Engine, EngineError, Vulkan},
+    types::servers::{Consistency, SOCKET_VARIABLE},
     workloads::{
         builtin::{Call, CallError, Part},
         kernel::run::granted_device,
         train::{
-            Parameters,
+            Parameters, ParametersError,
             data::{Source, Split},
             file::{self, ModelFile, Note, Position},
             local::Local,
             model::{Network, NetworkError, output_shape},
             plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
+            served::{Served, Way},
+            team::Team,
         },
     },
 };
 use serde_json::{Value as Json, json};
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Where checkpoints are, in the task's directory.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// What one of several workers did, clock by clock.
+pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
@@ -43,8 +54,33 @@ impl Part for TrainWorker {
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
         let split = load(&self.plan, &call.dir)?;
+        let others = Others::of(&self.plan, call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        train(&self.plan, &split, engine, &call.dir, &call.dir).map_err(call_error)
+        train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)
+    }
+}
+
+/// How a worker reaches those that it trains with.
+pub struct Others {
+    pub socket: PathBuf,
+    /// The job's id.
+    pub job: String,
+    pub worker: u32,
+    pub team: Team,
+}
+
+impl Others {
+    /// None of a worker that trains alone.
+    fn of(plan: &TrainPlan, call: &Call) -> Result<Option<Self>, String> {
+        let Some(team) = Team::of_environment()? else { return Ok(None) };
+        let is_local = matches!(plan.sharing.consistency, Consistency::Local { .. });
+        if team.workers == 1 && !is_local {
+            return Ok(None);
+        }
+        let variable = |name: &str| std::env::var(name).map_err(|error| format!("{name}: {error}"));
+        let worker = u32::try_from(call.task).map_err(|_| format!("worker {} is none", call.task))?;
+        let socket = variable(SOCKET_VARIABLE)?.into();
+        Ok(Some(Self { socket, job: variable("NODECTL_JOB_ID")?, worker, team }))
     }
 }
 
@@ -63,37 +99,134 @@ fn engine(threads: u32) -> Result<Arc<dyn Engine>, CallError> {
     }
 }
 
-/// Trains, with the job's files in `base`; leaves files in `dir`. Returns the task's result.
+/// Trains, with the job's files in the first directory; leaves files in the second. Returns the task's result.
 pub fn train(
     plan: &TrainPlan,
     split: &Split,
     engine: Arc<dyn Engine>,
-    base: &Path,
-    dir: &Path,
+    (base, dir): (&Path, &Path),
+    others: Option<Others>,
 ) -> Result<Json, TrainError> {
     let mut network =
         Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
-    let steps_per_epoch = (split.training.len() as u64).div_ceil(plan.batch.into());
-    let mut local = Local::new(plan.optimizer.training(steps_per_epoch, plan.epochs));
-    let mut position = Position { seed: plan.seed, ..Position::default() };
     if let Some(path) = &plan.init_from {
         file::init_from(&base.join(path), &mut network)?;
     }
+    let steps = steps_per_epoch(plan, split.training.len()) * u64::from(plan.epochs);
+    let mut outputs = Outputs::create(dir, plan.model.loss, steps, split.validation.is_some())?;
+    let parameters: u64 = network.tensors().iter().map(crate::workloads::train::Tensor::len).sum();
+    let (samples, held) = (split.training.len(), split.validation.as_ref().map_or(0, |data| data.len()));
+    let on = engine.name();
+    outputs.say(&format!("{samples} samples, {held} held back; {parameters} parameters; on {on}"))?;
+    let workers = others.as_ref().map_or(1, |others| others.team.workers);
+    let (ended, position, served) = match others {
+        None => {
+            fs::write(dir.join(WORKER_FILE), "")?;
+            let (ended, position) = train_alone(plan, split, &mut network, &mut outputs, (base, dir))?;
+            (ended, position, None)
+        }
+        Some(others) => {
+            let mut served = serve(plan, split, &mut network, &outputs, others)?;
+            let file = dir.join(WORKER_FILE);
+            let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
+            let Some(ended) = ended else {
+                outputs.discard()?;
+                return Ok(json!({ "workers": workers, "device": on }));
+            };
+            let position = Position { epochs: plan.epochs, steps_into_epoch: 0, steps, seed: plan.seed };
+            (ended, position, Some(served))
+        }
+    };
+    let note = note(plan, split, position);
+    outputs.finish(plan.model.loss.name())?;
+    if let Some(counts) = which_for_which(&mut network, split)? {
+        let number = |class: usize| note.names.get(class).cloned().unwrap_or_else(|| class.to_string());
+        let names: Vec<String> = (0..counts.len()).map(number).collect();
+        outputs.confusion("which class was taken for which", &names, &counts)?;
+    }
+    let model = ModelFile::of(&network, note, split.preparation.clone(), Vec::new())?;
+    model.write(&dir.join(super::FILES[0]))?;
+    if let Some(served) = served {
+        served.close();
+    }
+    let metric = plan.model.loss.metric();
+    let (last, speed) = (ended.last, ended.samples_per_second);
+    let mut result = json!({
+        "loss": last.training.loss(), metric: last.training.metric(), "epochs": last.number, "steps": last.steps,
+        "parameters": parameters, "samples_per_second": speed.round(), "workers": workers, "device": on,
+    });
+    if let Some(validation) = &last.validation {
+        result["validation_loss"] = validation.loss().into();
+        result[format!("validation_{metric}")] = validation.metric().into();
+    }
+    Ok(result)
+}
+
+/// With parameters in this process.
+fn train_alone(
+    plan: &TrainPlan,
+    split: &Split,
+    network: &mut Network,
+    outputs: &mut Outputs,
+    (base, dir): (&Path, &Path),
+) -> Result<(Ended, Position), TrainError> {
+    let steps = steps_per_epoch(plan, split.training.len());
+    let mut local = Local::new(plan.optimizer.training(steps, plan.epochs));
+    let mut position = Position { seed: plan.seed, ..Position::default() };
     let resumed = match &plan.resume_from {
         Some(path) => {
             let file = ModelFile::read(&base.join(path))?;
             check_resumed(&file.note, plan)?;
-            file.put_into(&mut network)?;
+            file.put_into(network)?;
             position = file.note.position;
             Some(file.state)
         }
         None => None,
     };
-    local.register(engine.clone(), network.tensors())?;
+    local.register(network.engine().clone(), network.tensors())?;
     if let Some(state) = resumed {
         local.resume(position.steps, &state)?;
     }
-    let note = Note {
+    let checkpoints = dir.join(CHECKPOINTS);
+    let mut training = Training {
+        plan,
+        split,
+        network,
+        parameters: &mut local,
+        outputs,
+        note: note(plan, split, position),
+        keeper: plan.checkpoints.map(|rule| Keeper::new(rule, position.steps)),
+        checkpoints: &checkpoints,
+    };
+    let ended = training.run(position)?;
+    Ok((ended, training.note.position))
+}
+
+/// With parameters that the workers' nodes keep. Returns when all workers are there.
+fn serve(
+    plan: &TrainPlan,
+    split: &Split,
+    network: &mut Network,
+    outputs: &Outputs,
+    others: Others,
+) -> Result<Served, TrainError> {
+    let Others { socket, job, worker, team } = others;
+    if plan.checkpoints.is_some() || plan.resume_from.is_some() {
+        let why = format!("`checkpoint` and `resume_from` are for trainings in one worker, not in {}", team.workers);
+        return Err(ParametersError::Invalid(why).into());
+    }
+    let samples = split.training.len();
+    let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
+    let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
+    let way = Way { socket, job, worker, settings };
+    let mut served = Served::new(way, sums(plan, network)?, outputs.sayer()?);
+    served.register(network.engine().clone(), network.tensors())?;
+    Ok(served)
+}
+
+/// What the model's file says.
+fn note(plan: &TrainPlan, split: &Split, position: Position) -> Note {
+    Note {
         model: plan.model.clone(),
         scale: split.preparation.scale,
         names: split.training.names.clone(),
@@ -102,47 +235,7 @@ pub fn train(
             Source::Arrays { .. } | Source::Images { .. } => None,
         },
         position,
-    };
-    let steps = steps_per_epoch * u64::from(plan.epochs);
-    let mut outputs = Outputs::create(dir, plan.model.loss, steps, split.validation.is_some())?;
-    let parameters: u64 = network.tensors().iter().map(crate::workloads::train::Tensor::len).sum();
-    let (samples, held) = (split.training.len(), split.validation.as_ref().map_or(0, |data| data.len()));
-    let on = engine.name();
-    outputs.say(&format!("{samples} samples, {held} held back; {parameters} parameters; on {on}"))?;
-    let checkpoints = dir.join(CHECKPOINTS);
-    let mut training = Training {
-        plan,
-        split,
-        network: &mut network,
-        parameters: &mut local,
-        outputs: &mut outputs,
-        note,
-        keeper: plan.checkpoints.map(|rule| Keeper::new(rule, position.steps)),
-        checkpoints: &checkpoints,
-    };
-    let ended = training.run(position)?;
-    let confusion = training.confusion()?;
-    let note = training.note;
-    let title = plan.model.loss.name();
-    outputs.finish(title)?;
-    if let Some(counts) = confusion {
-        let number = |class: usize| note.names.get(class).cloned().unwrap_or_else(|| class.to_string());
-        let names: Vec<String> = (0..counts.len()).map(number).collect();
-        outputs.confusion("which class was taken for which", &names, &counts)?;
     }
-    let model = ModelFile::of(&network, note, split.preparation.clone(), Vec::new())?;
-    model.write(&dir.join(super::FILES[0]))?;
-    let metric = plan.model.loss.metric();
-    let (last, speed) = (ended.last, ended.samples_per_second);
-    let mut result = json!({
-        "loss": last.training.loss(), metric: last.training.metric(), "epochs": last.number, "steps": last.steps,
-        "parameters": parameters, "samples_per_second": speed.round(), "device": on,
-    });
-    if let Some(validation) = &last.validation {
-        result["validation_loss"] = validation.loss().into();
-        result[format!("validation_{metric}")] = validation.metric().into();
-    }
-    Ok(result)
 }
 
 fn check_resumed(note: &Note, plan: &TrainPlan) -> Result<(), TrainError> {
@@ -164,7 +257,7 @@ fn call_error(error: TrainError) -> CallError {
     let of_device = |error: &EngineError| matches!(error, EngineError::Device(_) | EngineError::OutOfMemory { .. });
     let is_device = match &error {
         TrainError::Network(NetworkError::Engine(error)) => of_device(error),
-        TrainError::Parameters(crate::workloads::train::ParametersError::Engine(error)) => of_device(error),
+        TrainError::Parameters(ParametersError::Engine(error)) => of_device(error),
         _ => false,
     };
     if is_device { CallError::Device(error.to_string()) } else { CallError::Task(error.to_string()) }

@@ -1,0 +1,83 @@
+//! What all workers found, epoch by epoch, as sums that lie with the parameters: so it is known to each of them, and to whoever
+//! takes another's place. Pure.
+
+use super::totals::Totals;
+
+/// Numbers of an epoch: sums of training, sums of validation, seconds.
+const COLUMNS: usize = 9;
+const VALIDATION: usize = 4;
+const SECONDS: usize = 8;
+
+/// The whole training's, or what one worker adds to it in a clock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History(Vec<f32>);
+
+impl History {
+    pub fn new(epochs: u32) -> Self {
+        Self(vec![0.0; epochs as usize * COLUMNS])
+    }
+
+    /// As `numbers` has them.
+    pub fn of(numbers: Vec<f32>) -> Self {
+        Self(numbers)
+    }
+
+    pub fn numbers(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// What was found while it learnt in an epoch, which count from 0.
+    pub fn add_training(&mut self, epoch: u32, totals: &Totals) {
+        self.add(epoch, 0, totals);
+    }
+
+    pub fn add_validation(&mut self, epoch: u32, totals: &Totals) {
+        self.add(epoch, VALIDATION, totals);
+    }
+
+    pub fn add_seconds(&mut self, epoch: u32, seconds: f64) {
+        self.0[epoch as usize * COLUMNS + SECONDS] += seconds as f32;
+    }
+
+    fn add(&mut self, epoch: u32, column: usize, totals: &Totals) {
+        let start = epoch as usize * COLUMNS + column;
+        self.0[start..].iter_mut().zip(totals.sums()).for_each(|(sum, number)| *sum += number as f32);
+    }
+
+    pub fn training(&self, epoch: u32) -> Totals {
+        self.totals(epoch, 0)
+    }
+
+    pub fn validation(&self, epoch: u32) -> Totals {
+        self.totals(epoch, VALIDATION)
+    }
+
+    pub fn seconds(&self, epoch: u32) -> f64 {
+        self.0[epoch as usize * COLUMNS + SECONDS].into()
+    }
+
+    fn totals(&self, epoch: u32, column: usize) -> Totals {
+        let start = epoch as usize * COLUMNS + column;
+        Totals::of_sums(std::array::from_fn(|index| self.0[start + index].into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_add_up_is_what_one_would_have_found() {
+        let (one, other) = (Totals::of_sums([3.0, 2.0, 1.0, 2.0]), Totals::of_sums([5.0, 2.0, 2.0, 2.0]));
+        let mut history = History::new(3);
+        history.add_training(1, &one);
+        history.add_training(1, &other);
+        history.add_validation(1, &one);
+        history.add_seconds(1, 0.5);
+        let history = History::of(history.numbers().to_vec());
+        assert_eq!((history.training(1).loss(), history.training(1).metric()), (2.0, 0.75));
+        assert_eq!((history.validation(1), history.seconds(1)), (one, 0.5));
+        assert_eq!(history.training(0), Totals::default());
+        assert_eq!(history.training(2), Totals::default());
+    }
+}

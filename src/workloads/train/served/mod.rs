@@ -1,0 +1,280 @@
+//! Parameters that several workers share through the nodes that they run on. Gradients go out as their layers' backward passes end;
+//! the optimizer runs where the parameters are kept.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `link` | the connection to the node, and the memory shared with it |
+//!
+//! Behind the model's tensors lie sums: numbers to which every worker adds. They count with the clock in which they were pushed, as
+//! gradients do, so that what workers found is known to all of them, once and for good, whoever dies.
+
+mod link;
+
+use super::parameters::{Parameters, ParametersError, State, Tensor};
+use crate::{
+    gpu::ops::{Engine, EngineError, View},
+    types::servers::{ServerSettings, TensorSpec},
+    wire::{
+        api::params::{Register, Registered},
+        frames::Kind,
+    },
+};
+use bytes::Bytes;
+use link::Link;
+pub use link::Share;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+/// For a copy: far more than one takes on a device that works.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How a worker reaches the others, and what it says of itself.
+pub struct Way {
+    pub socket: PathBuf,
+    /// The job's id.
+    pub job: String,
+    pub worker: u32,
+    pub settings: ServerSettings,
+}
+
+/// Numbers to which all workers add.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sum {
+    pub name: String,
+    /// What they begin with.
+    pub values: Vec<f32>,
+}
+
+pub struct Served {
+    way: Way,
+    sums: Vec<Sum>,
+    say: Option<Box<dyn Fn(&str) + Send>>,
+    registered: Option<Joined>,
+    clock: u64,
+    heard: u64,
+}
+
+/// Once it takes part.
+struct Joined {
+    link: Link,
+    engine: Arc<dyn Engine>,
+    tensors: Vec<Tensor>,
+    places: Registered,
+    /// Tensors whose values of this clock the engine has.
+    loaded: Vec<bool>,
+}
+
+/// A step that this worker may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// How many clocks count already.
+    pub clock: u64,
+    pub share: Share,
+}
+
+impl Served {
+    /// `say` gets what people should know while workers wait for each other.
+    pub fn new(way: Way, sums: Vec<Sum>, say: impl Fn(&str) + Send + 'static) -> Self {
+        let settings = ServerSettings { sums: sums.len() as u32, ..way.settings };
+        let way = Way { settings, ..way };
+        Self { way, sums, say: Some(Box::new(say)), registered: None, clock: 0, heard: 0 }
+    }
+
+    /// Waits until this worker's last gradients count, then says at what clock it is and what is its part of it. Whatever it did in
+    /// a clock that is void, which `ParametersError::Again` has said, is forgotten.
+    pub fn begin(&mut self) -> Result<Turn, ParametersError> {
+        let heard = self.heard;
+        let joined = self.joined()?;
+        let (clock, share, asked) = joined.link.wait(|told| {
+            let clock = told.clock.filter(|_| told.released)?;
+            told.moved = false;
+            Some((clock, told.share, told.asked))
+        })?;
+        if share.number != heard {
+            joined.link.send(Kind::Share, share.number, Vec::new());
+        }
+        if !asked {
+            joined.ask();
+        }
+        joined.loaded.fill(false);
+        (self.clock, self.heard) = (clock, share.number);
+        Ok(Turn { clock, share })
+    }
+
+    /// The sums of this name, as all workers' clocks below this one left them.
+    pub fn sum(&mut self, index: usize) -> Result<Vec<f32>, ParametersError> {
+        let len = self.sums[index].values.len() as u64;
+        let joined = self.joined()?;
+        let tensor = joined.tensors.len() + index;
+        joined.await_values(tensor)?;
+        let bytes = joined.link.memory().read(joined.places.tensors[tensor] * 4, len * 4)?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// Adds to the sums of this name, once a clock.
+    pub fn add(&mut self, index: usize, numbers: &[f32]) -> Result<(), ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        joined.check()?;
+        let tensor = joined.tensors.len() + index;
+        let place = joined.places.tensors[tensor] + joined.places.gradients;
+        joined.link.memory().write(place * 4, bytemuck::cast_slice(numbers))?;
+        joined.link.send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        Ok(())
+    }
+
+    /// In place of `push`, where the engine has moved the values itself: the gradient is what they have moved by, backwards.
+    pub fn push_difference(&mut self, tensor: usize) -> Result<(), ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        joined.check()?;
+        let View { buffer, offset, len, .. } = &joined.tensors[tensor].values;
+        let now = joined.engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
+        let place = joined.places.tensors[tensor];
+        let before = joined.link.memory().read(place * 4, len * 4)?;
+        let numbers = |bytes: &[u8]| bytemuck::pod_collect_to_vec::<u8, f32>(bytes);
+        let moved: Vec<f32> = numbers(&before).iter().zip(numbers(&now)).map(|(before, now)| before - now).collect();
+        joined.link.memory().write((place + joined.places.gradients) * 4, bytemuck::cast_slice(&moved))?;
+        joined.link.send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        Ok(())
+    }
+
+    /// Waits until all workers are here.
+    pub fn barrier(&mut self) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        let before = joined.link.told().barriers;
+        joined.link.send(Kind::Barrier, 0, Vec::new());
+        joined.link.wait(|told| (told.barriers > before).then_some(()))?;
+        // There are newer values now.
+        joined.link.told().asked = false;
+        Ok(())
+    }
+
+    /// At the end: waits until it is on this worker to leave what all came to. `ParametersError::Over` if another has done so.
+    pub fn leads(&mut self) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        joined.link.send(Kind::Wait, 0, Vec::new());
+        joined.link.wait(|told| (told.share.index == 0).then_some(()))
+    }
+
+    /// This worker has finished.
+    pub fn close(self) {
+        if let Some(joined) = self.registered {
+            joined.link.close();
+        }
+    }
+
+    fn joined(&mut self) -> Result<&mut Joined, ParametersError> {
+        self.registered.as_mut().ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
+    }
+}
+
+impl Joined {
+    /// Asks for all values, those that are needed first to begin with.
+    fn ask(&self) {
+        let all = self.places.tensors.len() as u32;
+        let mut told = self.link.told();
+        told.pulled.fill(false);
+        told.asked = true;
+        drop(told);
+        self.link.send(Kind::Pull, 0, (0..all).flat_map(u32::to_le_bytes).collect());
+    }
+
+    fn await_values(&self, tensor: usize) -> Result<(), ParametersError> {
+        self.link.wait(|told| {
+            if told.moved {
+                return Some(Err(ParametersError::Again));
+            }
+            told.pulled[tensor].then_some(Ok(()))
+        })?
+    }
+
+    fn check(&self) -> Result<(), ParametersError> {
+        if self.link.told().moved { Err(ParametersError::Again) } else { Ok(()) }
+    }
+}
+
+impl Parameters for Served {
+    fn register(&mut self, engine: Arc<dyn Engine>, tensors: Vec<Tensor>) -> Result<(), ParametersError> {
+        let spec = |tensor: &Tensor| TensorSpec {
+            name: tensor.name.clone(),
+            shape: tensor.shape.iter().map(|extent| u64::from(*extent)).collect(),
+        };
+        let sum = |sum: &Sum| TensorSpec { name: sum.name.clone(), shape: vec![sum.values.len() as u64] };
+        let register = Register {
+            job: self.way.job.clone(),
+            worker: self.way.worker,
+            tensors: tensors.iter().map(spec).chain(self.sums.iter().map(sum)).collect(),
+            settings: self.way.settings.clone(),
+        };
+        let say = self.say.take().ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
+        let (link, places) = Link::open(&self.way.socket, &register, say)?;
+        for (tensor, place) in tensors.iter().zip(&places.tensors) {
+            let View { buffer, offset, len, .. } = &tensor.values;
+            let values = engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
+            link.memory().write(place * 4, &values)?;
+        }
+        for (sum, place) in self.sums.iter().zip(&places.tensors[tensors.len()..]) {
+            link.memory().write(place * 4, bytemuck::cast_slice(&sum.values))?;
+        }
+        link.send(Kind::Ready, 0, Vec::new());
+        link.wait(|told| told.clock)?;
+        self.registered = Some(Joined { link, engine, loaded: vec![false; tensors.len()], tensors, places });
+        Ok(())
+    }
+
+    fn wants_early_pushes(&self) -> bool {
+        true
+    }
+
+    fn push(&mut self, tensor: usize) -> Result<(), ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        joined.check()?;
+        let View { buffer, offset, len, .. } = &joined.tensors[tensor].gradient;
+        let bytes = joined.engine.download(buffer, offset * 4..(offset + len) * 4);
+        let place = joined.places.tensors[tensor] + joined.places.gradients;
+        joined.link.send_gradient(bytes, place * 4, clock, tensor as u32);
+        Ok(())
+    }
+
+    fn clock(&mut self, samples: u32) -> Result<u64, ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        let mut told = joined.link.told();
+        if told.moved {
+            return Err(ParametersError::Again);
+        }
+        told.released = false;
+        drop(told);
+        joined.link.send(Kind::Clock, clock, samples.to_le_bytes().to_vec());
+        // What the next step needs is on its way while others still compute.
+        joined.ask();
+        Ok(clock + 1)
+    }
+
+    fn pull(&mut self, tensor: usize) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        if std::mem::replace(&mut joined.loaded[tensor], true) {
+            return Ok(());
+        }
+        joined.await_values(tensor)?;
+        let View { buffer, offset, len, .. } = &joined.tensors[tensor].values;
+        let values = joined.link.memory().read(joined.places.tensors[tensor] * 4, len * 4)?;
+        let uploaded: Result<(), EngineError> =
+            joined.engine.upload(buffer, offset * 4, Bytes::from(values)).wait(PATIENCE);
+        Ok(uploaded?)
+    }
+
+    fn rate(&self) -> f32 {
+        let training = &self.way.settings.training;
+        training.rate * training.schedule.factor(self.clock + 1)
+    }
+
+    fn state(&mut self) -> Result<Vec<State>, ParametersError> {
+        Ok(Vec::new())
+    }
+
+    fn resume(&mut self, _step: u64, _state: &[State]) -> Result<(), ParametersError> {
+        Err(ParametersError::Invalid("parameters that workers share go on where their servers are".into()))
+    }
+}

@@ -1,0 +1,54 @@
+//! How many workers train together, and how many of their nodes are servers: keys of every training job, or of a computing mode.
+
+use crate::{
+    types::servers::{MAX_WORKERS, VARIABLE},
+    workloads::{
+        PlannedJob,
+        job_file::{Fault, Fields},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+/// What the environment variable `VARIABLE` tells a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Team {
+    pub workers: u32,
+    /// All nodes with workers, if there is no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<u32>,
+}
+
+impl Team {
+    /// `workers` and `servers` of a job file.
+    pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Self, Fault> {
+        Ok(Self { workers: count(fields, "workers")?.unwrap_or(1), servers: count(fields, "servers")? })
+    }
+
+    /// What this process was told; none of a job that knows nothing of others.
+    pub(super) fn of_environment() -> Result<Option<Self>, String> {
+        let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
+        serde_json::from_str(&text).map(Some).map_err(|error| format!("{VARIABLE}: {error}"))
+    }
+
+    /// The variable, as a job has it: braces are placeholders there.
+    pub(super) fn variable(self) -> (String, String) {
+        let settings = serde_json::to_string(&self).expect("plain data always encodes");
+        (VARIABLE.into(), settings.replace('{', "{{").replace('}', "}}"))
+    }
+}
+
+fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
+    let Some(count) = fields.u32(key, 1)? else { return Ok(None) };
+    if count.value > MAX_WORKERS {
+        return Err(Fault::new(count.span, format!("{} {key} are more than {MAX_WORKERS}", count.value)));
+    }
+    Ok(Some(count.value))
+}
+
+/// Gives a training job as many workers and servers as its computing mode has. Other jobs stay as they are.
+pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
+    if let Some(variable) = job.work.env.iter_mut().find(|(name, _)| name == VARIABLE) {
+        *variable = Team { workers, servers: Some(servers).filter(|servers| *servers > 0) }.variable();
+        job.repeat = workers;
+    }
+}

@@ -1,0 +1,204 @@
+//! Models that several workers train together, on clusters of real nodes: what they come to beside one worker, in every mode, and when
+//! workers, nodes and coordinators are killed.
+
+mod common;
+
+use common::{
+    LATER,
+    cluster::Cluster,
+    job::{read_results, run_to_end, write_job},
+    wait_for, wait_until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// 600 points of three classes, of which one is rare.
+fn write_points(dir: &Path) {
+    let class = |x: i32, y: i32| if x + y > 40 { 2 } else { i32::from(x > y) };
+    let lines: String = (0..600).map(|i| (i % 25, i / 25)).map(|(x, y)| format!("{x},{y},{}\n", class(x, y))).collect();
+    fs::write(dir.join("points.csv"), lines).expect("writable");
+}
+
+/// A job on them. `more` are keys of the job, before its tables.
+fn job(cluster: &Cluster, name: &str, more: &str, layers: &str, optimizer: &str) -> PathBuf {
+    let dir = cluster.dir.path();
+    write_points(dir);
+    let text = format!(
+        "kind = \"train\"\nseed = 5\nbatch = 50\n{more}\n[data]\ntable = \"points.csv\"\nstandardize = true\nvalidation = 0.1\n\
+         class_weights = \"balanced\"\n[model]\nlayers = [{layers}]\n[optimizer]\n{optimizer}\n"
+    );
+    write_job(dir, name, &text)
+}
+
+const LAYERS: &str = "{ dense = 24 }, \"tanh\", { dense = 3 }";
+const MOMENTUM: &str =
+    "kind = \"momentum\"\nrate = 0.1\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5\nweight_decay = 1e-4";
+
+/// A cluster whose nodes have so many cores each.
+fn cluster(nodes: usize, cores: u32) -> Cluster {
+    let mut cluster = Cluster::of(0);
+    for _ in 0..nodes {
+        cluster.add(&[("NODECTL_NODE__CORES", &cores.to_string())]);
+    }
+    cluster.wait_members(nodes);
+    cluster
+}
+
+fn run(cluster: &Cluster, file: &Path, into: &str) -> PathBuf {
+    let into = cluster.dir.path().join(into);
+    let (code, output) = run_to_end(cluster, 0, file, &into);
+    assert_eq!(code, Some(0), "{output}");
+    into
+}
+
+/// The one directory that has the model.
+fn left(into: &Path) -> PathBuf {
+    let with: Vec<PathBuf> = fs::read_dir(into)
+        .expect("a directory")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.join("model.safetensors").is_file())
+        .collect();
+    let [one] = with.as_slice() else { panic!("one model, not {with:?}") };
+    for file in ["metrics.csv", "loss.svg", "accuracy.svg", "confusion.csv", "events.out.tfevents.nodectl"] {
+        assert!(one.join(file).is_file(), "{file}");
+    }
+    one.clone()
+}
+
+/// `metrics.csv` without times.
+fn metrics(into: &Path) -> Vec<Vec<f64>> {
+    let text = fs::read_to_string(left(into).join("metrics.csv")).expect("it is there");
+    let row = |line: &str| line.split(',').take(7).map(|cell| cell.parse().expect("a number")).collect();
+    text.lines().skip(1).map(row).collect()
+}
+
+fn model(into: &Path) -> Vec<u8> {
+    fs::read(left(into).join("model.safetensors")).expect("it is there")
+}
+
+/// Samples of each clock, over all workers, as those have it that have a directory.
+fn samples(into: &Path) -> BTreeMap<u64, u64> {
+    let mut samples = BTreeMap::new();
+    for entry in fs::read_dir(into).expect("a directory") {
+        let text = fs::read_to_string(entry.expect("readable").path().join("worker.csv")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let cells: Vec<u64> = line.split(',').take(3).map(|cell| cell.parse().expect("a number")).collect();
+            *samples.entry(cells[0]).or_default() += cells[2];
+        }
+    }
+    samples
+}
+
+fn accuracy(into: &Path) -> f64 {
+    let results = read_results(into);
+    let found = results.values().find_map(|result| result["value"]["validation_accuracy"].as_f64());
+    found.unwrap_or_else(|| panic!("{results:?}"))
+}
+
+#[test]
+fn workers_come_to_what_one_comes_to_and_always_to_the_same_bits() {
+    let cluster = cluster(1, 4);
+    let of = |workers: u32| {
+        let name = format!("of-{workers}");
+        run(&cluster, &job(&cluster, &name, &format!("workers = {workers}\nepochs = 8"), LAYERS, MOMENTUM), &name)
+    };
+    let (one, three) = (of(1), of(3));
+    let (alone, together) = (metrics(&one), metrics(&three));
+    assert_eq!((alone.len(), together.len()), (8, 8));
+    for (a, b) in alone.iter().flatten().zip(together.iter().flatten()) {
+        // A sample at the edge of a class may fall to the other side.
+        assert!((a - b).abs() < 4e-3, "{alone:?}\n{together:?}");
+    }
+    // 540 samples an epoch, the last step of which has 40.
+    let wanted = (0..88).map(|clock| (clock, if clock % 11 == 10 { 40 } else { 50 })).collect();
+    assert_eq!(samples(&three), wanted);
+    let again = run(&cluster, &cluster.dir.path().join("of-3.toml"), "again");
+    assert_eq!(metrics(&again), together);
+    assert!(model(&again) == model(&three), "the same bits");
+}
+
+#[test]
+fn every_mode_learns_on_two_nodes() {
+    let cluster = cluster(2, 1);
+    let layers = "{ dense = 24 }, \"batch_norm\", \"tanh\", { dense = 3 }";
+    for (name, mode) in [
+        ("bsp", "compression = \"f16\"\nservers = 1"),
+        ("ssp", "consistency = { ssp = 2 }"),
+        ("async", "consistency = \"async\"\ncompression = \"int8\""),
+        ("local", "consistency = { local = 4 }"),
+    ] {
+        let file = job(&cluster, name, &format!("workers = 2\nepochs = 20\n{mode}"), layers, "rate = 0.01");
+        let into = run(&cluster, &file, name);
+        assert!(accuracy(&into) > 0.85, "{name}: {:?}", metrics(&into));
+        assert_eq!(samples(&into).values().sum::<u64>(), 540 * 20, "{name}: every sample once an epoch");
+    }
+}
+
+/// A job that trains for some seconds, in the middle of it.
+fn begun(cluster: &Cluster, name: &str, workers: u32) -> String {
+    let more = format!("workers = {workers}\nepochs = 400");
+    let id = cluster.submit(0, &job(cluster, name, &more, LAYERS, MOMENTUM));
+    wait_until(LATER, "it trains", || {
+        let log = cluster.run(0, &["logs", &id, "0"]);
+        String::from_utf8_lossy(&log.stdout).contains("epoch 3/400")
+    });
+    id
+}
+
+/// Fetches the results of a job that has ended. Each epoch must have had all samples.
+fn ended(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
+    assert_eq!(cluster.wait_end(node, id), "done");
+    let into = cluster.dir.path().join(format!("into-{id}"));
+    cluster.ok(node, &["results", id, "--into", into.to_str().expect("UTF-8")]);
+    let metrics = metrics(&into);
+    assert_eq!(metrics.len(), 400);
+    into
+}
+
+/// Training workers whose node's data directory is one of the cluster's.
+fn workers_of(home: &Path) -> Vec<u32> {
+    let home = home.to_str().expect("UTF-8").as_bytes();
+    let is_ours = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(home.len()).any(|window| window == home)
+    };
+    common::processes_with("train-worker").into_iter().filter(is_ours).collect()
+}
+
+#[test]
+fn a_killed_worker_comes_back_and_nothing_is_lost() {
+    let cluster = cluster(1, 4);
+    let id = begun(&cluster, "killed", 3);
+    let worker = wait_for(LATER, "a worker runs", || workers_of(cluster.dir.path()).first().copied());
+    kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).expect("ours");
+    let into = ended(&cluster, 0, &id);
+    let undisturbed = run(&cluster, &cluster.dir.path().join("killed.toml"), "undisturbed");
+    let (disturbed, quiet) = (accuracy(&into), accuracy(&undisturbed));
+    assert!((disturbed - quiet).abs() < 0.035, "{disturbed} and {quiet}");
+    let (last, wanted) = (metrics(&into)[399][3], metrics(&undisturbed)[399][3]);
+    assert!((last - wanted).abs() < 0.02, "training loss {last} and {wanted}");
+}
+
+#[test]
+fn a_killed_node_is_done_without() {
+    let mut cluster = cluster(3, 1);
+    let id = begun(&cluster, "node", 3);
+    // Not the one that the user speaks to.
+    cluster.kill9(1);
+    let into = ended(&cluster, 0, &id);
+    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[399]);
+}
+
+#[test]
+fn a_killed_coordinator_is_done_without_by_the_last_node_alone() {
+    let mut cluster = cluster(2, 1);
+    let id = begun(&cluster, "coordinator", 2);
+    let coordinator = wait_for(LATER, "a coordinator", || cluster.coordinator(0, &id));
+    cluster.kill9(coordinator);
+    let into = ended(&cluster, 1 - coordinator, &id);
+    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[399]);
+}
