@@ -15,6 +15,7 @@ use common::{
     lab::Testbed,
     processes_with,
     python::python_path,
+    terminal::Terminal,
     wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -121,6 +122,26 @@ fn text_of(node: &serde_json::Value, label: &str) -> String {
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+#[test]
+fn on_a_terminal_the_table_is_drawn_in_place() {
+    let Some(bed) = hosts() else { return };
+    let cluster = submitter();
+    let file = write(&cluster, "cluster.csv", &format!("worker,h1,{},\nworker,h2,{},\n", free_port(), free_port()));
+    let mut up = nodectl(&cluster, &bed, &["up", &file, "--secret-file"]);
+    up.arg(cluster.dir.path().join("secret"));
+    let mut terminal = Terminal::run(up);
+    assert_eq!(terminal.wait_exit().code(), Some(0), "{}", terminal.screen());
+    let screen = terminal.screen();
+    // ECMA-48: some lines up, and everything below erased.
+    let (live, last) = screen.rsplit_once("\x1b[3F\x1b[J").unwrap_or_else(|| panic!("{screen:?}"));
+    assert!(live.contains("connecting") && live.contains("joining"), "{live:?}");
+    for word in ["HOST", "STATE", "GPUS", "JOINED AFTER"] {
+        assert!(last.matches(word).count() == 1 && last.matches("joined").count() == 2, "{last:?}");
+    }
+    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
 
 #[test]
