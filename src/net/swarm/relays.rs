@@ -18,6 +18,8 @@ const RESERVATIONS: usize = 4;
 const CIRCUITS: usize = 6;
 /// Before a lost reservation is replaced: its connection is often about to come back.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Before who would not is asked again, where there are not enough others.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// A peer is dialed directly for this long before others are asked for circuits: it may be about to dial us.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Peers behind a relay are dialed directly soon after, in case they were only late, and then this often: firewalls get opened.
@@ -47,7 +49,7 @@ pub struct Relays {
     reserved: HashMap<ListenerId, NodeId>,
     /// Peers that were relayed last: for them circuits are tried at once.
     walled: BTreeSet<NodeId>,
-    /// Would not, or could not; asked again in a new session.
+    /// Would not, or could not: others come first for a while.
     refused: BTreeSet<NodeId>,
     reserve_at: Option<Instant>,
     direct_at: Option<Instant>,
@@ -94,6 +96,10 @@ impl Driver {
         if self.relays.reserve_at.is_some_and(|due| due <= now) {
             self.relays.reserve_at = None;
             self.reserve();
+            if self.relays.reserved.len() < RESERVATIONS && !self.relays.refused.is_empty() {
+                self.relays.refused.clear();
+                self.relays.reserve_at = Some(now + ASK_AGAIN);
+            }
         }
         if self.relays.direct_at.is_some_and(|due| due <= now) {
             self.relays.direct_at = None;
