@@ -157,6 +157,7 @@ pub fn worker_command(command: &str, master_address: &str, client: usize, option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Stdio;
 
     #[test]
     fn the_references_fields_are_read_and_numbers_may_differ() {
@@ -190,8 +191,12 @@ mod tests {
     fn a_script_that_shares_parameters_finds_its_node_and_its_number() {
         let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, block_size: Some(65_536) };
         let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
-        let run = std::process::Command::new("sh").args(["-c", &script]).env("XDG_DATA_HOME", "/data").output();
-        let told = String::from_utf8(run.expect("there is a shell").stdout).unwrap();
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", &script]).env("XDG_DATA_HOME", "/data");
+        let mut run = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is a shell");
+        // Its end would stop the command.
+        let _connection = run.stdin.take();
+        let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
         for line in [
             "NODECTL_PARAMS_SOCKET=/data/nodectl-launched/ab-server0/params.sock",
             "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536}",

@@ -22,7 +22,7 @@ impl Placement {
         let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
         let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(0);
         let share = |weight: u32| match (u64::from(weight), heaviest) {
-            (_, 0) => 1,
+            (_, 0) => STEPS,
             (0, _) => 0,
             (weight, heaviest) => (weight * STEPS / heaviest).max(1),
         };
