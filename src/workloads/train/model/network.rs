@@ -8,7 +8,7 @@ use super::{
     spec::{Layer, Loss, ModelSpec},
 };
 use crate::{
-    gpu::ops::{Buffer, Engine, EngineError, Kind, Op, Pending, Program, View},
+    gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View},
     workloads::train::Tensor,
 };
 use bytes::Bytes;
