@@ -3,20 +3,29 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "launch/readme.rs"]
+mod readme;
+#[path = "launch/schedulers.rs"]
+mod schedulers;
 
 use common::{
     LATER, SOON,
     cluster::{Cluster, Discovery, both, text},
     job::{CountedJob, assert_all_squares, write_job},
     lab::Testbed,
-    processes_with, wait_for, wait_until,
+    processes_with,
+    python::python_path,
+    terminal::Terminal,
+    wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
     net::TcpListener,
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -116,6 +125,26 @@ fn free_port() -> u16 {
 }
 
 #[test]
+fn on_a_terminal_the_table_is_drawn_in_place() {
+    let Some(bed) = hosts() else { return };
+    let cluster = submitter();
+    let file = write(&cluster, "cluster.csv", &format!("worker,h1,{},\nworker,h2,{},\n", free_port(), free_port()));
+    let mut up = nodectl(&cluster, &bed, &["up", &file, "--secret-file"]);
+    up.arg(cluster.dir.path().join("secret"));
+    let mut terminal = Terminal::run(up);
+    assert_eq!(terminal.wait_exit().code(), Some(0), "{}", terminal.screen());
+    let screen = terminal.screen();
+    // ECMA-48: some lines up, and everything below erased.
+    let (live, last) = screen.rsplit_once("\x1b[3F\x1b[J").unwrap_or_else(|| panic!("{screen:?}"));
+    assert!(live.contains("connecting"), "{live:?}");
+    for word in ["HOST", "STATE", "GPUS", "JOINED AFTER"] {
+        assert!(last.matches(word).count() == 1 && last.matches("joined").count() == 2, "{last:?}");
+    }
+    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+}
+
+#[test]
 fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_strict() {
     let Some(bed) = hosts() else { return };
     let cluster = submitter();
@@ -184,6 +213,76 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     let refused = cluster.run(0, &["psd-run", "-c", &missing, "-o", "out", "true"]);
     assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
     assert!(both(&refused).contains("the field `server_nodes` is missing"), "{}", both(&refused));
+}
+
+/// w goes to 3, and each worker is told what it came to.
+const TRAINS: &str = "
+import sys, time
+import numpy as np
+from nodectl.params import ParameterServer
+
+with ParameterServer.connect(optimizer='sgd', rate=0.1) as server:
+    assert '--client_id=%d' % server.worker in sys.argv and server.workers == 2
+    values = server.register({'w': np.zeros(1000)})
+    while server.step < 300:
+        time.sleep(0.005)
+        values = server.push_pull({'w': values['w'] - 3})
+    server.barrier()
+    print('came to %.2f' % values['w'].mean())
+";
+
+#[test]
+fn scripts_of_psd_run_share_parameters_through_its_servers() {
+    let (Some(path), Some(bed)) = (python_path(), hosts()) else { return };
+    let cluster = Cluster::empty(Discovery::Peers);
+    fs::write(bed.path().join("train.py"), TRAINS).expect("writable");
+    let nodes = r#"{"worker_nodes": ["h1", "h2"], "server_nodes": ["h2", "h3"], "master_node": "h3"}"#;
+    let config = write(&cluster, "cluster.json", nodes);
+    let out = cluster.dir.path().join("out");
+    let train = bed.path().join("train.py").display().to_string();
+    let command = format!("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' python3 {train}", path.display());
+    let mut run = cluster.command(0);
+    run.args(["psd-run", "-c", &config, "--master-port", "0", "--block-size", "256", "-o"]).arg(&out).arg(command);
+    let done = run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts");
+    let log = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(done.status.code(), Some(0), "{}{}{}", both(&done), log("worker0.log"), log("worker1.log"));
+    for k in 0..2 {
+        assert!(log(&format!("worker{k}.log")).contains("came to 3.00"), "{}", log(&format!("worker{k}.log")));
+        let server = log(&format!("server{k}.log"));
+        assert!(server.contains("serves the parameters of job"), "{server}");
+        assert!(server.contains("2 workers train on 3 nodes; this one keeps 16 blocks"), "{server}");
+    }
+}
+
+/// The `ps` line's host runs no worker of the job, and has all of its parameters.
+#[test]
+fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
+    let (Some(path), Some(bed)) = (python_path(), hosts()) else { return };
+    let cluster = submitter();
+    let ports = [free_port(), free_port()];
+    let file = write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\n", ports[0], ports[1]));
+    let up = launch(&cluster, &bed, &["up", &file]);
+    assert_eq!(up.status.code(), Some(0), "{}", both(&up));
+    write(&cluster, "train.py", &TRAINS.replace("'--client_id=%d' % server.worker in sys.argv and ", ""));
+    let text = format!(
+        "kind = 'train'\ncommand = ['python3', 'train.py']\nworkers = 2\nwhere = \"not labels.workers == '0'\"\n\
+         env = {{ PYTHONPATH = '{}', PYTHONDONTWRITEBYTECODE = '1' }}\n",
+        path.display()
+    );
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "train", &text));
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    for (task, result) in cluster.results(0, &id) {
+        assert!(common::job::stdout(&result).contains("came to 3.00"), "{task}: {result}");
+    }
+    let log = |host: &str| {
+        let launched = bed.path().join(host).join("home/.local/share/nodectl-launched");
+        let nodes = fs::read_dir(launched).expect("a node is there").flatten();
+        let logs = nodes.filter_map(|entry| fs::read_to_string(entry.path().join("node.log")).ok());
+        logs.collect::<String>()
+    };
+    assert!(log("h1").contains("2 workers train on 2 nodes; this one keeps "), "{}", log("h1"));
+    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
 
 #[test]
@@ -382,19 +481,34 @@ fn what_runs_at_walltime_is_done_elsewhere_and_loses_no_retry() {
 
 // --- HTCondor
 
-#[test]
-fn condor_gives_nodes_without_a_shared_file_system() {
+fn condor() -> Option<Testbed> {
     // Its root is made once: from a mirror, which may be far away.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab-condor-root");
-    if common::is_root() {
+    static MADE: OnceLock<bool> = OnceLock::new();
+    let make = || {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/condor-root.sh");
         let made =
             Command::new("timeout").arg("300").arg("bash").arg(script).arg(&root).output().expect("there is bash");
         if !made.status.success() {
-            return eprintln!("SKIPPED: HTCondor could not be had within 5 minutes: {}", both(&made));
+            eprintln!("SKIPPED: HTCondor could not be had within 5 minutes: {}", both(&made));
         }
+        made.status.success()
+    };
+    if common::is_root() && !MADE.get_or_init(make) {
+        return None;
     }
-    let Some(bed) = Testbed::up("condor", &[("CONDOR_ROOT", &root.display().to_string())]) else { return };
+    let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
+    Testbed::up("condor", &[("CONDOR_ROOT", &root.display().to_string()), ("CONDOR_SETENV", settings)])
+}
+
+fn condor_queue(bed: &Testbed) -> String {
+    let condor_q = format!("{}/bin/condor_q", bed.path().display());
+    both(&bed.run(&condor_q, &["-af", "ClusterId"])).trim().to_string()
+}
+
+#[test]
+fn condor_gives_nodes_without_a_shared_file_system() {
+    let Some(bed) = condor() else { return };
     let cluster = submitter();
     let environment = write(&cluster, "create_environment.sh", "#!/bin/sh\nexport GREETING=hello\n\"$@\"\n");
     let request =
@@ -406,7 +520,6 @@ fn condor_gives_nodes_without_a_shared_file_system() {
     run_squares(&cluster, 4, "true");
     let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
-    let left = bed.run(&format!("{}/bin/condor_q", bed.path().display()), &["-af", "ClusterId"]);
-    assert_eq!(both(&left).trim(), "", "no job is left");
+    assert_eq!(condor_queue(&bed), "", "no job is left");
     wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
 }

@@ -1,15 +1,18 @@
-//! Clusters on a network that can be cut: discovery by multicast, silent losses, partitions. Needs root, `ip` and `nft`.
+//! Clusters on a network that can be cut: discovery by multicast, silent losses, partitions, private networks. Needs root, `ip`
+//! and `nft`.
 
 mod common;
 
 use common::{
     LATER, SOON,
     cluster::{Cluster, Discovery},
-    job::{CountedJob, assert_all_squares},
+    job::{CountedJob, assert_all_squares, read_results, stdout, write_job},
     netns::Lab,
     unique, wait_until,
 };
 use std::{
+    collections::BTreeSet,
+    fs,
     net::UdpSocket,
     time::{Duration, Instant},
 };
@@ -120,6 +123,105 @@ fn a_partition_heals_into_one_result_a_task() {
             first.iter().all(|(task, result)| other[task]["attempt"] == result["attempt"])
         });
     }
+}
+
+/// A private node's way to the others.
+const MEET: [(&str, &str); 1] = [("NODECTL_CLUSTER__PEERS", "[\"10.77.0.1:4711\"]")];
+
+const DEBUG: (&str, &str) = ("NODECTL_LOG__LEVEL", "debug");
+
+/// What `doctor` says on a node about members that it does not reach directly.
+fn walls(cluster: &Cluster, node: usize) -> String {
+    let findings = cluster.json(node, &["doctor", "--json"])["findings"].as_array().expect("a list").clone();
+    let about = findings.iter().filter(|finding| ["relay", "reach"].contains(&finding["check"].as_str().unwrap_or("")));
+    about.map(|finding| format!("{}: {}; ", finding["check"], finding["message"])).collect()
+}
+
+/// Tasks with a file each, in and out, on all nodes; none is done twice, although nobody was ever declared dead.
+fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
+    let input = cluster.dir.path().join("input");
+    fs::write(&input, vec![b'x'; 100_000]).expect("writable");
+    let script = "wc -c < input; (echo {i}; cat input input) > out{i}; sleep 0.6";
+    let numbers: Vec<String> = (0..16 * nodes).map(|number| number.to_string()).collect();
+    let text = format!(
+        "name = \"files\"\ncommand = [\"sh\", \"-c\", \"{script}\"]\nsource = [\"input\"]\noutputs = [\"out*\"]\n\
+         params = {{ i = [{}] }}\n",
+        numbers.join(", ")
+    );
+    let file = write_job(cluster.dir.path(), "files", &text);
+    let id = cluster.submit(submitter, &file);
+    assert_eq!(cluster.wait_end(submitter, &id), "done");
+    let into = cluster.dir.path().join(format!("files-{}", unique()));
+    cluster.ok(submitter, &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+    let results = read_results(&into);
+    let workers: BTreeSet<String> = results.values().map(|result| result["node"].to_string()).collect();
+    assert_eq!((results.len(), workers.len()), (16 * nodes, nodes), "{workers:?}");
+    for (task, result) in &results {
+        assert_eq!(stdout(result).trim(), "100000");
+        let length = fs::metadata(into.join(format!("{task}/out{task}"))).expect("it came back").len();
+        assert_eq!(length, 200_001 + task.to_string().len() as u64);
+    }
+}
+
+/// Nodes took each other for dead at no time.
+fn assert_never_gone(cluster: &Cluster, nodes: &[usize]) {
+    for node in nodes {
+        let log = cluster.log(*node);
+        let gone =
+            |line: &&str| nodes.iter().any(|other| line.contains(&format!("n{other} ("))) && line.contains("is gone");
+        assert_eq!(log.lines().find(gone), None, "in the log of n{node}");
+    }
+}
+
+/// Two private networks, alike in their addresses, and two nodes that both can reach. One of those dies, then the other.
+#[test]
+fn nodes_behind_different_translators_reach_each_other_through_others() {
+    let Some(lab) = Lab::with_private(4, &[1, 2]) else { return };
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.lab = Some(lab);
+    cluster.add(&[("NODECTL_NETWORK__PORT", "4711")]);
+    for _ in 0..2 {
+        cluster.add(&MEET);
+    }
+    cluster.add(&MEET);
+    cluster.wait_members(4);
+    wait_until(SOON, "the private nodes are connected", || {
+        walls(&cluster, 1).contains("another node: n2") && walls(&cluster, 2).contains("another node: n1")
+    });
+    assert!(walls(&cluster, 0).is_empty() && walls(&cluster, 3).is_empty());
+    run_everywhere(&cluster, 1, 4);
+    assert_never_gone(&cluster, &[0, 1, 2, 3]);
+    cluster.kill9(0);
+    wait_until(SOON, "the others see that", || [1, 2, 3].iter().all(|node| cluster.members(*node).len() == 3));
+    wait_until(SOON, "the private nodes are connected again", || {
+        walls(&cluster, 1).contains("another node: n2") && walls(&cluster, 2).contains("another node: n1")
+    });
+    run_everywhere(&cluster, 2, 3);
+    assert_never_gone(&cluster, &[1, 2, 3]);
+    cluster.kill9(3);
+    wait_until(SOON, "each is alone, and says so", || {
+        [1, 2].iter().all(|node| cluster.members(*node).len() == 1) && !walls(&cluster, 1).contains("another node")
+    });
+    // A node that both can reach brings them together again.
+    cluster.restart(0);
+    wait_until(LATER, "all three are back", || [0, 1, 2].iter().all(|node| cluster.members(*node).len() == 3));
+}
+
+/// Each can dial the public node, and nobody can dial them: bytes flow both ways all the same.
+#[test]
+fn a_node_behind_a_wall_is_served_by_whoever_can_dial() {
+    let Some(lab) = Lab::with_private(2, &[1]) else { return };
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.lab = Some(lab);
+    cluster.add(&[("NODECTL_NETWORK__PORT", "4711"), DEBUG]);
+    cluster.add(&[MEET[0], DEBUG]);
+    cluster.wait_members(2);
+    assert!(walls(&cluster, 0).is_empty() && walls(&cluster, 1).is_empty());
+    run_everywhere(&cluster, 0, 2);
+    run_everywhere(&cluster, 1, 2);
+    assert_never_gone(&cluster, &[0, 1]);
+    assert!(cluster.log(0).contains("it is asked to connect to us"), "n0 could not dial");
+    assert!((0..2).all(|node| !cluster.log(node).contains("over the swarm")), "bytes took the slow way");
 }
 
 /// Sends a word and sees whether it comes out, passing over what earlier tries left behind.

@@ -6,10 +6,11 @@ mod common;
 use common::{
     LATER,
     cluster::{Cluster, both},
+    python::python_path,
     wait_until,
 };
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -42,20 +43,6 @@ with ParameterServer.connect(**options) as server:
     json.dump({"w": values["w"].tolist(), "b": values["b"].tolist(), "step": server.step,
                "began": began, "first": first}, open("out.json", "w"))
 "#;
-
-/// Where the package is, if there is a Python that can run it.
-fn python_path() -> Option<OsString> {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
-    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
-    let path = std::env::join_paths([&package, &installed]).expect("no colons in it");
-    let code = "import sys, nodectl.params; sys.exit(sys.version_info < (3, 9))";
-    let found = Command::new("python3").args(["-c", code]).env("PYTHONPATH", &path).output();
-    if found.is_ok_and(|found| found.status.success()) {
-        return Some(path);
-    }
-    println!("SKIPPED: no python3 of version 3.9 or later with numpy and cloudpickle");
-    None
-}
 
 /// A cluster whose tasks find the package.
 fn cluster(nodes: usize, path: &OsStr) -> Cluster {

@@ -1,5 +1,6 @@
 //! `psd-run`: Poseidon's launcher. A master and parameter servers are nodes of a cluster of their own, with a secret made for this
-//! run; workers run the user's command natively, over `ssh`, with what Poseidon adds to it. Everything ends with the workers.
+//! run; workers run the user's command natively, over `ssh`, with what Poseidon adds to it. A script that uses `nodectl.params`
+//! shares parameters through the servers: on hosts without one, a node is its way there. Everything ends with the workers.
 
 use super::{
     args::PsdRunArgs,
@@ -12,7 +13,7 @@ use crate::{
         LaunchError,
         cluster_file::Host,
         node::{ClusterFacts, NodeFacts},
-        poseidon::{self, Cluster, Options},
+        poseidon::{self, Cluster, Options, Sharing},
         process::{self, Running},
         ssh::{self, Program, Target},
     },
@@ -50,11 +51,12 @@ impl Drop for Workers {
     }
 }
 
-/// A node of the run, and the file for its log.
+/// A node of the run.
 struct Part {
     host: Host,
     node: NodeFacts,
-    log: String,
+    /// The file for its log, if that is kept.
+    log: Option<String>,
 }
 
 pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
@@ -90,29 +92,36 @@ impl Run {
         }
     }
 
-    /// The master, then the servers.
+    /// The master, then the servers, then nodes through which workers on other hosts reach them.
     fn parts(&self, master_port: u16) -> Vec<Part> {
-        let role = |role: &str| BTreeMap::from([("role".to_string(), role.to_string())]);
-        let part = |host: &str, member: String, kind: &str, port| Part {
+        let part = |host: &str, member: String, servers: u32, port| Part {
             host: self.host(host),
-            log: format!("{member}.log"),
+            log: None,
             node: NodeFacts {
                 name: Some(member.clone()),
                 member,
                 port,
                 gpus: Some(Vec::new()),
-                labels: role(kind),
+                labels: BTreeMap::from([("parameter_servers".to_string(), servers.to_string())]),
                 ..NodeFacts::default()
             },
         };
         let port = (master_port > 0).then_some(master_port);
-        let master = part(self.cluster.master.as_deref().unwrap_or(HERE), "master".into(), "master", port);
+        let master = part(self.cluster.master.as_deref().unwrap_or(HERE), "master".into(), 0, port);
         let servers = self.cluster.servers.iter().enumerate();
-        [master].into_iter().chain(servers.map(|(k, host)| part(host, format!("server{k}"), "ps", None))).collect()
+        let servers = servers.map(|(k, host)| part(host, format!("server{k}"), 1, None));
+        let mut parts: Vec<Part> = [master].into_iter().chain(servers).collect();
+        parts.iter_mut().for_each(|part| part.log = Some(format!("{}.log", part.node.member)));
+        for (k, host) in self.cluster.workers.iter().enumerate() {
+            if way_of(&parts, host).is_none() {
+                parts.push(part(host, format!("way{k}"), 0, None));
+            }
+        }
+        parts
     }
 
     async fn through(&mut self, parts: &[Part], args: &PsdRunArgs) -> Result<Exit, CliError> {
-        let (master, servers) = parts.split_first().expect("the master is always there");
+        let (master, others) = parts.split_first().expect("the master is always there");
         let greeting = self.start(master).await?;
         let address = address_of(&greeting, self.cluster.master.as_deref().unwrap_or(HERE));
         let address =
@@ -120,19 +129,15 @@ impl Run {
         eprintln!("master: {address}");
         self.facts.peers = vec![address.clone()];
         let this: &Self = self;
-        stream::iter(servers)
-            .map(|server| this.start(server))
-            .buffer_unordered(AT_ONCE)
-            .try_collect::<Vec<_>>()
-            .await?;
-        eprintln!("{} servers are up; {} workers start", servers.len(), self.cluster.workers.len());
+        stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
+        eprintln!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
         let options = Options {
             num_push_threads: args.num_push_threads,
             num_pull_threads: args.num_pull_threads,
             block_size: args.block_size,
             use_sfb: args.use_sfb,
         };
-        let mut workers = self.start_workers(&args.command, &format!("tcp://{address}"), &options)?;
+        let mut workers = self.start_workers(parts, &args.command, &format!("tcp://{address}"), &options)?;
         Ok(follow(&mut workers.0).await)
     }
 
@@ -140,12 +145,25 @@ impl Run {
         ssh::start(&part.host, &part.node, &self.facts, &self.program, &self.secret, self.connect, |_| {}).await
     }
 
-    fn start_workers(&self, command: &str, master: &str, options: &Options) -> Result<Workers, CliError> {
+    fn start_workers(
+        &self,
+        parts: &[Part],
+        command: &str,
+        master: &str,
+        options: &Options,
+    ) -> Result<Workers, CliError> {
         let directory =
             std::env::current_dir().map_err(|source| CliError::file("looking for", Path::new("."), source))?;
         let workers = self.cluster.workers.iter().enumerate().map(|(k, name)| {
             let command = poseidon::worker_command(command, master, k, options);
-            let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref());
+            let sharing = Sharing {
+                launch: &self.facts.launch,
+                member: &way_of(parts, name).expect("parts() has one for every worker").node.member,
+                client: k,
+                workers: self.cluster.workers.len(),
+                block_size: options.block_size,
+            };
+            let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref(), &sharing);
             let path = self.out.join(format!("worker{k}.log"));
             let log = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
             let call = Target::of(&self.host(name)).call(&script, self.connect, Duration::MAX - self.connect);
@@ -162,8 +180,10 @@ impl Run {
             stream::iter(group)
                 .for_each_concurrent(AT_ONCE, async |part| {
                     let target = Target::of(&part.host);
-                    if let Ok(text) = ssh::log(&target, &self.facts.launch, &part.node.member, self.connect).await {
-                        let path = self.out.join(&part.log);
+                    if let Some(log) = &part.log
+                        && let Ok(text) = ssh::log(&target, &self.facts.launch, &part.node.member, self.connect).await
+                    {
+                        let path = self.out.join(log);
                         if let Err(error) = fs::write(&path, text) {
                             eprintln!("warning: writing {}: {error}", path.display());
                         }
@@ -177,6 +197,11 @@ impl Run {
                 .await;
         }
     }
+}
+
+/// The node on a worker's host; a server, if there is one.
+fn way_of<'a>(parts: &'a [Part], host: &str) -> Option<&'a Part> {
+    parts.iter().skip(1).find(|part| part.host.name == host)
 }
 
 /// Waits for all workers. One that fails does not stop the others, as with `psd_run`.

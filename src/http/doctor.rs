@@ -35,6 +35,7 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
     findings.extend(secret(report));
     findings.extend(versions(report));
     findings.push(membership(report, members));
+    findings.extend(walls(report, members));
     findings
 }
 
@@ -94,6 +95,25 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
         return Finding::warning("members", message, "start them again, or look at their logs");
     }
     Finding::ok("members", format!("{} alive", count(alive, "node")))
+}
+
+/// Members that are alive and that this node reaches through others, or not at all.
+fn walls<'a>(report: &'a NetReport, members: &'a [MemberLine]) -> impl Iterator<Item = Finding> + 'a {
+    let names = |wanted: &dyn Fn(&MemberLine) -> bool| {
+        let names = members.iter().filter(|member| member.alive && wanted(member));
+        names.take(5).map(|member| member.info.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let relayed = names(&|member| report.relayed.contains(&member.info.id));
+    let unreached = names(&|member| !member.this_node && !report.connected.contains(&member.info.id));
+    let hint = "a firewall or an address translator lies between; open a TCP port (network.port) on one side, and name it \
+                there with --peer HOST:PORT, to make it faster";
+    let relayed = (!relayed.is_empty())
+        .then(|| Finding::warning("relay", format!("reached through another node: {relayed}"), hint));
+    let hint = "neither side can connect to the other, and no third node is connected to both: open a TCP port \
+                (network.port) on one side, or start a node that both can reach";
+    let unreached = (!unreached.is_empty())
+        .then(|| Finding::problem("reach", format!("alive, but out of reach: {unreached}"), hint));
+    relayed.into_iter().chain(unreached)
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -410,6 +410,20 @@ async fn doctor_says_what_to_do_about_the_swarm() {
 }
 
 #[tokio::test]
+async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
+    let report = NetReport { connected: vec![node_id(2)], relayed: vec![node_id(2)], ..NetReport::default() };
+    let all = || vec![member(1, "alpha", true), member(2, "beta", true), member(3, "gamma", true)];
+    let brain = move |query: &Query| match query {
+        Query::Nodes => Ok(Answer::Nodes(all())),
+        _ => Err(QueryError::Leaving),
+    };
+    let doctor = FakeNode::start_with(brain, report, false).await.client.doctor().await.unwrap();
+    let message = |check: &str| doctor.findings.iter().find(|finding| finding.check == check).unwrap().message.clone();
+    assert_eq!(message("relay"), "reached through another node: beta");
+    assert_eq!(message("reach"), "alive, but out of reach: gamma");
+}
+
+#[tokio::test]
 async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
     let mut node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
     node.client.drain(None, true).await.unwrap_err();

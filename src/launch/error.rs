@@ -33,6 +33,18 @@ impl LaunchError {
         Self::BadFile { place: place.into(), problem: problem.into(), hint_text: hint.into() }
     }
 
+    /// This machine has no such scheduler: its programs are missing, or belong to no site.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Call { source, .. } => matches!(source, CallError::Missing(_)),
+            // Of SLURM's and HTCondor's programs without a configuration.
+            Self::Refused { said, .. } => ["Could not establish a configuration source", "condor_config source"]
+                .iter()
+                .any(|words| said.contains(words)),
+            _ => false,
+        }
+    }
+
     /// The user's file or flags are at fault, rather than the world.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::BadFile { .. } | Self::Unreadable { .. })

@@ -5,7 +5,9 @@ use super::{
     LaunchError,
     cluster_file::{check_host, read},
     shell::quote,
+    ssh::find_data_dir,
 };
+use crate::types::servers::{SOCKET, SOCKET_VARIABLE, VARIABLE};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -92,11 +94,40 @@ fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
     }
 }
 
+/// What a worker's script finds in its environment if it uses `nodectl.params`: the parameter servers, through the node `member` of
+/// the launch on its host, and which of how many workers it is.
+#[derive(Clone, Debug)]
+pub struct Sharing<'a> {
+    pub launch: &'a str,
+    pub member: &'a str,
+    pub client: usize,
+    pub workers: usize,
+    /// Bytes; what the script itself says if None.
+    pub block_size: Option<u64>,
+}
+
+impl Sharing<'_> {
+    fn lines(&self) -> Vec<String> {
+        let mut settings = serde_json::json!({ "workers": self.workers });
+        if let Some(bytes) = self.block_size {
+            settings["block_bytes"] = bytes.into();
+        }
+        let variables = format!(
+            "{SOCKET_VARIABLE}=\"$n/{SOCKET}\" {VARIABLE}={} NODECTL_JOB_ID=psd-{} NODECTL_TASK_ID={}",
+            quote(&settings.to_string()),
+            self.launch,
+            self.client
+        );
+        vec![find_data_dir(self.launch, self.member), format!("export {variables}")]
+    }
+}
+
 /// Script of a remote shell that runs a worker's command in the launcher's directory, if that is there too. When the connection's
 /// standard input ends, the command and all it started are stopped: `ssh` alone would leave them behind.
-pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>) -> String {
-    let mut lines =
-        vec![format!("cd {} 2>/dev/null || :", quote(&directory.display().to_string())), "exec 3<&0".to_string()];
+pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>, sharing: &Sharing<'_>) -> String {
+    let mut lines = sharing.lines();
+    lines.push(format!("cd {} 2>/dev/null || :", quote(&directory.display().to_string())));
+    lines.push("exec 3<&0".to_string());
     if let Some(root) = virtualenv {
         let root = quote(root.trim_end_matches('/'));
         lines.push(format!("VIRTUAL_ENV={root}; PATH=\"$VIRTUAL_ENV/bin:$PATH\"; export VIRTUAL_ENV PATH"));
@@ -126,6 +157,7 @@ pub fn worker_command(command: &str, master_address: &str, client: usize, option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Stdio;
 
     #[test]
     fn the_references_fields_are_read_and_numbers_may_differ() {
@@ -152,6 +184,26 @@ mod tests {
         ] {
             let error = parse(text, "f").expect_err(text).to_string();
             assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_shares_parameters_finds_its_node_and_its_number() {
+        let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, block_size: Some(65_536) };
+        let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", &script]).env("XDG_DATA_HOME", "/data");
+        let mut run = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is a shell");
+        // Its end would stop the command.
+        let _connection = run.stdin.take();
+        let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
+        for line in [
+            "NODECTL_PARAMS_SOCKET=/data/nodectl-launched/ab-server0/params.sock",
+            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536}",
+            "NODECTL_JOB_ID=psd-ab",
+            "NODECTL_TASK_ID=1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} in {told}");
         }
     }
 

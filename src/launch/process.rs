@@ -28,8 +28,14 @@ const STREAMS_END: Duration = Duration::from_secs(1);
 /// How long a program may take to end once its standard input has.
 const LAST_GRACE: Duration = Duration::from_secs(8);
 /// Pauses before a scheduler that is away is asked again.
-const PAUSES: [Duration; 4] =
-    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+const PAUSES: [Duration; 6] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(15),
+];
 
 /// Calls that have begun and not ended: what is called goes on when nobody waits for it any more.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);

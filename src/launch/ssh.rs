@@ -153,6 +153,11 @@ async fn copy(target: &Target, program: &Program, connect: Duration) -> Result<(
     if finished.is_ok() { Ok(()) } else { Err(target.refused("copying the program", &finished)) }
 }
 
+/// Lines of shell that set `n` to a node's data directory on its host.
+pub fn find_data_dir(launch: &str, member: &str) -> String {
+    format!("{HOME}\n{}", data_dir(launch, member))
+}
+
 /// The node's log so far.
 pub async fn log(target: &Target, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
     let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");

@@ -62,6 +62,16 @@ impl Interfaces {
         ip.is_loopback() || self.own.contains(&ip)
     }
 
+    /// In one of this machine's networks.
+    pub fn is_near(&self, ip: IpAddr) -> bool {
+        let holds = |interface: &Interface| match (&interface.addr, ip) {
+            (IfAddr::V4(own), IpAddr::V4(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
+            (IfAddr::V6(own), IpAddr::V6(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
+            _ => false,
+        };
+        self.is_own(ip) || self.used.iter().any(holds)
+    }
+
     /// The IPv4 broadcast address of each interface that has one.
     pub fn broadcasts(&self) -> Vec<Ipv4Addr> {
         let broadcast = |interface: &Interface| match &interface.addr {
@@ -110,6 +120,7 @@ mod tests {
         assert_eq!(named.names(), ["docker0"]);
         assert_eq!(named.broadcasts(), [Ipv4Addr::new(172, 17, 0, 255)]);
         assert!(named.is_own([10, 0, 0, 1].into()));
+        assert!(named.is_near([172, 17, 0, 200].into()) && !named.is_near([172, 17, 1, 1].into()));
         let alone = Interfaces::select(vec![lo], &[]);
         assert_eq!(alone.addrs(5), ["127.0.0.1:5".parse().unwrap()]);
     }

@@ -17,6 +17,7 @@
 //! | `factors` | gradients as sufficient factors |
 //! | `peers` | connections to the job's other nodes |
 //! | `incoming` | memory for what comes over them |
+//! | `dedicated` | nodes that serve and run no workers |
 //!
 //! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
@@ -25,6 +26,7 @@
 mod arena;
 mod checkpoints;
 mod compress;
+mod dedicated;
 mod factors;
 mod file;
 mod incoming;
@@ -185,11 +187,16 @@ impl ParameterServers {
 
     /// Whether a stream for this token is ours.
     pub fn has(&self, token: &PoolToken) -> bool {
-        self.shared.jobs().contains_key(token) || self.shared.checkpoints.asked(token).is_some()
+        *token == dedicated::invitation()
+            || self.shared.jobs().contains_key(token)
+            || self.shared.checkpoints.asked(token).is_some()
     }
 
     /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
     pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> io::Result<()> {
+        if token == dedicated::invitation() {
+            return dedicated::invited(&self.shared, stream).await;
+        }
         if let Some(job) = self.shared.checkpoints.asked(&token) {
             return self.shared.checkpoints.serve(job, stream).await;
         }
@@ -271,8 +278,13 @@ impl Shared {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The job that a worker wants to take part in, begun if it is the first.
-    fn join(self: &Arc<Self>, register: &Register, layout: &Arc<Layout>) -> io::Result<mpsc::Sender<Event>> {
+    /// The job that a worker, or a worker's node, wants this node to take part in; begun if it is the first.
+    fn join(
+        self: &Arc<Self>,
+        register: &Register,
+        layout: &Arc<Layout>,
+        weight: u32,
+    ) -> io::Result<mpsc::Sender<Event>> {
         let token = token_of(&register.job);
         let digest = digest(register);
         let mut jobs = self.jobs();
@@ -303,8 +315,7 @@ impl Shared {
             limit_bytes,
             number,
         };
-        let config =
-            Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight: self.weight };
+        let config = Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
         job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
         let kept = service::Kept {
             job: register.job.parse().ok(),
@@ -394,7 +405,7 @@ async fn is_over(shared: &Shared, job: &Job) -> bool {
 
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
-    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let (connected, invited): (Arc<Mutex<BTreeSet<NodeId>>>, Arc<Mutex<BTreeSet<NodeId>>>) = Default::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;
@@ -416,26 +427,40 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
             tokio::time::sleep(LOOK).await;
             continue;
         };
-        let alive: BTreeSet<NodeId> =
-            members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect();
+        let others = || members.iter().filter(|line| line.alive && !line.this_node);
+        let alive: BTreeSet<NodeId> = others().map(|line| line.info.id).collect();
+        let servers = others().filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
+        let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
         for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
             let _ = job.events.send(Event::PeerDead { peer }).await;
             known.remove(&peer);
             asked.remove(&peer);
+            invited.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
         }
         for peer in alive {
             let is_first = known.insert(peer);
             let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
             // The lower one calls; the higher one asks for that when it begins.
-            let calls = shared.me < peer && asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-            if is_connected || !(calls || is_first) {
+            let is_due = asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+            let is_invited = invited.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            let (calls, invites) = (shared.me < peer && is_due, servers.contains(&peer) && !is_invited && is_due);
+            if is_connected || !(calls || invites || is_first) {
                 continue;
             }
             asked.insert(peer, tokio::time::Instant::now());
-            let (streams, job, connected, shared) = (streams.clone(), job.clone(), connected.clone(), shared.clone());
+            let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
+            let (connected, invited) = (connected.clone(), invited.clone());
             tokio::spawn(async move {
                 let (connection, settings) = (shared.next_life(), &job.tensors.settings);
-                if let Ok(bundle) = peers::call(streams.as_ref(), peer, token, connection, settings).await {
+                let calling = async {
+                    if invites {
+                        let mut stream = streams.open(peer, dedicated::invitation()).await?;
+                        dedicated::invite(&mut stream, &job.tensors).await?;
+                        invited.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+                    }
+                    peers::call(streams.as_ref(), peer, token, connection, settings).await
+                };
+                if let Ok(bundle) = calling.await {
                     connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
                     peers::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);

@@ -17,7 +17,7 @@ use crate::{
         JobId, NodeId,
         params::{Checkpoints as Rule, Every},
         query::LateWorker,
-        servers::message::{Block, Clock, ServerMessage, Worker},
+        servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
     },
 };
 use std::{
@@ -32,7 +32,7 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
-/// How long parameters stay when no worker is left, if the cluster does not know the job.
+/// How long parameters stay without a worker, if the cluster does not know the job.
 const LINGER: Duration = Duration::from_secs(20);
 
 struct Service {
@@ -40,6 +40,8 @@ struct Service {
     store: Store,
     settings: crate::types::servers::ServerSettings,
     workers: HashMap<Worker, (u64, Link)>,
+    /// The last view whose blocks were told of in the log.
+    told: Epoch,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
     watch: Watch,
@@ -51,6 +53,8 @@ struct Service {
     /// The checkpoint to go on from, once it was found.
     found: Option<Open>,
     last_checkpoint: Instant,
+    /// No worker is left, or none has come.
+    idle_since: Option<Instant>,
     /// The job has ended, or this node's part in it cannot go on.
     over: bool,
 }
@@ -86,13 +90,14 @@ pub fn run(
 ) {
     let store = Store::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
-    let (workers, peers, watch, ending, writer, found, over) = Default::default();
+    let (workers, told, peers, watch, ending, writer, found, idle_since, over) = Default::default();
     let (group, last_checkpoint) = (Group::new(config), Instant::now());
     let mut service = Service {
         group,
         store,
         settings,
         workers,
+        told,
         peers,
         watch,
         ending,
@@ -101,14 +106,17 @@ pub fn run(
         writer,
         found,
         last_checkpoint,
+        idle_since,
         over,
     };
     let mut finished = false;
-    let mut idle_since: Option<Instant> = None;
     loop {
         // Nothing wakes the thread while it lingers but a new worker or the wish to end.
-        let event =
-            if idle_since.is_some() { wait(&mut inbox, Duration::from_millis(100)) } else { receive(&mut inbox) };
+        let event = if service.idle_since.is_some() {
+            wait(&mut inbox, Duration::from_millis(100))
+        } else {
+            receive(&mut inbox)
+        };
         match event {
             Received::Event(event) => {
                 if let Event::Left { finished: left_well, .. } = &event {
@@ -126,16 +134,12 @@ pub fn run(
             Received::Nothing => {}
             Received::Closed => break,
         }
+        service.tell_of_blocks();
         let is_idle = service.group.is_idle();
         flags.is_idle.store(is_idle, Ordering::Relaxed);
-        if is_idle {
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            let unknown_is_over = finished || since.elapsed() >= LINGER;
-            // While the job goes on, whoever takes a dead worker's place needs the parameters.
-            service.over |= service.kept.job.is_none() && unknown_is_over;
-        } else {
-            idle_since = None;
-        }
+        service.idle_since = is_idle.then(|| service.idle_since.unwrap_or_else(Instant::now));
+        // While a job goes on that the cluster knows, whoever takes a dead worker's place needs the parameters.
+        service.over |= is_idle && service.kept.job.is_none() && (finished || service.has_lingered());
         if service.over {
             break;
         }
@@ -168,6 +172,20 @@ fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
 }
 
 impl Service {
+    /// Says in the log, once a view, what this node has to do with it.
+    fn tell_of_blocks(&mut self) {
+        let view = self.group.view();
+        if let Some(kept) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
+            let (nodes, workers) = (view.nodes.len(), view.workers.len());
+            tracing::info!("{workers} workers train on {nodes} nodes; this one keeps {kept} blocks of parameters");
+            self.told = view.epoch;
+        }
+    }
+
+    fn has_lingered(&self) -> bool {
+        self.idle_since.is_some_and(|since| since.elapsed() >= LINGER)
+    }
+
     fn waits(&self) -> bool {
         self.settings.divided && (self.ending || self.group.view().epoch.number == 0)
     }
@@ -206,7 +224,10 @@ impl Service {
             Event::CheckpointEnded { clock } => self.give(Input::CheckpointEnded { clock }),
             Event::Found(path) => self.found(path),
             Event::Said(text) => self.say(&text),
-            Event::Unneeded => self.over |= self.group.is_idle(),
+            // A node that has just begun may not have heard of the job yet.
+            Event::Unneeded => {
+                self.over |= self.group.is_idle() && (self.has_lingered() || self.group.view().epoch.number > 0);
+            }
             Event::Waits => self.ending = true,
             Event::Unfinished { crowded } => {
                 if let Some(workers) = crowded {

@@ -1,6 +1,6 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, arena::Arena, watch};
+use super::{Event, Shared, arena::Arena, dedicated, watch};
 use crate::{
     logic::params::{Layout, Notice},
     types::{servers::message::Worker, units::format_bytes},
@@ -110,22 +110,11 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let register: Register = serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
     drop(payload);
     let worker = register.worker;
-    register.settings.check().map_err(|error| invalid(error.to_string()))?;
     if worker >= register.settings.workers {
         let workers = register.settings.workers;
         return Err(invalid(format!("worker {worker} is none of {workers} workers, which count from 0")));
     }
-    if register.settings.sums as usize >= register.tensors.len() {
-        let (sums, tensors) = (register.settings.sums, register.tensors.len());
-        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
-    }
-    let trained = register.tensors.len() as u32 - register.settings.sums;
-    if let Some(tensor) = register.settings.factored.iter().find(|tensor| **tensor >= trained) {
-        return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
-    }
-    let Register { tensors, settings, .. } = &register;
-    let layout = Layout::with_factored(tensors, settings.block_bytes, &settings.factored);
-    let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
+    let layout = layout(&register)?;
     let needed = register.settings.bytes_of_worker(layout.len());
     if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
         let [needed, memory] = [needed, memory].map(format_bytes);
@@ -137,7 +126,8 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     if let Some(path) = &register.resume_from {
         super::form(&register, &layout).open(path)?;
     }
-    let events = shared.join(&register, &layout)?;
+    let weight = dedicated::weight_of_workers_node(shared, &register);
+    let events = shared.join(&register, &layout, weight)?;
     let arena = Arc::new(Arena::new(layout.len())?);
     answer(stream, &layout, &arena)?;
     // Copying the initial values may take its time.
@@ -154,6 +144,22 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let finished = ended.is_ok();
     let _ = events.blocking_send(Event::Left { worker, life, finished });
     ended
+}
+
+/// Where everything lies of what is registered, if that can be.
+pub fn layout(register: &Register) -> io::Result<Arc<Layout>> {
+    let Register { tensors, settings, .. } = register;
+    settings.check().map_err(|error| invalid(error.to_string()))?;
+    if settings.sums as usize >= tensors.len() {
+        let (sums, tensors) = (settings.sums, tensors.len());
+        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
+    }
+    let trained = tensors.len() as u32 - settings.sums;
+    if let Some(tensor) = settings.factored.iter().find(|tensor| **tensor >= trained) {
+        return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
+    }
+    let layout = Layout::with_factored(tensors, settings.block_bytes, &settings.factored);
+    Ok(Arc::new(layout.map_err(|error| invalid(error.to_string()))?))
 }
 
 /// Passes on what a worker says, until it has finished.

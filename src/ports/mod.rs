@@ -194,6 +194,8 @@ pub struct NetReport {
     pub listening: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
     pub connected: Vec<NodeId>,
+    /// Those of them that can only be reached through another node.
+    pub relayed: Vec<NodeId>,
     /// Per way (`loopback`, `broadcast`, `mdns`, `remembered`, `--peer`, `kademlia`): does it work, whom did it find.
     pub ways: Vec<DiscoveryWay>,
     /// Nodes seen here that do not share the secret.

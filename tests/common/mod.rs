@@ -6,7 +6,8 @@
 //! | `cluster` | nodes: start, kill, restart, ask |
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `lab` | SLURM, HTCondor, sshd |
-//! | `netns` | network namespaces on a bridge: cut links, partitions |
+//! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
+//! | `python` | the Python package |
 //! | `terminal` | a command on a pseudo-terminal |
 
 // Each test program uses its own part of this.
@@ -16,6 +17,7 @@ pub mod cluster;
 pub mod job;
 pub mod lab;
 pub mod netns;
+pub mod python;
 pub mod terminal;
 
 use std::{

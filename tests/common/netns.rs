@@ -11,15 +11,22 @@ use std::{
     time::Duration,
 };
 
-/// Hosts 0..count, each with `eth0` at 10.77.0.(i + 1)/24 and fd77::(i + 1)/64, multicast flooded. Removed when dropped.
+/// Hosts 0..count, each with `eth0` at 10.77.0.(i + 1)/24 and fd77::(i + 1)/64, multicast flooded. Private ones are at
+/// 192.168.1.2/24, all of them, each behind an address translator of its own that has such an address. Removed when dropped.
 pub struct Lab {
     prefix: String,
     count: usize,
+    private: Vec<usize>,
 }
 
 impl Lab {
     /// `None`, said with its reason, where it cannot be made.
     pub fn new(count: usize) -> Option<Self> {
+        Self::with_private(count, &[])
+    }
+
+    /// The same with some hosts in private networks: they can connect to others, and nobody to them. Needs `nft`.
+    pub fn with_private(count: usize, private: &[usize]) -> Option<Self> {
         if !super::is_root() {
             eprintln!("SKIPPED: network namespaces need root");
             return None;
@@ -28,7 +35,7 @@ impl Lab {
             eprintln!("SKIPPED: network namespaces need `ip` (apt install iproute2): {why}");
             return None;
         }
-        let lab = Self { prefix: format!("nc{}", super::unique()), count };
+        let lab = Self { prefix: format!("nc{}", super::unique()), count, private: private.to_vec() };
         if let Err(why) = lab.build() {
             eprintln!("SKIPPED: no network namespaces here: {why}");
             return None;
@@ -88,7 +95,11 @@ impl Lab {
     }
 
     fn nft(&self, rules: &str) -> Result<(), String> {
-        let mut nft = self.hub_command("nft");
+        self.nft_in(&self.name("hub"), rules)
+    }
+
+    fn nft_in(&self, namespace: &str, rules: &str) -> Result<(), String> {
+        let mut nft = command_in(namespace, "nft");
         nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = nft.spawn().map_err(|error| error.to_string())?;
         let mut stdin = child.stdin.take().expect("it is piped");
@@ -120,10 +131,43 @@ impl Lab {
     }
 
     fn attach(&self, host: usize) -> Result<(), String> {
-        let name = self.host(host);
-        let port = format!("p{host}");
+        if self.private.contains(&host) {
+            return self.attach_private(host);
+        }
+        self.attach_to_bridge(host, &self.host(host))
+    }
+
+    /// Between the host and the bridge stands a router that translates addresses and lets nobody in.
+    fn attach_private(&self, host: usize) -> Result<(), String> {
+        let (name, router) = (self.host(host), self.router(host));
+        self.attach_to_bridge(host, &router)?;
         ip(&["netns", "add", &name])?;
-        self.hub(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        ip(&["-n", &router, "link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        for (namespace, step) in [
+            (&router, &["addr", "add", "192.168.1.1/24", "dev", "eth1"][..]),
+            (&router, &["link", "set", "eth1", "up"]),
+            (&name, &["link", "set", "lo", "up"]),
+            (&name, &["addr", "add", "192.168.1.2/24", "brd", "+", "dev", "eth0"]),
+            (&name, &["link", "set", "eth0", "up"]),
+            (&name, &["route", "add", "default", "via", "192.168.1.1"]),
+        ] {
+            ip(&[&["-n", namespace][..], step].concat())?;
+        }
+        let mut forwarding = command_in(&router, "sh");
+        let told = forwarding.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]).status();
+        if !told.is_ok_and(|status| status.success()) {
+            return Err("a router that does not forward".into());
+        }
+        let rules = "table ip wall { chain out { type nat hook postrouting priority 100; oifname \"eth0\" masquerade\n}\n\
+                     chain through { type filter hook forward priority 0; iifname \"eth0\" ct state established,related \
+                     accept\niifname \"eth0\" drop\n}\n}\n";
+        self.nft_in(&router, rules)
+    }
+
+    fn attach_to_bridge(&self, host: usize, name: &str) -> Result<(), String> {
+        let port = format!("p{host}");
+        ip(&["netns", "add", name])?;
+        self.hub(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name])?;
         self.hub(&["link", "set", &port, "master", "br0", "up"])?;
         let (ipv4, ipv6) = (format!("10.77.0.{}/24", host + 1), format!("fd77::{:x}/64", host + 1));
         for step in [
@@ -134,7 +178,7 @@ impl Lab {
             &["addr", "add", &ipv6, "dev", "eth0", "nodad"],
             &["route", "add", "224.0.0.0/4", "dev", "eth0"],
         ] {
-            ip(&[&["-n", &name][..], step].concat())?;
+            ip(&[&["-n", name][..], step].concat())?;
         }
         Ok(())
     }
@@ -143,17 +187,12 @@ impl Lab {
         ip(&[&["-n", &self.name("hub")][..], arguments].concat())
     }
 
-    fn hub_command(&self, program: &str) -> Command {
-        let mut command = Command::new(ip_program());
-        command.args(["netns", "exec", &self.name("hub"), program]);
-        // Where Debian keeps `nft`, which not every user's PATH has.
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
-        command
-    }
-
     fn host(&self, host: usize) -> String {
         self.name(&host.to_string())
+    }
+
+    fn router(&self, host: usize) -> String {
+        self.name(&format!("r{host}"))
     }
 
     fn name(&self, part: &str) -> String {
@@ -164,11 +203,21 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         let hosts = (0..self.count).map(|host| self.host(host));
-        for name in hosts.chain([self.name("hub")]) {
+        let routers = self.private.iter().map(|host| self.router(*host));
+        for name in hosts.chain(routers).chain([self.name("hub")]) {
             // One that was never made is no problem. The links go with their namespaces.
             let _ = ip(&["netns", "del", &name]);
         }
     }
+}
+
+fn command_in(namespace: &str, program: &str) -> Command {
+    let mut command = Command::new(ip_program());
+    command.args(["netns", "exec", namespace, program]);
+    // Where Debian keeps `nft`, which not every user's PATH has.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {

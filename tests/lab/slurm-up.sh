@@ -64,6 +64,7 @@ MailProg=/bin/true
 GresTypes=gpu
 NodeName=n[1-$N] $AT CPUs=$CPUS RealMemory=$MEM $GRES State=UNKNOWN
 PartitionName=main Nodes=n[1-$N] Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP
+PartitionName=gpu Nodes=n[1-$N] MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n[1-$N] MaxTime=1 PriorityTier=10 State=UP
 CONF
 # nothing here uses cgroups, but slurmd loads the plugin it detects and gives up without a cgroup mount; v1 loads anywhere

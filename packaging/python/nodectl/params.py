@@ -109,7 +109,7 @@ class ParameterServer:
                 "clip_norm": clip_norm,
             },
             "consistency": _consistency(consistency, staleness, local_steps),
-            "block_bytes": block_bytes,
+            "block_bytes": from_job.get("block_bytes", block_bytes),
             "replicas": replicas,
             "num_push_threads": num_push_threads,
             "num_pull_threads": num_pull_threads,

@@ -13,7 +13,7 @@ use crate::{
     launch::{
         LaunchError,
         condor::Condor,
-        process::{self, CallError},
+        process,
         slurm::Slurm,
         ssh,
         state::{HostNode, Launch, Launches, Process, What},
@@ -158,12 +158,11 @@ async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Du
 async fn sweep(secret: &str, cluster: &str) -> Result<usize, CliError> {
     let name = ground::job_name(secret, cluster).await?;
     let (slurm, condor) = (Slurm::new(&name), Condor::new(&name));
-    let is_missing = |error: &LaunchError| matches!(error, LaunchError::Call { source: CallError::Missing(_), .. });
     let mut problems = 0;
     let mut count = |ended: Result<usize, LaunchError>, who: &str| match ended {
         Ok(0) => {}
         Ok(jobs) => eprintln!("{jobs} jobs of {who} are down"),
-        Err(error) if is_missing(&error) => {}
+        Err(error) if error.is_absence() => {}
         Err(error) => {
             eprintln!("error: {error}");
             problems += 1;

@@ -77,11 +77,7 @@ fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<
     };
     for row in board.rows().into_iter().filter(|row| !row.is_settled() && gone(row)) {
         let words = scheduler.last_words(&row.member);
-        let words = if words.is_empty() {
-            "its job has ended and left no log".to_string()
-        } else {
-            format!("its job has ended: {words}")
-        };
+        let words = if words.is_empty() { scheduler.silence() } else { format!("its job has ended: {words}") };
         board.set(&row.member, State::Failed, &words);
     }
 }

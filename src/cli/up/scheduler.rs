@@ -135,6 +135,17 @@ impl Scheduler {
         matches!(self, Self::Slurm { request, .. } if request.together)
     }
 
+    /// What it means that an ended job left no log.
+    pub fn silence(&self) -> String {
+        match self {
+            Self::Slurm { script, .. } => format!(
+                "its job has ended and left no log in {}: SLURM's nodes must see that directory",
+                script.directory.display()
+            ),
+            Self::Condor { .. } => "its job has ended and left no log".into(),
+        }
+    }
+
     /// The end of what a job wrote.
     pub fn last_words(&self, id: &str) -> String {
         let (directory, name) = match self {

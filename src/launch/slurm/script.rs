@@ -69,6 +69,9 @@ impl Script {
         let cluster = quote(&self.facts.cluster);
         let node = format!(
             r#"umask 077
+for f in {binary} {secret}; do
+  [ -r "$f" ] || {{ echo "$f is not on $(uname -n): this program and the data directory must be on a file system that SLURM's nodes share" >&2; exit 1; }}
+done
 {FORGET_NODE_SETTINGS}
 dir=$(mktemp -d "${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/nodectl.XXXXXX") || exit 1
 node=
@@ -146,6 +149,14 @@ mod tests {
         let together = Request { together: true, ..Request::default() };
         let args = together.sbatch_args("n", &script(true), 4).join(" ");
         assert!(args.contains("--nodes=4 --ntasks=4 --ntasks-per-node=1"), "{args}");
+    }
+
+    #[test]
+    fn a_node_that_does_not_see_the_program_says_so() {
+        let run = std::process::Command::new("sh").args(["-c", &script(false).text()]).output();
+        let run = run.expect("there is a shell");
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert!(run.status.code() == Some(1) && said.starts_with("/opt/nodectl is not on "), "{said}");
     }
 
     #[test]

@@ -132,6 +132,11 @@ impl Group {
         &self.view
     }
 
+    /// How many blocks this node keeps, while the view goes on.
+    pub fn blocks_kept(&self) -> Option<usize> {
+        self.going.then_some(self.shards.len())
+    }
+
     pub fn handle(&mut self, input: Input) -> Vec<Effect> {
         match input {
             Input::PeerUp(peer) => {
@@ -333,6 +338,10 @@ impl Group {
         let started = known.values().any(|here| here.started);
         if workers.is_empty() || (!started && workers.len() < wanted) {
             self.status(format!("waiting for workers: {} of {wanted} are there", workers.len()));
+            return;
+        }
+        if !started && nodes.iter().all(|(_, weight)| *weight == 0) {
+            self.status("waiting for parameter servers: those that are meant to serve are not there".into());
             return;
         }
         let workers: Vec<_> = workers.into_values().collect();

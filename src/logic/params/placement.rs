@@ -4,7 +4,8 @@
 
 use crate::types::{NodeId, servers::message::Block};
 
-/// The finest difference of weights: a node with less than a 16th of the heaviest one's weight counts as a 16th.
+/// The finest difference of weights: a node with less than a 16th of the heaviest one's weight counts as a 16th. One without any
+/// weight gets blocks only where no others are left for them.
 const STEPS: u64 = 16;
 
 /// The nodes of every block, by index into the nodes given; the first of each is its primary, the others are replicas.
@@ -15,15 +16,22 @@ pub struct Placement {
 
 impl Placement {
     /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are sorted, with a weight each.
-    /// Primaries are on `servers` of them, chosen by a hash, if there are so many; replicas may be on any.
+    /// Primaries are on `servers` of them, those with a weight first, else chosen by a hash, if there are so many; replicas may be
+    /// on any.
     pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32, servers: Option<u32>) -> Self {
         let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
-        let mut ranked = seeds.clone();
+        let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(0);
+        let share = |weight: u32| match (u64::from(weight), heaviest) {
+            (_, 0) => STEPS,
+            (0, _) => 0,
+            (weight, heaviest) => (weight * STEPS / heaviest).max(1),
+        };
+        let shares: Vec<u64> = nodes.iter().map(|(_, weight)| share(*weight)).collect();
+        let rank = |index: usize| (shares[index] > 0, seeds[index]);
+        let mut ranked: Vec<(bool, u64)> = (0..nodes.len()).map(rank).collect();
         ranked.sort_unstable_by(|a, b| b.cmp(a));
-        let last = servers.and_then(|servers| ranked.get(servers.max(1) as usize - 1)).copied().unwrap_or(0);
-        let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(1).max(1);
-        let shares: Vec<u64> = nodes.iter().map(|(_, weight)| (u64::from(*weight) * STEPS / heaviest).max(1)).collect();
-        let is_server = |index: usize| seeds[index] >= last;
+        let last = servers.and_then(|servers| ranked.get(servers.max(1) as usize - 1)).copied().unwrap_or_default();
+        let is_server = |index: usize| rank(index) >= last;
         let total: u64 = (0..nodes.len()).filter(|index| is_server(*index)).map(|index| shares[index]).sum();
         let part = |share: u64| (u64::from(blocks) * share).div_ceil(total.max(1));
         let mut room: Vec<u64> =
@@ -113,6 +121,22 @@ mod tests {
                 prop_assert!(*load <= (u64::from(blocks) * share).div_ceil(total));
             }
         }
+    }
+
+    #[test]
+    fn nodes_without_weight_keep_what_nobody_else_can() {
+        let placed = |weights: &[u32], block| Placement::new(&nodes(weights), 40, 2, None).homes(block).to_vec();
+        for block in 0..40 {
+            let mut both = placed(&[0, 4, 0, 8], block);
+            both.sort_unstable();
+            assert_eq!(both, [1, 3], "two servers need no help");
+            assert_eq!(placed(&[0, 0, 4], block)[0], 2, "a second copy is elsewhere");
+        }
+        let one = Placement::new(&nodes(&[0, 4, 0, 8]), 40, 2, Some(1));
+        let primaries: std::collections::BTreeSet<u16> = (0..40).map(|block| one.homes(block)[0]).collect();
+        assert!(primaries.len() == 1 && primaries.is_subset(&[1, 3].into()), "one server of two: {primaries:?}");
+        let homes = |weights: &[u32]| (0..40).map(|block| placed(weights, block)).collect::<Vec<_>>();
+        assert_eq!(homes(&[0, 0, 0]), homes(&[3, 3, 3]), "all servers are gone");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use super::{
     blocking::{Blocking, STALL},
-    offer::{Answer, OVER_THE_SWARM, Offer, Want},
+    offer::{Answer, Offer, Want},
+    reach::{Reached, Way, reach},
     seal,
-    serve::transfer_key,
+    serve::{Server, transfer_key},
 };
 use crate::{
     net::swarm::{shared::Shared, streams},
@@ -17,13 +18,10 @@ use libp2p::Stream;
 use std::{
     collections::HashMap,
     io::{self, Read},
-    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
-    io::AsyncWriteExt as _,
-    net::TcpStream,
     runtime::Handle,
     sync::{Semaphore, watch},
     task::spawn_blocking,
@@ -32,7 +30,6 @@ use zeroize::Zeroizing;
 
 const MAX_TRANSFERS: usize = 16;
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Attempts at one holder; each goes on where the last ended.
 const ATTEMPTS: u32 = 4;
 
@@ -45,6 +42,7 @@ pub struct Fetcher {
 
 struct Inner {
     shared: Arc<Shared>,
+    server: Server,
     blobs: Arc<dyn Blobs>,
     key: Zeroizing<[u8; 32]>,
     transfers: Semaphore,
@@ -59,9 +57,10 @@ struct Partial {
 }
 
 impl Fetcher {
-    pub fn new(shared: Arc<Shared>, blobs: Arc<dyn Blobs>, key: Zeroizing<[u8; 32]>) -> Self {
+    /// `server` takes the connections of holders that cannot be connected to.
+    pub fn new(shared: Arc<Shared>, server: Server, blobs: Arc<dyn Blobs>, key: Zeroizing<[u8; 32]>) -> Self {
         let (transfers, flights) = (Semaphore::new(MAX_TRANSFERS), Mutex::default());
-        Self { inner: Arc::new(Inner { shared, blobs, key, transfers, flights }) }
+        Self { inner: Arc::new(Inner { shared, server, blobs, key, transfers, flights }) }
     }
 
     /// Makes sure that the blob is here.
@@ -123,15 +122,14 @@ impl Fetcher {
     }
 
     async fn fetch_from(&self, holder: NodeId, hash: BlobHash, partial: &mut Option<Partial>) -> Outcome {
-        let mut direct = true;
         let mut problem = String::new();
         for _ in 0..ATTEMPTS {
-            let (mut stream, remote) = self.open(holder).await?;
+            let (mut stream, session) = self.inner.shared.open_stream(holder, streams::BULK).await?;
             let offset = partial.as_ref().map_or(0, |partial| partial.written);
             let offer = ask(&mut stream, Want { hash, offset }).await?;
-            let source = match direct {
-                true => connect(&mut stream, remote, &offer).await?,
-                false => over_the_swarm(&mut stream).await?,
+            let source = match reach(&mut stream, &session, &offer, &self.inner.server).await.and_then(Source::from) {
+                Ok(source) => source,
+                Err(error) => return Err(format!("broke off: {error}")),
             };
             match self.receive(hash, source, stream, &offer, partial).await {
                 Ok(()) => return Ok(()),
@@ -139,15 +137,12 @@ impl Fetcher {
                 Err(error) if partial.is_none() => return Err(error),
                 Err(error) => problem = error,
             }
-            let progress = partial.as_ref().map_or(0, |partial| partial.written) > offset;
-            // Somebody answered at the port who is not the holder, perhaps: an address translator on the way.
-            direct = direct && progress;
+            if partial.as_ref().map_or(0, |partial| partial.written) == offset {
+                // Somebody answered at the port who is not the holder, perhaps: an address translator on the way.
+                session.way.note(Way::Swarm);
+            }
         }
         Err(problem)
-    }
-
-    async fn open(&self, holder: NodeId) -> Result<(Stream, IpAddr), String> {
-        self.inner.shared.open_stream(holder, streams::BULK).await
     }
 
     /// Takes the frames in on a blocking thread. What came before an error stays in `partial`.
@@ -196,10 +191,20 @@ async fn land(flight: &mut watch::Receiver<Option<Outcome>>) -> Outcome {
     }
 }
 
-/// Where the frames come from.
+/// Where the frames come from, for a thread that blocks.
 enum Source {
     Direct(std::net::TcpStream),
     Swarm,
+}
+
+impl Source {
+    fn from(reached: Reached) -> io::Result<Self> {
+        let Reached::Tcp(tcp) = reached else { return Ok(Self::Swarm) };
+        let tcp = tcp.into_std()?;
+        tcp.set_nonblocking(false)?;
+        tcp.set_read_timeout(Some(STALL))?;
+        Ok(Self::Direct(tcp))
+    }
 }
 
 async fn ask(stream: &mut Stream, want: Want) -> Result<Offer, String> {
@@ -216,38 +221,6 @@ async fn ask(stream: &mut Stream, want: Want) -> Result<Offer, String> {
         Ok(Err(error)) => Err(format!("no answer: {error}")),
         Err(_) => Err("no answer".into()),
     }
-}
-
-/// Directly, to the address at which the peer is connected; over the swarm if nothing listens there for us.
-async fn connect(stream: &mut Stream, remote: IpAddr, offer: &Offer) -> Result<Source, String> {
-    let address = SocketAddr::new(remote, offer.port);
-    let connecting = async {
-        let mut tcp = TcpStream::connect(address).await?;
-        tcp.write_all(&offer.ticket).await?;
-        let tcp = tcp.into_std()?;
-        tcp.set_nonblocking(false)?;
-        tcp.set_read_timeout(Some(STALL))?;
-        io::Result::Ok(tcp)
-    };
-    match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-        Ok(Ok(tcp)) => Ok(Source::Direct(tcp)),
-        Ok(Err(error)) => {
-            tracing::debug!("no direct connection to {address} ({error}): over the swarm, slowly");
-            over_the_swarm(stream).await
-        }
-        Err(_) => {
-            tracing::debug!("no direct connection to {address} (no answer): over the swarm, slowly");
-            over_the_swarm(stream).await
-        }
-    }
-}
-
-async fn over_the_swarm(stream: &mut Stream) -> Result<Source, String> {
-    let asking = async {
-        stream.write_all(&[OVER_THE_SWARM]).await?;
-        stream.flush().await
-    };
-    asking.await.map(|()| Source::Swarm).map_err(|error| format!("broke off: {error}"))
 }
 
 fn take_in(source: &mut impl Read, size: u64, key: &[u8; 32], partial: &mut Partial) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Blobs between nodes. The private swarm's ciphers move 0.3 GB/s, so bulk bytes do not ride it: over it the requester asks,
 //! and the holder answers with a one-time ticket, a fresh key and a TCP port. The requester connects there directly, shows
-//! the ticket, and gets the blob as AES-256-GCM frames. Where a firewall forbids that, the same frames come over the swarm.
+//! the ticket, and gets the blob as AES-256-GCM frames. Where a firewall forbids that, the holder connects to the requester, or the
+//! same frames come over the swarm.
 //! Nothing is sent in clear, no ticket works twice.
 //!
 //! | file | owns |
@@ -8,6 +9,7 @@
 //! | `offer` | question and answer over the swarm: bytes only |
 //! | `seal` | the sealed frames: bytes only |
 //! | `tickets` | what was promised to whom, for how long |
+//! | `reach` | who connects to whom |
 //! | `serve` | the holder's side |
 //! | `fetch` | the requester's side: holders in turn, resuming, one transfer a blob |
 //! | `streams` | streams to other nodes' pools, on the same way |
@@ -17,6 +19,7 @@
 mod blocking;
 mod fetch;
 pub(super) mod offer;
+mod reach;
 pub(super) mod seal;
 pub(super) mod sealed;
 pub(super) mod serve;
@@ -24,4 +27,5 @@ pub(super) mod streams;
 mod tickets;
 
 pub use fetch::Fetcher;
+pub use reach::LastWay;
 pub use serve::Server;

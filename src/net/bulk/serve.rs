@@ -2,7 +2,8 @@
 
 use super::{
     blocking::{Blocking, STALL},
-    offer::{Answer, OVER_THE_SWARM, Offer, TICKET_BYTES, Want},
+    offer::{Answer, Offer, TICKET_BYTES, Want},
+    reach::{Choice, choice},
     seal,
     sealed::Keys,
     streams,
@@ -16,12 +17,12 @@ use crate::{
     ports::{Blobs, Duplex, PoolHost},
     types::{NodeId, PoolToken},
 };
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::AsyncWriteExt;
 use libp2p::Stream;
 use std::{
     fs::File,
     io::{self, Seek, SeekFrom, Write},
-    net::{Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,7 +30,7 @@ use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
     runtime::Handle,
-    sync::Semaphore,
+    sync::{Semaphore, oneshot},
     task::spawn_blocking,
 };
 use tokio_util::sync::CancellationToken;
@@ -84,12 +85,26 @@ impl Server {
         Ok(server)
     }
 
-    /// Answers a peer that opened a stream for a blob. Too many at once are dropped.
-    pub fn serve(&self, stream: Stream) {
+    pub fn port(&self) -> u16 {
+        self.inner.port
+    }
+
+    /// Somebody will connect to the port with this ticket. `None` if too many are expected.
+    pub fn expect(&self, ticket: [u8; TICKET_BYTES]) -> Option<oneshot::Receiver<TcpStream>> {
+        let (caller, called) = oneshot::channel();
+        self.inner.tickets.issue(ticket, Promise::Called(caller), Instant::now()).then_some(called)
+    }
+
+    pub fn expect_no_more(&self, ticket: &[u8; TICKET_BYTES]) {
+        drop(self.inner.tickets.redeem(ticket, Instant::now()));
+    }
+
+    /// Answers a peer that opened a stream for a blob; `requester` is its address, if it is not relayed. Too many at once are dropped.
+    pub fn serve(&self, requester: Option<IpAddr>, stream: Stream) {
         let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
         let server = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = server.talk(stream).await {
+            if let Err(error) = server.talk(requester, stream).await {
                 tracing::debug!("a blob was not sent: {error}");
             }
             drop(permit);
@@ -118,6 +133,7 @@ impl Server {
                     Some((stream, Promise::Stream { from, pool, keys })) => {
                         server.attach(from, pool, streams::accept(stream, &keys).await).await;
                     }
+                    Some((stream, Promise::Called(caller))) => drop(caller.send(stream)),
                     None => {}
                 }
             });
@@ -143,7 +159,7 @@ impl Server {
         log(sent.await.unwrap_or_else(|error| Err(io::Error::other(error))));
     }
 
-    async fn talk(&self, mut stream: Stream) -> io::Result<()> {
+    async fn talk(&self, requester: Option<IpAddr>, mut stream: Stream) -> io::Result<()> {
         let want = timed(Want::read(&mut stream)).await?;
         let answer = self.answer(want).await?;
         timed(async {
@@ -152,26 +168,36 @@ impl Server {
         })
         .await?;
         let Answer::Offer(offer) = answer else { return stream.close().await };
-        // The requester holds the stream while it is served directly, or asks for the frames here.
-        let mut choice = [0; 1];
-        let asked = stream.read(&mut choice).await;
-        let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
-        let (Ok(1), [OVER_THE_SWARM], Some(Promise::Blob(transfer))) = (asked, choice, unused) else { return Ok(()) };
-        let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
-        let runtime = Handle::current();
-        spawn_blocking(move || send(&transfer, &mut Blocking::new(stream, runtime))).await.map_err(io::Error::other)?
+        let choice = choice(&mut stream, requester, &offer.ticket).await;
+        let Some(Promise::Blob(transfer)) = self.inner.tickets.redeem(&offer.ticket, Instant::now()) else {
+            return Ok(());
+        };
+        match choice? {
+            Choice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
+            Choice::OverTheSwarm => {
+                let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
+                let runtime = Handle::current();
+                let sent = spawn_blocking(move || send(&transfer, &mut Blocking::new(stream, runtime))).await;
+                sent.map_err(io::Error::other)??;
+            }
+            Choice::Nothing => {}
+        }
+        Ok(())
     }
 
     /// Answers a peer that opened a stream for a pool.
-    pub fn serve_stream(&self, from: NodeId, stream: Stream) {
+    pub fn serve_stream(&self, from: NodeId, requester: Option<IpAddr>, stream: Stream) {
         let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
         let server = self.clone();
         tokio::spawn(async move {
-            let talked = server.talk_of_stream(from, stream).await;
+            let talked = server.talk_of_stream(from, requester, stream).await;
             drop(permit);
             match talked {
-                Ok(Some((pool, stream, keys))) => {
+                Ok(Some((pool, Carrier::Swarm(stream), keys))) => {
                     server.attach(from, pool, streams::accept_over_the_swarm(stream, &keys).await).await;
+                }
+                Ok(Some((pool, Carrier::Tcp(tcp), keys))) => {
+                    server.attach(from, pool, streams::accept(tcp, &keys).await).await;
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!("a stream from node {} did not come about: {error}", from.short()),
@@ -179,8 +205,13 @@ impl Server {
         });
     }
 
-    /// Offers a ticket. Gives the stream itself back if the peer wants to go on over it.
-    async fn talk_of_stream(&self, from: NodeId, mut stream: Stream) -> io::Result<Option<(PoolToken, Stream, Keys)>> {
+    /// Offers a ticket. Gives back on what to go on, if the peer does not connect itself.
+    async fn talk_of_stream(
+        &self,
+        from: NodeId,
+        requester: Option<IpAddr>,
+        mut stream: Stream,
+    ) -> io::Result<Option<(PoolToken, Carrier, Keys)>> {
         let pool = streams::read_pool(&mut stream).await?;
         let mut offer = Offer { size: 0, ticket: Tickets::draw(), key: [0; 32], port: self.inner.port };
         fill_random(&mut offer.key);
@@ -193,14 +224,17 @@ impl Server {
             stream.flush().await
         })
         .await?;
-        // The peer closes the stream once it is connected directly.
-        let mut choice = [0; 1];
-        let asked = stream.read(&mut choice).await;
+        let choice = choice(&mut stream, requester, &offer.ticket).await;
         let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
-        match (asked, choice, unused) {
-            (Ok(1), [OVER_THE_SWARM], Some(Promise::Stream { pool, keys, .. })) => Ok(Some((pool, stream, keys))),
-            _ => Ok(None),
-        }
+        Ok(match (choice?, unused) {
+            (Choice::OverTheSwarm, Some(Promise::Stream { pool, keys, .. })) => {
+                Some((pool, Carrier::Swarm(stream), keys))
+            }
+            (Choice::CalledBack(tcp), Some(Promise::Stream { pool, keys, .. })) => {
+                Some((pool, Carrier::Tcp(tcp), keys))
+            }
+            _ => None,
+        })
     }
 
     /// Hands a worker's stream to its pool.
@@ -232,6 +266,12 @@ impl Server {
         }
         Ok(Answer::Offer(Offer { size, ticket, key: fresh, port: self.inner.port }))
     }
+}
+
+/// On what a stream to a pool goes on.
+enum Carrier {
+    Tcp(TcpStream),
+    Swarm(Stream),
 }
 
 /// The key of the only direction in which a transfer carries anything: from the holder to the requester.

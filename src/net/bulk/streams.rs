@@ -2,8 +2,10 @@
 //! once, sealed with a key for each direction; over the swarm where no direct connection is possible.
 
 use super::{
-    offer::{Answer, OVER_THE_SWARM, Offer},
+    offer::{Answer, Offer},
+    reach::{Reached, Way, over_the_swarm, reach},
     sealed::{Keys, Sealed},
+    serve::Server,
 };
 use crate::{
     net::{
@@ -16,19 +18,25 @@ use crate::{
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
 use socket2::{SockRef, TcpKeepalive};
-use std::{io, net::SocketAddr, time::Duration};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+use std::{io, time::Duration};
+use tokio::{net::TcpStream, time::timeout};
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer whose machine or cable is gone is noticed after about this long.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a pool of another node.
-pub async fn open(shared: &Shared, key: &[u8; 32], to: NodeId, pool: PoolToken) -> io::Result<Box<dyn Duplex>> {
+pub async fn open(
+    shared: &Shared,
+    server: &Server,
+    key: &[u8; 32],
+    to: NodeId,
+    pool: PoolToken,
+) -> io::Result<Box<dyn Duplex>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
-    let (mut stream, remote) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
+    let (mut stream, session) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
     let asking = async {
         stream.write_all(&pool).await?;
         stream.flush().await?;
@@ -42,24 +50,23 @@ pub async fn open(shared: &Shared, key: &[u8; 32], to: NodeId, pool: PoolToken) 
     };
     let (there, back) = keys(key, &offer);
     let keys = Keys { out: there, back };
-    let address = SocketAddr::new(remote, offer.port);
-    match timeout(CONNECT_TIMEOUT, connect(address, &offer, &keys)).await {
-        Ok(Ok(direct)) => return Ok(Box::new(direct)),
-        Ok(Err(error)) => tracing::debug!("no direct stream to {address} ({error}): over the swarm"),
-        Err(_) => tracing::debug!("no direct stream to {address} (no answer): over the swarm"),
+    if let Reached::Tcp(tcp) = reach(&mut stream, &session, &offer, server).await? {
+        // Whoever answers may be an address translator's neighbour: only the peer itself can greet.
+        match timeout(GREETING_TIMEOUT, greeted(tcp, &keys)).await {
+            Ok(Ok(direct)) => return Ok(Box::new(direct)),
+            Ok(Err(error)) => tracing::debug!("no direct stream to node {} ({error}): over the swarm", to.short()),
+            Err(_) => tracing::debug!("no direct stream to node {} (no answer): over the swarm", to.short()),
+        }
+        session.way.note(Way::Swarm);
+        over_the_swarm(&mut stream).await?;
     }
-    stream.write_all(&[OVER_THE_SWARM]).await?;
-    stream.flush().await?;
     let mut sealed = Sealed::new(stream.compat(), &keys);
     timeout(TALK_TIMEOUT, sealed.greeted()).await.map_err(|_| failed("no answer over the swarm".into()))??;
     Ok(Box::new(sealed))
 }
 
-/// Whoever answers may be an address translator's neighbour: only the peer itself can greet.
-async fn connect(address: SocketAddr, offer: &Offer, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
-    let mut tcp = TcpStream::connect(address).await?;
+async fn greeted(tcp: TcpStream, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
     prepare(&tcp)?;
-    tcp.write_all(&offer.ticket).await?;
     let mut sealed = Sealed::new(tcp, keys);
     sealed.greeted().await?;
     Ok(sealed)

@@ -1,4 +1,4 @@
-//! Transfers and streams that were offered and not yet begun. A ticket works once, for a short time, and there are only so many.
+//! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once, for a short time, and there are only so many.
 
 use super::{offer::TICKET_BYTES, sealed::Keys};
 use crate::{
@@ -11,6 +11,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+use tokio::{net::TcpStream, sync::oneshot};
 use zeroize::Zeroizing;
 
 pub const TTL: Duration = Duration::from_secs(30);
@@ -25,6 +26,8 @@ pub enum Promise {
         pool: PoolToken,
         keys: Keys,
     },
+    /// What this node asked for: the holder brings it.
+    Called(oneshot::Sender<TcpStream>),
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use crate::types::NodeId;
 use std::{
     collections::{BTreeSet, HashMap},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -25,10 +25,12 @@ pub struct Book {
 struct Entry {
     /// The most recently told last.
     addrs: Vec<SocketAddr>,
-    /// Where it was reached, or listened while connected.
+    /// Where a connection of ours reached it, or it answered when asked.
     confirmed: Option<SocketAddr>,
     ways: BTreeSet<&'static str>,
     attempts: u32,
+    /// Since when, while dials fail.
+    wanted: Option<Instant>,
     dialing: bool,
     due: Option<Instant>,
     banned_until: Option<Instant>,
@@ -72,6 +74,7 @@ impl Book {
             return;
         }
         entry.attempts = 0;
+        entry.wanted.get_or_insert(now);
         entry.due = Some(now + delay);
         self.queue.insert((now + delay, peer));
     }
@@ -100,22 +103,43 @@ impl Book {
         entry.confirmed.iter().chain(others).copied().collect()
     }
 
-    /// The addresses whose refusal proves that the peer's process is gone. Where it was reached; else what was told of
-    /// it, without addresses of this machine (every machine has the same loopback and often the same bridge, and would
-    /// refuse in the peer's stead), unless there are no others.
-    pub fn proof_addrs(&self, peer: NodeId, is_own: impl Fn(IpAddr) -> bool) -> Vec<SocketAddr> {
-        let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
-        if let Some(confirmed) = entry.confirmed {
-            return vec![confirmed];
+    /// The address whose refusal proves that the peer's process is gone: where it was reached. What was only told of it
+    /// proves nothing: another machine may have that address here (private networks are alike), and a wall refuses in the
+    /// peer's stead.
+    pub fn proof_addr(&self, peer: NodeId) -> Option<SocketAddr> {
+        self.peers.get(&peer)?.confirmed
+    }
+
+    /// The peer listens there: it answered.
+    pub fn confirm(&mut self, peer: NodeId, addr: SocketAddr) {
+        if let Some(entry) = self.entry(peer) {
+            entry.confirmed = Some(addr);
         }
-        let foreign: Vec<_> = entry.addrs.iter().filter(|addr| !is_own(addr.ip())).copied().collect();
-        if foreign.is_empty() { entry.addrs.clone() } else { foreign }
+    }
+
+    /// The peer listens elsewhere now, or is reached at another port than its own: a refusal there proves nothing any more.
+    pub fn doubt(&mut self, peer: NodeId) {
+        if let Some(before) = self.peers.get_mut(&peer).and_then(|entry| entry.confirmed.take()) {
+            self.learn(peer, &[before]);
+        }
+    }
+
+    /// Taken to be dialed, and not heard of since.
+    pub fn is_dialing(&self, peer: NodeId) -> bool {
+        self.peers.get(&peer).is_some_and(|entry| entry.dialing)
+    }
+
+    /// How long it is wanted already.
+    pub fn wanted_for(&self, peer: NodeId, now: Instant) -> Duration {
+        let since = self.peers.get(&peer).and_then(|entry| entry.wanted);
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
         let Some(entry) = self.entry(peer) else { return };
         entry.dialing = false;
         entry.attempts = 0;
+        entry.wanted = None;
         entry.confirmed = confirmed.or(entry.confirmed);
         if let Some(due) = entry.due.take() {
             self.queue.remove(&(due, peer));
@@ -193,11 +217,12 @@ mod tests {
             let due = book.next_due().unwrap();
             waits.push(due - now);
             now = due;
-            assert!(book.take_due(now).is_some());
+            assert!(book.take_due(now).is_some() && book.is_dialing(PEER));
             if book.failed(PEER, now, 0.5) == Failed::GivenUp {
                 break;
             }
         }
+        assert!(!book.is_dialing(PEER) && book.wanted_for(PEER, now) > Duration::from_secs(10));
         assert!(waits.windows(2).all(|pair| pair[0] <= pair[1]), "{waits:?}");
         assert_eq!(book.next_due(), None);
         book.want(PEER, Duration::ZERO, now);
@@ -205,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_by_our_own_machine_proves_nothing() {
+    fn only_where_it_was_reached_can_a_refusal_be_proof() {
         let mut book = Book::default();
-        let own = |ip: IpAddr| ip.is_loopback();
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 9));
-        book.learn(PEER, &[loopback, addr(1, 9)]);
-        assert_eq!(book.proof_addrs(PEER, own), [addr(1, 9)]);
-        book.connected(PEER, Some(loopback));
-        assert_eq!(book.proof_addrs(PEER, own), [loopback]);
+        book.learn(PEER, &[addr(1, 9), addr(2, 9)]);
+        book.connected(PEER, None);
+        assert_eq!(book.proof_addr(PEER), None);
+        book.connected(PEER, Some(addr(1, 9)));
+        book.connected(PEER, None);
+        assert_eq!(book.proof_addr(PEER), Some(addr(1, 9)));
     }
 
     #[test]

@@ -12,8 +12,12 @@ pub fn multiaddr(addr: SocketAddr) -> Multiaddr {
     Multiaddr::from(addr.ip()).with(Protocol::Tcp(addr.port()))
 }
 
-/// The `/ip4/…/tcp/…` or `/ip6/…/tcp/…` at the beginning. Link-local ones are left out: they mean nothing without a scope.
+/// The `/ip4/…/tcp/…` or `/ip6/…/tcp/…` at the beginning. Link-local ones are left out: they mean nothing without a scope; and
+/// circuits, which begin with the address of who relays.
 pub fn socket_addr(addr: &Multiaddr) -> Option<SocketAddr> {
+    if addr.iter().any(|part| part == Protocol::P2pCircuit) {
+        return None;
+    }
     let mut parts = addr.iter();
     let ip = match parts.next()? {
         Protocol::Ip4(ip) => ip.into(),
@@ -92,5 +96,6 @@ mod tests {
         }
         assert_eq!(socket_addr(&"/ip6/fe80::1/tcp/5".parse().unwrap()), None);
         assert_eq!(socket_addr(&"/dns4/example.org/tcp/5".parse().unwrap()), None);
+        assert_eq!(socket_addr(&"/ip4/10.1.2.3/tcp/5/p2p-circuit".parse().unwrap()), None);
     }
 }

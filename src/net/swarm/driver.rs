@@ -6,6 +6,7 @@ use super::{
     convert,
     links::Links,
     probe,
+    relays::Relays,
     shared::{Input, Shared},
     streams,
     transport::{Behaviour, BehaviourEvent},
@@ -47,6 +48,7 @@ pub struct Driver {
     pub(super) remembered: Remembered,
     pub(super) book: Book,
     pub(super) links: Links,
+    pub(super) relays: Relays,
     targets: HashMap<usize, Target>,
     /// Who waits for which stream.
     opening: HashMap<u64, oneshot::Sender<Result<Stream, String>>>,
@@ -70,6 +72,7 @@ impl Driver {
             remembered,
             book: Book::default(),
             links: Links::default(),
+            relays: Relays::default(),
             targets: HashMap::new(),
             opening: HashMap::new(),
             tickets: 0,
@@ -105,7 +108,7 @@ impl Driver {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.book.next_due().into_iter().chain(self.links.next_due()).min()
+        [self.book.next_due(), self.links.next_due(), self.relays.next_due()].into_iter().flatten().min()
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -113,6 +116,7 @@ impl Driver {
             self.dial(peer, &addrs);
         }
         self.check_links(now);
+        self.check_relays(now);
     }
 
     fn on_input(&mut self, input: Input) {
@@ -125,9 +129,10 @@ impl Driver {
             Input::Found { peer, addrs, way } => self.on_found(peer, &addrs, way),
             Input::DialTarget { target, name, addrs } => self.dial_target(target, name, &addrs),
             Input::SessionUp { peer, connection, remote, listen_port } => {
-                self.on_session_up(peer, connection, SocketAddr::new(remote, listen_port));
+                self.on_session_up(peer, connection, remote.map(|remote| SocketAddr::new(remote, listen_port)));
             }
             Input::SessionEnded(ended) => self.on_session_ended(ended),
+            Input::Listens { peer, addr } => self.on_listens(peer, addr),
             Input::Pong { peer } => self.on_pong(peer),
             Input::OpenStream { peer, protocol, reply } => self.open_stream(peer, protocol, reply),
             Input::Close { .. } => unreachable!("the loop takes it"),
@@ -146,6 +151,7 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 self.on_refused_connection(&send_back_addr, &error);
             }
+            SwarmEvent::ListenerClosed { listener_id, .. } => self.on_listener_closed(listener_id),
             SwarmEvent::Behaviour(BehaviourEvent::Streams(event)) => self.on_stream(event),
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. })) => {
                 self.on_identified(peer_id, &info.listen_addrs);
@@ -167,10 +173,12 @@ impl Driver {
             }
             streams::Event::Inbound { peer, protocol, stream, .. } if protocol == streams::STREAM => {
                 if let Some(from) = identity::node_id(&peer) {
-                    self.bulk.serve_stream(from, stream);
+                    self.bulk.serve_stream(from, self.links.remote(from), stream);
                 }
             }
-            streams::Event::Inbound { stream, .. } => self.bulk.serve(stream),
+            streams::Event::Inbound { peer, stream, .. } => {
+                self.bulk.serve(identity::node_id(&peer).and_then(|peer| self.links.remote(peer)), stream);
+            }
             streams::Event::Opened { peer, connection, ticket, result } => match self.opening.remove(&ticket) {
                 Some(reply) => drop(reply.send(result)),
                 None => self.on_control_opened(peer, connection, result),
@@ -237,16 +245,16 @@ impl Driver {
         }
     }
 
+    /// Directly at first; then through others too.
     fn dial(&mut self, peer: NodeId, addrs: &[SocketAddr]) {
         let now = Instant::now();
-        let Some(id) = identity::peer_id(peer).filter(|_| !addrs.is_empty()) else {
+        let mut ways: Vec<Multiaddr> = addrs.iter().copied().map(convert::multiaddr).collect();
+        ways.extend(self.circuits_to(peer, now));
+        let Some(id) = identity::peer_id(peer).filter(|_| !ways.is_empty()) else {
             self.dial_failed(peer, now);
             return;
         };
-        let opts = DialOpts::peer_id(id)
-            .condition(PeerCondition::DisconnectedAndNotDialing)
-            .addresses(addrs.iter().copied().map(convert::multiaddr).collect())
-            .build();
+        let opts = DialOpts::peer_id(id).condition(PeerCondition::DisconnectedAndNotDialing).addresses(ways).build();
         match self.swarm.dial(opts) {
             Ok(()) => {}
             Err(DialError::DialPeerConditionFalse(_)) if self.links.is_connected(peer) => {
@@ -256,7 +264,15 @@ impl Driver {
         }
     }
 
+    /// Tries for a direct connection beside one through a relay. Nothing comes of a failure.
+    pub(super) fn dial_beside(&mut self, peer: NodeId, addrs: &[SocketAddr]) {
+        let Some(id) = identity::peer_id(peer).filter(|_| !addrs.is_empty()) else { return };
+        let addrs = addrs.iter().copied().map(convert::multiaddr).collect();
+        let _ = self.swarm.dial(DialOpts::peer_id(id).condition(PeerCondition::NotDialing).addresses(addrs).build());
+    }
+
     fn dial_failed(&mut self, peer: NodeId, now: Instant) {
+        self.need_relays();
         if self.book.failed(peer, now, rand::random()) == Failed::GivenUp {
             tracing::debug!(?peer, "given up until somebody mentions it again");
             // The last resort: others may know where it is now.
@@ -278,7 +294,8 @@ impl Driver {
         }
         let Some(peer) = peer.as_ref().and_then(identity::node_id) else { return };
         tracing::debug!(?peer, "cannot connect: {}", convert::explain(error));
-        if !self.links.is_connected(peer) {
+        // Kademlia dials too; its failures, which giving up may cause, are not to be followed by more.
+        if !self.links.is_connected(peer) && self.book.is_dialing(peer) {
             self.dial_failed(peer, Instant::now());
         }
     }
@@ -287,7 +304,7 @@ impl Driver {
     fn on_refused_connection(&self, from: &Multiaddr, error: &ListenError) {
         tracing::debug!("connection from {from} refused: {error:?}");
         let (Some(from), weight) = (convert::socket_addr(from), convert::foreign_weight(error)) else { return };
-        let member = self.shared.sessions().iter().any(|(_, handle)| handle.remote == from.ip());
+        let member = self.shared.sessions().iter().any(|(_, handle)| handle.remote == Some(from.ip()));
         if weight > 0 && !member && self.shared.state().add_foreign_addr(from.ip(), weight, Instant::now()) {
             tracing::warn!(
                 "a node at {} tries to connect and does not share this secret\nhint: give both the same --secret to join \
@@ -336,9 +353,7 @@ impl Driver {
             self.ping(peer);
             return;
         }
-        let own = self.shared.interfaces();
-        let addrs = self.book.proof_addrs(peer, |ip| own.is_own(ip));
-        probe::start(self.shared.clone(), peer, addrs);
+        probe::start(self.shared.clone(), peer, self.book.proof_addr(peer));
     }
 
     pub(super) fn ban(&mut self, peer: NodeId) {

@@ -3,9 +3,10 @@
 //! Two nodes that find each other at once may be connected twice. The node with the lower id decides: it opens the control
 //! channel on the first connection that it sees, whoever dialed; once that works it asks over it for a sign of life and
 //! then closes the others. One decider means that both never close different ones. The sign of life matters: a peer that
-//! was reset comes back while its old connection still looks open, and then the old one must go.
+//! was reset comes back while its old connection still looks open, and then the old one must go. A direct connection takes the
+//! place of one through a relay.
 
-use super::{driver::Driver, session, streams::CONTROL};
+use super::{driver::Driver, probe, session, streams::CONTROL};
 use crate::{net::identity, types::NodeId};
 use libp2p::{PeerId, Stream, core::ConnectedPoint, swarm::ConnectionId};
 use std::{
@@ -33,8 +34,8 @@ pub struct Links {
 
 struct Link {
     id: PeerId,
-    /// In the order of their coming.
-    connections: Vec<(ConnectionId, IpAddr)>,
+    /// In the order of their coming; without an address, through a relay.
+    connections: Vec<(ConnectionId, Option<IpAddr>)>,
     session: Session,
     /// A control stream that the deciding peer opened while the session before it has not ended here.
     next: Option<(ConnectionId, Stream)>,
@@ -70,9 +71,9 @@ impl Links {
         self.peers.get(&peer).is_some_and(|link| !link.connections.is_empty())
     }
 
-    /// The peer's address on its first connection.
+    /// The peer's address on its first direct connection.
     pub fn remote(&self, peer: NodeId) -> Option<IpAddr> {
-        self.peers.get(&peer)?.connections.first().map(|(_, ip)| *ip)
+        self.peers.get(&peer)?.connections.iter().find_map(|(_, ip)| *ip)
     }
 
     fn set_deadline(&mut self, peer: NodeId, deadline: Option<(Instant, Waiting)>) {
@@ -89,20 +90,21 @@ impl Links {
 impl Driver {
     pub(super) fn on_connected(&mut self, id: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let remote = super::convert::socket_addr(endpoint.get_remote_address());
-        let (Some(peer), Some(remote)) = (identity::node_id(&id), remote) else {
+        let (Some(peer), true) = (identity::node_id(&id), remote.is_some() || endpoint.is_relayed()) else {
             self.swarm.close_connection(connection);
             return;
         };
-        let dialed = endpoint.is_dialer().then_some(remote);
-        self.book.connected(peer, dialed);
-        self.resolve_target(connection, peer, remote);
+        self.book.connected(peer, remote.filter(|_| endpoint.is_dialer()));
+        if let Some(remote) = remote {
+            self.resolve_target(connection, peer, remote);
+        }
         let new = || Link::new(id);
         let link = self.links.peers.entry(peer).or_insert_with(new);
         if link.connections.len() >= MAX_CONNECTIONS {
             self.swarm.close_connection(connection);
             return;
         }
-        link.connections.push((connection, remote.ip()));
+        link.connections.push((connection, remote.map(|remote| remote.ip())));
         match link.session {
             Session::None => self.begin_session(peer),
             Session::Running { up: true, .. } => self.settle_duplicates(peer),
@@ -132,7 +134,8 @@ impl Driver {
     /// Opens the control channel if that is ours to do; else the peer does, within a while.
     fn begin_session(&mut self, peer: NodeId) {
         let Some(link) = self.links.peers.get_mut(&peer) else { return };
-        let Some((connection, _)) = link.connections.first().copied() else { return };
+        let direct = link.connections.iter().find(|(_, remote)| remote.is_some());
+        let Some((connection, _)) = direct.or(link.connections.first()).copied() else { return };
         if self.shared.local < peer {
             link.session = Session::Opening(connection);
             self.swarm.behaviour_mut().streams.open(link.id, connection, CONTROL, CONTROL_TICKET);
@@ -185,12 +188,22 @@ impl Driver {
         self.links.set_deadline(peer, None);
     }
 
-    pub(super) fn on_session_up(&mut self, peer: NodeId, connection: ConnectionId, listens_at: SocketAddr) {
-        self.book.connected(peer, Some(listens_at));
+    /// `listens_at` is where the peer says that it listens, seen from here.
+    pub(super) fn on_session_up(&mut self, peer: NodeId, connection: ConnectionId, listens_at: Option<SocketAddr>) {
         for way in self.book.ways(peer) {
             self.shared.state().add_found(way, peer);
         }
-        self.remembered.note(peer, listens_at);
+        match (listens_at, self.book.proof_addr(peer)) {
+            (Some(at), Some(reached)) if at == reached => self.remembered.note(peer, at),
+            // Nothing lies between processes of one machine.
+            (Some(at), _) if self.shared.interfaces().is_own(at.ip()) => self.on_listens(peer, at),
+            (Some(at), _) => {
+                self.book.doubt(peer);
+                probe::confirm(self.shared.clone(), peer, at);
+            }
+            (None, _) => {}
+        }
+        self.note_session(peer, listens_at.is_none());
         let Some(link) = self.links.peers.get_mut(&peer) else { return };
         if let Session::Running { connection: of, up, .. } = &mut link.session
             && *of == connection
@@ -199,6 +212,11 @@ impl Driver {
             link.owes_probe = false;
             self.settle_duplicates(peer);
         }
+    }
+
+    pub(super) fn on_listens(&mut self, peer: NodeId, addr: SocketAddr) {
+        self.book.confirm(peer, addr);
+        self.remembered.note(peer, addr);
     }
 
     pub(super) fn on_session_ended(&mut self, ended: session::Ended) {
@@ -238,10 +256,18 @@ impl Driver {
         }
     }
 
-    /// With more than one connection, the deciding side makes sure that the session's one lives.
+    /// With more than one connection, the deciding side makes sure that the session's one lives; or ends the session, if that
+    /// lies on a relayed connection and there is a direct one now.
     fn settle_duplicates(&mut self, peer: NodeId) {
         let Some(link) = self.links.peers.get(&peer) else { return };
-        if link.connections.len() > 1 && self.shared.local < peer {
+        if link.connections.len() < 2 || self.shared.local > peer {
+            return;
+        }
+        let Session::Running { connection: of, kill, .. } = &link.session else { return };
+        let relayed = link.connections.iter().any(|(connection, remote)| connection == of && remote.is_none());
+        if relayed && link.connections.iter().any(|(_, remote)| remote.is_some()) {
+            kill.cancel();
+        } else {
             self.ping(peer);
         }
     }

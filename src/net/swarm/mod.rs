@@ -10,6 +10,7 @@
 //! | `hello` | its bytes |
 //! | `streams` | opening and accepting streams on a given connection |
 //! | `transport` | the layers under a connection, the behaviours over it |
+//! | `relays` | circuits through other nodes, where two cannot dial each other |
 //! | `book` | addresses, back-off |
 //! | `probe` | is the process gone? |
 //! | `shared` | what the tasks share |
@@ -21,6 +22,7 @@ mod driver;
 pub(super) mod hello;
 mod links;
 mod probe;
+mod relays;
 mod session;
 pub(super) mod shared;
 mod start;

@@ -1,9 +1,8 @@
-//! Finds out whether a process still listens, by plain TCP. A refusal by the kernel at every address is proof that it is
-//! gone; silence proves nothing, and an answer only that somebody lives.
+//! Finds out whether a process still listens, by plain TCP. A refusal by the kernel where it was reached before is proof that it
+//! is gone; silence proves nothing, and an answer only that somebody lives.
 
 use super::shared::{Input, Shared};
 use crate::{ports::NetEvent, types::NodeId};
-use futures::future::join_all;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
@@ -24,15 +23,18 @@ enum Answer {
     HungUp,
 }
 
-/// `PeerRefused` follows if nobody listens; a connection is tried if somebody does, or might.
-pub fn start(shared: Arc<Shared>, peer: NodeId, addrs: Vec<SocketAddr>) {
+/// `PeerRefused` follows if nobody listens at `addr`; a connection is tried if somebody does, or might.
+pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>) {
     tokio::spawn(async move {
-        let answers = join_all(addrs.iter().map(|addr| ask(*addr))).await;
+        let refused = match addr {
+            Some(addr) => ask(addr).await == Answer::Refused,
+            None => false,
+        };
         // It may have come back in the meantime.
         if shared.session(peer).is_some() {
             return;
         }
-        if is_refusal(&answers) {
+        if refused {
             shared.tell(NetEvent::PeerRefused { peer }).await;
         } else {
             let _ = shared.driver.send(Input::Connect { peer, addrs: Vec::new() }).await;
@@ -40,8 +42,14 @@ pub fn start(shared: Arc<Shared>, peer: NodeId, addrs: Vec<SocketAddr>) {
     });
 }
 
-fn is_refusal(answers: &[Answer]) -> bool {
-    !answers.is_empty() && answers.iter().all(|answer| *answer == Answer::Refused)
+/// A peer that connected to us says that it listens there. If somebody does, a refusal will be proof one day: no wall
+/// and no address translator lies between.
+pub fn confirm(shared: Arc<Shared>, peer: NodeId, addr: SocketAddr) {
+    tokio::spawn(async move {
+        if ask(addr).await == Answer::Listens {
+            let _ = shared.driver.send(Input::Listens { peer, addr }).await;
+        }
+    });
 }
 
 async fn ask(addr: SocketAddr) -> Answer {
@@ -89,13 +97,5 @@ mod tests {
             drop((connection, listener));
         };
         assert_eq!(tokio::join!(ask(addr), dying).0, Answer::Refused);
-    }
-
-    #[test]
-    fn only_refusals_alone_are_proof() {
-        assert!(is_refusal(&[Answer::Refused, Answer::Refused]));
-        assert!(!is_refusal(&[Answer::Refused, Answer::Silent]));
-        assert!(!is_refusal(&[Answer::Refused, Answer::Listens]));
-        assert!(!is_refusal(&[]));
     }
 }

@@ -8,6 +8,7 @@ use super::{
     shared::{Input, Shared},
 };
 use crate::{
+    net::bulk::LastWay,
     ports::{Event, NetEvent},
     types::{NodeId, limits},
     wire,
@@ -41,8 +42,10 @@ pub struct Handle {
     queue: mpsc::Sender<Frame>,
     queued_bytes: AtomicUsize,
     pub connection: ConnectionId,
-    /// Where the peer's end of the connection is.
-    pub remote: IpAddr,
+    /// Where the peer's end of the connection is; `None` behind a relay.
+    pub remote: Option<IpAddr>,
+    /// How bulk bytes get to or from the peer, as far as tried.
+    pub way: LastWay,
     /// Ends the session at once.
     pub kill: CancellationToken,
     /// Ends the session when what waits is written.
@@ -72,7 +75,7 @@ impl Handle {
 pub struct Opening {
     pub peer: NodeId,
     pub connection: ConnectionId,
-    pub remote: IpAddr,
+    pub remote: Option<IpAddr>,
     /// The side with the lower id opens the stream and speaks first.
     pub initiator: bool,
     pub kill: CancellationToken,
@@ -131,6 +134,7 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
         queued_bytes: AtomicUsize::new(0),
         connection: opening.connection,
         remote: opening.remote,
+        way: LastWay::default(),
         kill: opening.kill,
         closing: CancellationToken::new(),
     });

@@ -1,11 +1,8 @@
 //! What the swarm's tasks share: the way to the node, the way to the driver, the live sessions, the report's state. Locks
 //! are held for a lookup or an insert, never across an await.
 
-use super::{
-    convert::FOREIGN_PROOF,
-    hello::Hello,
-    session::{Ended, Handle},
-};
+pub use super::session::Handle as Session;
+use super::{convert::FOREIGN_PROOF, hello::Hello, session::Ended};
 use crate::{
     net::interfaces::Interfaces,
     ports::{DiscoveryWay, Event, NetEvent, NetReport},
@@ -55,10 +52,16 @@ pub enum Input {
     SessionUp {
         peer: NodeId,
         connection: ConnectionId,
-        remote: IpAddr,
+        /// `None` behind a relay.
+        remote: Option<IpAddr>,
         listen_port: u16,
     },
     SessionEnded(Ended),
+    /// A peer that connected to us can be connected to there.
+    Listens {
+        peer: NodeId,
+        addr: SocketAddr,
+    },
     Pong {
         peer: NodeId,
     },
@@ -80,7 +83,7 @@ pub struct Shared {
     pub driver: mpsc::Sender<Input>,
     /// The swarm has ended, and with it every task of its own.
     pub stopped: CancellationToken,
-    sessions: RwLock<HashMap<NodeId, Arc<Handle>>>,
+    sessions: RwLock<HashMap<NodeId, Arc<Session>>>,
     report: Mutex<State>,
     interfaces: RwLock<Arc<Interfaces>>,
 }
@@ -130,35 +133,43 @@ impl Shared {
         let _ = self.events.send(Event::Net(event)).await;
     }
 
-    pub fn session(&self, peer: NodeId) -> Option<Arc<Handle>> {
+    pub fn session(&self, peer: NodeId) -> Option<Arc<Session>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned()
     }
 
-    /// Opens a stream to a connected peer. Gives the address at which it is connected, too.
-    pub async fn open_stream(&self, peer: NodeId, protocol: StreamProtocol) -> Result<(Stream, IpAddr), String> {
+    /// Opens a stream to a connected peer. Gives the session on whose connection it lies, too.
+    pub async fn open_stream(&self, peer: NodeId, protocol: StreamProtocol) -> Result<(Stream, Arc<Session>), String> {
         let session = self.session(peer).ok_or("not connected")?;
         let (reply, opened) = oneshot::channel();
         let request = self.driver.send(Input::OpenStream { peer, protocol, reply });
         request.await.map_err(|_| "the node has ended")?;
         match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
-            Ok(Ok(Ok(stream))) => Ok((stream, session.remote)),
+            Ok(Ok(Ok(stream))) => Ok((stream, session)),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err("disconnected".into()),
             Err(_) => Err("no answer".into()),
         }
     }
 
-    pub fn sessions(&self) -> Vec<(NodeId, Arc<Handle>)> {
+    pub fn sessions(&self) -> Vec<(NodeId, Arc<Session>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         sessions.iter().map(|(peer, handle)| (*peer, handle.clone())).collect()
     }
 
-    pub fn register(&self, peer: NodeId, handle: Arc<Handle>) {
+    /// Peers that are connected through others.
+    pub fn relayed(&self) -> Vec<NodeId> {
+        let relayed = self.sessions().into_iter().filter(|(_, handle)| handle.remote.is_none());
+        let mut relayed: Vec<_> = relayed.map(|(peer, _)| peer).collect();
+        relayed.sort_unstable();
+        relayed
+    }
+
+    pub fn register(&self, peer: NodeId, handle: Arc<Session>) {
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(peer, handle);
     }
 
     /// Forgets the session, unless another has taken its place.
-    pub fn unregister(&self, peer: NodeId, handle: &Arc<Handle>) {
+    pub fn unregister(&self, peer: NodeId, handle: &Arc<Session>) {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         if sessions.get(&peer).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             sessions.remove(&peer);
@@ -172,6 +183,7 @@ impl Shared {
     pub fn report(&self) -> NetReport {
         let mut connected: Vec<NodeId> = self.sessions().into_iter().map(|(peer, _)| peer).collect();
         connected.sort_unstable();
+        let relayed = self.relayed();
         let state = self.state();
         let way = |(name, way): (&&'static str, &Way)| DiscoveryWay {
             name,
@@ -183,6 +195,7 @@ impl Shared {
             listening: state.addrs.clone(),
             interfaces: state.interfaces.clone(),
             connected,
+            relayed,
             ways: state.ways.iter().map(way).collect(),
             foreign_nodes: state.foreign_nodes(Instant::now()),
             other_versions: state.other_versions.iter().map(|(addr, version)| (addr.clone(), *version)).collect(),

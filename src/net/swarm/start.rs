@@ -47,6 +47,7 @@ pub struct Net {
 struct Inner {
     shared: Arc<Shared>,
     fetcher: Fetcher,
+    server: Server,
     /// Mixed into every stream's keys.
     key: Zeroizing<[u8; 32]>,
 }
@@ -75,11 +76,11 @@ pub async fn start(
     let server =
         Server::start(blobs.clone(), pools, keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
-    tokio::spawn(Driver::new(swarm, shared.clone(), server, remembered).run(inputs));
+    tokio::spawn(Driver::new(swarm, shared.clone(), server.clone(), remembered).run(inputs));
     discovery::start(shared.clone(), &config, &keys.beacon);
     discovery::start_targets(&shared, &config.peers);
-    let fetcher = Fetcher::new(shared.clone(), blobs, keys.bulk.clone());
-    Ok(Net { inner: Arc::new(Inner { shared, fetcher, key: keys.bulk }) })
+    let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs, keys.bulk.clone());
+    Ok(Net { inner: Arc::new(Inner { shared, fetcher, server, key: keys.bulk }) })
 }
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
@@ -102,6 +103,8 @@ async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError
     let address = tokio::time::timeout(LISTEN_TIMEOUT, first)
         .await
         .map_err(|_| NetError::Swarm(format!("no address to listen at within {LISTEN_TIMEOUT:?}")))??;
+    // Who relays must tell some address with each reservation, although its members know it.
+    swarm.add_external_address(address.clone());
     let address = convert::socket_addr(&address).ok_or_else(|| NetError::Swarm(format!("listens at {address}")))?;
     let wildcard = Multiaddr::from(Ipv6Addr::UNSPECIFIED).with(Protocol::Tcp(address.port()));
     if let Err(error) = swarm.listen_on(wildcard) {
@@ -160,7 +163,7 @@ impl BlobFetcher for Net {
 impl Streams for Net {
     fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
         let inner = self.inner.clone();
-        async move { streams::open(&inner.shared, &inner.key, to, pool).await }.boxed()
+        async move { streams::open(&inner.shared, &inner.server, &inner.key, to, pool).await }.boxed()
     }
 }
 

@@ -1,7 +1,7 @@
-//! The layers under every connection: TCP without delay, the private network's cipher, noise, yamux; and the behaviours
-//! that run over them. It must not know what the streams carry.
+//! The layers under every connection: TCP without delay and the private network's cipher, or another node's circuit; noise,
+//! yamux; and the behaviours that run over them. It must not know what the streams carry.
 
-use super::streams;
+use super::{relays, streams};
 use crate::ports::SWITCHED_OFF;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm, Transport,
@@ -14,6 +14,7 @@ use libp2p::{
     identity::Keypair,
     kad, mdns, noise,
     pnet::{PnetConfig, PreSharedKey},
+    relay,
     swarm::{self, NetworkBehaviour, behaviour::toggle::Toggle},
     tcp, yamux,
 };
@@ -30,7 +31,7 @@ pub const SUITE: &str =
 /// A wrong key hangs in some cases instead of failing: then this ends it.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Members form a full mesh whose connections live as long as the nodes.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86400);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86400);
 /// libp2p's mDNS asks again only after this; its default of 5 minutes would leave two healed networks apart.
 const MDNS_QUERY: Duration = Duration::from_secs(5);
 const IDENTIFY: &str = "/nodectl/identify/1";
@@ -39,6 +40,8 @@ const KADEMLIA: StreamProtocol = StreamProtocol::new("/nodectl/kad/1");
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
     pub streams: streams::Behaviour,
+    pub relay: relay::Behaviour,
+    pub relayed: relay::client::Behaviour,
     pub identify: identify::Behaviour,
     pub kademlia: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
     pub mdns: Toggle<mdns::tokio::Behaviour>,
@@ -52,7 +55,8 @@ pub fn build(
     kademlia: bool,
 ) -> Result<(Swarm<Behaviour>, Option<String>), String> {
     let peer = key.public().to_peer_id();
-    let transport = transport(key, psk).map_err(|error| format!("noise keys: {error}"))?;
+    let (circuits, relayed) = relay::client::new(peer);
+    let transport = transport(key, psk, circuits).map_err(|error| format!("noise keys: {error}"))?;
     let (mdns, problem) = match mdns.then(|| mdns_behaviour(peer)) {
         Some(Ok(behaviour)) => (Some(behaviour), None),
         Some(Err(error)) => (None, Some(error.to_string())),
@@ -62,6 +66,8 @@ pub fn build(
     let identify = identify::Config::new(IDENTIFY.into(), key.public()).with_agent_version(agent);
     let behaviour = Behaviour {
         streams: streams::Behaviour::default(),
+        relay: relay::Behaviour::new(peer, relays::config()),
+        relayed,
         identify: identify::Behaviour::new(identify),
         kademlia: kademlia.then(|| kademlia_behaviour(peer)).into(),
         mdns: mdns.into(),
@@ -84,16 +90,25 @@ fn kademlia_behaviour(peer: PeerId) -> kad::Behaviour<kad::store::MemoryStore> {
     behaviour
 }
 
-fn transport(key: &Keypair, psk: [u8; 32]) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
+fn transport(
+    key: &Keypair,
+    psk: [u8; 32],
+    circuits: relay::client::Transport,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
     let psk = PreSharedKey::new(psk);
-    let tcp = NewPort(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true)));
-    Ok(tcp
+    let tcp = NewPort(tcp::tokio::Transport::new(tcp::Config::default().nodelay(true)))
         .and_then(move |socket, _| PnetConfig::new(psk).handshake(socket))
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
         .multiplex(yamux::Config::default())
-        .timeout(CONNECTION_TIMEOUT)
-        .boxed())
+        .timeout(CONNECTION_TIMEOUT);
+    // A circuit lies within connections that have the private network's cipher.
+    let circuits = circuits
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(key)?)
+        .multiplex(yamux::Config::default())
+        .timeout(CONNECTION_TIMEOUT);
+    Ok(circuits.boxed().or_transport(tcp.boxed()).map(|connection, _| connection.into_inner()).boxed())
 }
 
 /// Dials from a fresh port, always. libp2p's default reuses the listening port, and then two nodes that dial each other

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     net::bulk::{
-        offer::{Answer, OVER_THE_SWARM, Offer, Want},
+        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
         seal,
         serve::transfer_key,
     },
@@ -131,6 +131,12 @@ async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
     let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_, offer, mut stream) = offer_at_closed(&mut rogue, closed, plain.len()).await;
+    // It is asked to call back, and says that it cannot.
+    let mut called = [0; 3];
+    stream.read_exact(&mut called).await.unwrap();
+    assert_eq!(called[0], CALL_BACK);
+    stream.write_all(&[0]).await.unwrap();
+    stream.flush().await.unwrap();
     let mut choice = [0; 1];
     stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
@@ -138,6 +144,50 @@ async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
     stream.flush().await.unwrap();
     tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
     assert!(one.blobs.has(hash));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_cannot_be_dialed_dials() {
+    let (mut one, _two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let plain = bytes(3 * seal::FRAME_BYTES + 5);
+    let hash = BlobHash::of(&plain);
+    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, offer, mut stream) = offer_at_closed(&mut rogue, closed, plain.len()).await;
+    let mut called = [0; 3];
+    stream.read_exact(&mut called).await.unwrap();
+    assert_eq!(called[0], CALL_BACK);
+    let mut tcp = TcpStream::connect(("127.0.0.1", u16::from_le_bytes([called[1], called[2]]))).unwrap();
+    tcp.write_all(&offer.ticket).unwrap();
+    stream.write_all(&[1]).await.unwrap();
+    stream.flush().await.unwrap();
+    tcp.write_all(&sealed(&plain, &offer)).unwrap();
+    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    assert!(one.blobs.has(hash));
+}
+
+/// The node holds the blob and is asked to bring it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_requester_that_cannot_dial_is_called_back() {
+    let (mut one, _two) = pair().await;
+    let mut rogue = Rogue::connect(&one).await;
+    one.until_up(rogue.id).await;
+    let hash = one.blobs.put_bytes(b"a blob").unwrap();
+    let (answer, mut stream) = ask(&mut rogue, hash).await;
+    let Answer::Offer(offer) = answer else { panic!("{answer:?}") };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    stream.write_all(&[&[CALL_BACK][..], &port.to_le_bytes()].concat()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut connected = [0; 1];
+    stream.read_exact(&mut connected).await.unwrap();
+    assert_eq!(connected, [1]);
+    let mut came = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut came).unwrap();
+    assert_eq!(came, [&offer.ticket[..], &sealed(b"a blob", &offer)].concat());
+    assert!(show(&offer.ticket, offer.port).is_empty(), "the ticket is used");
 }
 
 /// The same, but nobody listens at the port any more.

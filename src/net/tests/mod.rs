@@ -4,6 +4,7 @@ mod blobs;
 mod bulk;
 mod cluster;
 mod discovery;
+mod relays;
 mod rogue;
 mod sessions;
 mod streams;

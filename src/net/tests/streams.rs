@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     net::bulk::{
-        offer::{Answer, OVER_THE_SWARM, Offer},
+        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
         sealed::Keys,
         streams,
     },
@@ -110,6 +110,12 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     drop(closed);
     let offer = Offer { size: 0, ticket: [5; 16], key: [6; 32], port };
     stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
+    stream.flush().await.unwrap();
+    // It is asked to call back, and says that it cannot.
+    let mut called = [0; 3];
+    stream.read_exact(&mut called).await.unwrap();
+    assert_eq!(called[0], CALL_BACK);
+    stream.write_all(&[0]).await.unwrap();
     stream.flush().await.unwrap();
     let mut choice = [0; 1];
     stream.read_exact(&mut choice).await.unwrap();
