@@ -14,6 +14,7 @@
 //! | `config` | the integrator's own configuration files |
 //! | `chain` | the jobs that carry a plan out |
 
+mod batch;
 mod chain;
 pub mod config;
 mod datasets;

@@ -18,7 +18,7 @@ mod stack;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use read::{Decoder, Reader, Unit};
+pub use read::{Decoder, Pieces, Reader, Unit};
 pub use stack::{Source, Stack};
 
 use super::decode::DecodeError;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::workloads::{
     arrays::hdf5,
-    integrate::decode::{DecodeError, Scratch},
+    integrate::decode::{self, DecodeError, Scratch},
 };
 use rust_hdf5::{H5Dataset, H5File};
 use std::{ops::Range, sync::Arc};
@@ -140,7 +140,7 @@ impl Unit {
     pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FrameError> {
         let source = &self.stack.sources[self.source];
         let frame_bytes = self.stack.frame_bytes();
-        let told = |error: DecodeError| failed(source, self.start, error.to_string());
+        let told = |error: DecodeError| self.failed(&error);
         assert_eq!(target.len() as u64, frame_bytes as u64 * (self.frames.end - self.frames.start));
         for part in &self.parts {
             match source.chunk {
@@ -171,6 +171,26 @@ impl Unit {
         Ok(())
     }
 
+    /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded so.
+    pub fn pieces(&self) -> Option<Result<Pieces<'_>, FrameError>> {
+        let source = &self.stack.sources[self.source];
+        let [part] = &self.parts[..] else { return None };
+        let length = self.stack.frame_bytes();
+        let pieces = match source.chunk {
+            // What is stored in one piece was read as numbers of this machine.
+            None => decode::Pieces::plain(&part.raw, length),
+            Some(chunk) if chunk[0] == 1 && self.fits(chunk) && !source.is_big_endian => {
+                source.pipeline.pieces(&part.raw, part.mask, length)?
+            }
+            Some(_) => return None,
+        };
+        Some(pieces.map(|pieces| Pieces { unit: self, pieces }).map_err(|error| self.failed(&error)))
+    }
+
+    fn failed(&self, error: &DecodeError) -> FrameError {
+        failed(&self.stack.sources[self.source], self.start, error.to_string())
+    }
+
     /// Whether a chunk is these frames, and nothing else.
     fn fits(&self, chunk: [u64; 3]) -> bool {
         let shape = self.stack.shape.map(|extent| extent as u64);
@@ -193,6 +213,19 @@ impl Unit {
                 target[to..to + length].copy_from_slice(&decoded[from..from + length]);
             }
         }
+    }
+}
+
+/// A frame that is decoded some bytes at a time, in order.
+pub struct Pieces<'u> {
+    unit: &'u Unit,
+    pieces: decode::Pieces<'u>,
+}
+
+impl Pieces<'_> {
+    /// The next bytes, as many as `target` has.
+    pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FrameError> {
+        self.pieces.fill(target, &mut decoder.scratch).map_err(|error| self.unit.failed(&error))
     }
 }
 

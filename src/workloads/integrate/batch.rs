@@ -1,0 +1,118 @@
+//! Stored frames to patterns. Where engine and chunks allow it frames go strip by strip: the same pixels of several frames are
+//! decoded, interleaved and added up while they are in the second cache, and no frame is ever whole in memory. Elsewhere
+//! frames are decoded first.
+
+use super::{
+    engine::{Frames, IntegrationError, Integrator, MAX_STRIPS, Patterns, Pixels, Strips},
+    frames::{Decoder, FrameError, Pieces, Stack, Unit},
+};
+use crate::types::Scalar;
+use std::time::{Duration, Instant};
+
+/// Bytes of a frame that are decoded at once: a block of bitshuffle, as writers have them.
+const STRIP_BYTES: usize = 8192;
+
+/// Why frames have no patterns.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    #[error(transparent)]
+    Frames(#[from] FrameError),
+    #[error(transparent)]
+    Integration(#[from] IntegrationError),
+}
+
+/// What a thread keeps from batch to batch.
+#[derive(Default)]
+pub struct Batches {
+    decoder: Decoder,
+    /// Decoded pixels; of 32 bits, so that every type is aligned.
+    pixels: Vec<u32>,
+    /// How long decoding took, of all batches.
+    pub decoding: Duration,
+}
+
+impl Batches {
+    /// The patterns of frames that follow each other, for each region. `monitors`: what each is divided by; none for 1.
+    pub fn integrate(
+        &mut self,
+        integrator: &Integrator,
+        stack: &Stack,
+        units: &[Unit],
+        monitors: &[f64],
+    ) -> Result<Vec<Patterns>, BatchError> {
+        let pieces: Option<Result<Vec<Pieces<'_>>, FrameError>> =
+            if units.len() > MAX_STRIPS { None } else { units.iter().map(Unit::pieces).collect() };
+        let nothing = pixels(stack.scalar, bytemuck::cast_slice::<u32, u8>(&[]));
+        match (pieces, integrator.strips(&nothing, units.len())) {
+            (Some(pieces), Some(strips)) if stack.shape == integrator.shape() => {
+                self.by_strips(strips, stack, pieces?, monitors)
+            }
+            _ => self.whole(integrator, stack, units, monitors),
+        }
+    }
+
+    fn by_strips(
+        &mut self,
+        mut strips: Strips<'_>,
+        stack: &Stack,
+        mut pieces: Vec<Pieces<'_>>,
+        monitors: &[f64],
+    ) -> Result<Vec<Patterns>, BatchError> {
+        let mut left = stack.frame_bytes();
+        while left > 0 {
+            let length = left.min(STRIP_BYTES);
+            let begin = Instant::now();
+            let bytes = room(&mut self.pixels, length * pieces.len());
+            for (frame, target) in pieces.iter_mut().zip(bytes.chunks_exact_mut(length)) {
+                frame.fill(target, &mut self.decoder)?;
+            }
+            self.decoding += begin.elapsed();
+            let strip = pixels(stack.scalar, bytes);
+            strips.add(&Frames::new(strip, pieces.len(), [1, length / stack.scalar.bytes()])?)?;
+            left -= length;
+        }
+        Ok(strips.finish(monitors)?)
+    }
+
+    fn whole(
+        &mut self,
+        integrator: &Integrator,
+        stack: &Stack,
+        units: &[Unit],
+        monitors: &[f64],
+    ) -> Result<Vec<Patterns>, BatchError> {
+        let begin = Instant::now();
+        let count = |unit: &Unit| (unit.frames.end - unit.frames.start) as usize;
+        let frames = units.iter().map(count).sum();
+        let mut rest = room(&mut self.pixels, stack.frame_bytes() * frames);
+        for unit in units {
+            let (target, behind) = rest.split_at_mut(stack.frame_bytes() * count(unit));
+            unit.decode(target, &mut self.decoder)?;
+            rest = behind;
+        }
+        self.decoding += begin.elapsed();
+        let bytes = room(&mut self.pixels, stack.frame_bytes() * frames);
+        Ok(integrator.integrate(&Frames::new(pixels(stack.scalar, bytes), frames, stack.shape)?, monitors)?)
+    }
+}
+
+/// The first bytes of a buffer, which grows where it must.
+fn room(buffer: &mut Vec<u32>, length: usize) -> &mut [u8] {
+    let wanted = length.div_ceil(size_of::<u32>());
+    if buffer.len() < wanted {
+        buffer.resize(wanted, 0);
+    }
+    &mut bytemuck::cast_slice_mut(buffer)[..length]
+}
+
+/// `bytes` lie at a multiple of four.
+fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
+    match scalar {
+        Scalar::U8 => Pixels::U8(bytes),
+        Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
+        Scalar::I32 => Pixels::I32(bytemuck::cast_slice(bytes)),
+        Scalar::F32 => Pixels::F32(bytemuck::cast_slice(bytes)),
+        // `Stack::SCALARS` has no other.
+        _ => Pixels::U32(bytemuck::cast_slice(bytes)),
+    }
+}
