@@ -1,10 +1,7 @@
 //! Filter 32008 (bitshuffle, `bshuf_h5filter.c`): blocks of some kilobytes, each transposed by itself and then, mostly,
 //! compressed. A block is decompressed into a buffer that stays in the first cache and transposed from there.
 
-use super::{
-    DecodeError, bits, lz4,
-    pipeline::Buffers,
-};
+use super::{DecodeError, bits, lz4, pipeline::Buffers};
 
 /// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so many elements.
 const TARGET_BLOCK_BYTES: usize = 8192;

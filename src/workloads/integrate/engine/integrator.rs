@@ -112,6 +112,11 @@ impl Integrator {
         &self.settings
     }
 
+    /// Its threads. What is called in one of them needs no others.
+    pub fn pool(&self) -> &ThreadPool {
+        &self.pool
+    }
+
     /// The axes of each region's patterns, in the order of the settings' regions.
     pub fn axes(&self) -> impl Iterator<Item = &Axes> {
         self.regions.iter().map(|region| &region.axes)
@@ -229,7 +234,11 @@ impl Strips<'_> {
         let [rows, columns] = self.integrator.shape();
         let is_aligned = self.done.is_multiple_of(8);
         if strip.frames != self.frames || length > rows * columns - self.done || !is_aligned {
-            return Err(IntegrationError::Length { frames: self.frames, shape: strip.shape, values: strip.pixels.len() });
+            return Err(IntegrationError::Length {
+                frames: self.frames,
+                shape: strip.shape,
+                values: strip.pixels.len(),
+            });
         }
         self.sums.add(&self.job, strip);
         self.done += length;

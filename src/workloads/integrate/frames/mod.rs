@@ -8,8 +8,10 @@
 //! | `links` | soft and external links |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `mapping` | virtual datasets: which frames of which source |
+//! | `chunks` | where stored chunks lie |
 //! | `read` | stored chunks, and the frames that they decode to |
 
+mod chunks;
 mod find;
 mod links;
 mod mapping;

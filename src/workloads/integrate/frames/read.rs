@@ -3,6 +3,7 @@
 
 use super::{
     FrameError, Stack,
+    chunks::Chunks,
     stack::{self, Run, Source},
 };
 use crate::workloads::{
@@ -18,8 +19,27 @@ const MAX_OPEN: usize = 16;
 /// Brings the frames of a stack, in any order.
 pub struct Reader {
     stack: Arc<Stack>,
-    /// Those used last, the last one first: source, its dataset, its file.
-    open: Vec<(usize, H5Dataset, H5File)>,
+    /// Those used last, the last one first.
+    open: Vec<Open>,
+}
+
+/// A source whose file is open.
+struct Open {
+    source: usize,
+    dataset: H5Dataset,
+    _file: H5File,
+    chunks: Option<Chunks>,
+}
+
+impl Open {
+    /// The stored bytes of the chunk at a place in the grid of chunks, and its filter mask.
+    fn chunk(&self, place: &[u64]) -> Result<(Vec<u8>, u32), String> {
+        if let Some(read) = self.chunks.as_ref().and_then(|chunks| chunks.read(place)) {
+            return read;
+        }
+        let place: Vec<usize> = place.iter().map(|extent| *extent as usize).collect();
+        self.dataset.read_chunk_raw_at(&place).map_err(|error| error.to_string())
+    }
 }
 
 /// Some frames as they are stored.
@@ -62,18 +82,16 @@ impl Reader {
 
     fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<Part>, String> {
         let source = &stack.sources[at];
-        let dataset = self.dataset(source, at)?;
+        let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
-            return Ok(vec![Part { raw: whole(source, dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
+            return Ok(vec![Part { raw: whole(source, &open.dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
         };
         let [rows, columns] = source.shape.map(|extent| extent as u64);
         let mut parts = Vec::new();
         for row in 0..rows.div_ceil(chunk[1]) {
             for column in 0..columns.div_ceil(chunk[2]) {
                 let place = [frame / chunk[0], row, column];
-                let coordinates: Vec<usize> =
-                    place[usize::from(source.is_flat)..].iter().map(|extent| *extent as usize).collect();
-                let (raw, mask) = dataset.read_chunk_raw_at(&coordinates).map_err(|error| error.to_string())?;
+                let (raw, mask) = open.chunk(&place[usize::from(source.is_flat)..])?;
                 let origin = std::array::from_fn(|axis| place[axis] * chunk[axis]);
                 parts.push(Part { raw, mask, origin });
             }
@@ -81,17 +99,18 @@ impl Reader {
         Ok(parts)
     }
 
-    fn dataset(&mut self, source: &Source, at: usize) -> Result<&H5Dataset, String> {
-        match self.open.iter().position(|(known, ..)| *known == at) {
+    fn open(&mut self, source: &Source, at: usize) -> Result<&Open, String> {
+        match self.open.iter().position(|open| open.source == at) {
             Some(known) => self.open[..=known].rotate_right(1),
             None => {
                 let file = stack::open(&source.path).map_err(|error| error.to_string())?;
                 let dataset = file.dataset(&source.dataset).map_err(|error| error.to_string())?;
-                self.open.insert(0, (at, dataset, file));
+                let chunks = source.chunk.and_then(|_| Chunks::of(&source.path, &source.dataset));
+                self.open.insert(0, Open { source: at, dataset, _file: file, chunks });
                 self.open.truncate(MAX_OPEN);
             }
         }
-        Ok(&self.open[0].1)
+        Ok(&self.open[0])
     }
 }
 

@@ -45,6 +45,14 @@ fn check(name: &str, dataset: Option<&str>, entry: Option<&str>, scalar: Scalar)
             for (frame, found) in unit.frames.clone().zip(target.chunks(stack.frame_bytes())) {
                 assert!(found == expected(scalar, frame), "{name}: frame {frame}");
             }
+            if let Some(pieces) = unit.pieces() {
+                let mut pieces = pieces.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let mut again = vec![0; target.len()];
+                for part in again.chunks_mut(1000) {
+                    pieces.fill(part, &mut decoder).unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+                assert!(again == target, "{name}: in pieces");
+            }
             next = unit.frames.end;
         }
     }
@@ -160,4 +168,42 @@ fn a_sample_whose_scans_are_files_of_their_own_is_followed_into_them() {
     check("sample.h5", Some("/1.1/measurement/detector"), None, Scalar::U32);
     check("nested.h5", None, None, Scalar::U32);
     check("numbered.h5", None, None, Scalar::U32);
+}
+
+/// Trees of one node and of several, in old groups and in new ones: where they are understood, the library finds no other chunks.
+#[test]
+fn chunks_are_where_the_library_finds_them() {
+    let many = tempfile::tempdir().unwrap();
+    let path = many.path().join("many.h5");
+    let file = rust_hdf5::H5File::create(&path).unwrap();
+    let group = file.root_group().create_group("entry").unwrap();
+    let data = group.new_dataset::<u16>().shape([300usize, 4, 4]).chunk(&[1, 4, 4]).create("data").unwrap();
+    let values: Vec<u16> = (0..300 * 16).map(|value| value as u16).collect();
+    data.write_raw(&values).unwrap();
+    drop((data, group));
+    file.close().unwrap();
+    let mut understood = 0;
+    let fixtures = ["bitshuffle_lz4.h5", "tiles.h5", "chunked.h5", "lima_0000.h5", "eiger_data_000001.h5", "nexus.h5"];
+    for path in fixtures.map(fixture).into_iter().chain([path]) {
+        let stack = Stack::open(&path, None, None).unwrap();
+        let source = &stack.sources[0];
+        let Some(chunks) = super::chunks::Chunks::of(&source.path, &source.dataset) else { continue };
+        understood += 1;
+        let file = super::stack::open(&path).unwrap();
+        let dataset = file.dataset(&source.dataset).unwrap();
+        let chunk = source.chunk.unwrap();
+        let extents = [source.frames, source.shape[0] as u64, source.shape[1] as u64];
+        let grid: Vec<u64> = extents.iter().zip(&chunk).map(|(extent, chunk)| extent.div_ceil(*chunk)).collect();
+        for (frame, row, column) in (0..grid[0])
+            .flat_map(|frame| (0..grid[1]).map(move |row| (frame, row)))
+            .flat_map(|(frame, row)| (0..grid[2]).map(move |column| (frame, row, column)))
+        {
+            let theirs = dataset.read_chunk_raw_at(&[frame, row, column].map(|place| place as usize)).unwrap();
+            assert!(chunks.read(&[frame, row, column]) == Some(Ok(theirs)), "{}: {frame}", path.display());
+        }
+        assert!(chunks.read(&[grid[0], 0, 0]).is_none());
+    }
+    assert!(understood >= fixtures.len(), "{understood}");
+    assert!(super::chunks::Chunks::of(&fixture("make.py"), "data").is_none());
+    assert!(super::chunks::Chunks::of(&fixture("chunked.h5"), "nothing").is_none());
 }

@@ -292,8 +292,7 @@ impl Task<'_> {
                 let surprising = (u64::from_le_bytes(*bits) ^ expected) & valid;
                 running.invalid.push(bits[0]);
                 if surprising != 0 {
-                    running.surprises +=
-                        self.correct(&mut running.corrections, chunk, surprising.to_le_bytes(), bits);
+                    running.surprises += self.correct(&mut running.corrections, chunk, surprising.to_le_bytes(), bits);
                 }
             }
             for (sums, layout) in running.signals.iter_mut().zip(&self.plan.layouts) {

@@ -112,12 +112,7 @@ impl Engine {
 }
 
 /// The sums, by group, region, frame and bin, of groups of up to `LANES` frames.
-fn groups<T: lanes::Pixel>(
-    plan: &Plan,
-    job: &Job<'_>,
-    frames: &Frames<'_>,
-    values: &[T],
-) -> Vec<Vec<Vec<Vec<Sums>>>> {
+fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, values: &[T]) -> Vec<Vec<Vec<Vec<Sums>>>> {
     let pixels = frames.shape[0] * frames.shape[1];
     let groups = frames.frames.div_ceil(LANES);
     // Few frames for many threads: frames are cut.
