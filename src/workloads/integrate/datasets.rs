@@ -2,7 +2,7 @@
 
 use super::{
     frames::Stack,
-    plan::{DatasetPlan, Existing},
+    plan::{DatasetPlan, Existing, PARTS},
     run::seen,
 };
 use crate::workloads::job_file::Following;
@@ -76,6 +76,8 @@ pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Exi
 pub fn files_below(dir: &Path, depth: usize) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
     builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
+    // Finished frames of datasets that are being integrated.
+    builder.filter_entry(|entry| !entry.file_name().as_encoded_bytes().ends_with(PARTS.as_bytes()));
     let is_data = |name: &str| {
         let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
         digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))

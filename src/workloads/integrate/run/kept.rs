@@ -11,7 +11,7 @@ use super::{
 };
 use crate::workloads::integrate::{
     frames::Stack,
-    plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated},
+    plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated, PARTS},
     results::{NexusFile, Part, Total, finished, nexus::Axes},
 };
 use std::{
@@ -25,6 +25,9 @@ use std::{
 
 /// Frames wait at most so long before they are written.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Parts in the cache that have not changed for so long are nobody's.
+const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A file with the patterns of some frames.
 pub struct Finished {
@@ -53,14 +56,15 @@ impl<'p> Kept<'p> {
     ) -> Option<Self> {
         let location = plan.location.as_ref().filter(|location| location.is_dir())?;
         let key = key(plan, dataset, stack, dir)?;
-        Some(Self::new(plan, dataset, location.join(format!("{}.parts", dataset.name)), key))
+        Some(Self::new(plan, dataset, location.join(format!("{}{PARTS}", dataset.name)), key))
     }
 
     /// The same, or else in the cache.
     pub fn anywhere(plan: &'p IntegratePlan, dataset: &'p DatasetPlan, stack: &Stack, dir: &Path) -> Option<Self> {
         Self::beside_results(plan, dataset, stack, dir).or_else(|| {
-            let key = key(plan, dataset, stack, dir)?;
-            Some(Self::new(plan, dataset, cache()?.join(format!("{key}.parts")), key))
+            let (key, cache) = (key(plan, dataset, stack, dir)?, cache()?);
+            forget(&cache);
+            Some(Self::new(plan, dataset, cache.join(format!("{key}{PARTS}")), key))
         })
     }
 
@@ -153,6 +157,17 @@ impl<'p> Kept<'p> {
             _ => {}
         }
     }
+}
+
+/// Removes parts that nobody has come back for.
+fn forget(cache: &Path) {
+    let is_old = |path: &Path| {
+        let age = path.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+        age.is_some_and(|age| age > KEEP)
+    };
+    let folders = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
+    let parts = folders.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(PARTS.as_bytes()));
+    parts.filter(|path| is_old(path)).for_each(|path| drop(fs::remove_dir_all(path)));
 }
 
 /// A hash of what patterns depend on. None where an image cannot be read, which opening the engine tells.
