@@ -133,7 +133,10 @@ impl Engine {
         let patterns = batches.integrate(&self.integrator, stack, units, monitors.unwrap_or_default()).map_err(
             |error| match error {
                 BatchError::Integration(IntegrationError::Gpu(_)) => CallError::Device(error.to_string()),
-                error => CallError::Task(error.to_string()),
+                BatchError::Integration(error) => {
+                    CallError::Task(format!("{}: `{}`: {error}", stack.path.display(), stack.dataset))
+                }
+                BatchError::Frames(error) => CallError::Task(error.to_string()),
             },
         )?;
         let frames = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
