@@ -2,7 +2,8 @@
 
 use super::{Decoder, FrameError, Reader, Stack};
 use crate::types::Scalar;
-use std::{path::PathBuf, sync::Arc};
+use proptest::prelude::*;
+use std::{io::Write, path::PathBuf, sync::Arc};
 
 const FRAMES: u64 = 5;
 const SHAPE: [usize; 2] = [37, 45];
@@ -223,4 +224,30 @@ fn chunks_are_where_the_library_finds_them() {
     assert!(understood >= fixtures.len(), "{understood}");
     assert!(super::chunks::Chunks::of(&fixture("make.py"), "data").is_none());
     assert!(super::chunks::Chunks::of(&fixture("chunked.h5"), "nothing").is_none());
+}
+
+proptest! {
+    /// Whatever an index says, it is left to the library, or chunks lie within the file.
+    #[test]
+    fn damage_to_an_index_does_no_harm(
+        name in prop_oneof![Just("bitshuffle_lz4.h5"), Just("array_gzip.h5"), Just("growing.h5"), Just("growing_two.h5")],
+        damage in prop::collection::vec((0usize..8000, any::<u8>()), 1..8),
+        length in 0usize..100_000,
+    ) {
+        let mut bytes = std::fs::read(fixture(name)).unwrap();
+        for (at, value) in damage {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        bytes.truncate(length.max(100));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        if let Some(chunks) = super::chunks::Chunks::of(file.path(), "data") {
+            for frame in 0..20 {
+                if let Some(Ok((raw, _))) = chunks.read(&[frame, 0, 0]) {
+                    prop_assert!(raw.len() <= bytes.len());
+                }
+            }
+        }
+    }
 }
