@@ -9,15 +9,11 @@ use super::{
 };
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-/// How long all measurements together take; making the matrix comes before.
+/// How long all measurements together take; making the matrix comes before them.
 const TIME: Duration = Duration::from_secs(2);
 /// A thread must bring this share of what one alone does.
 const WORTH: f64 = 0.8;
@@ -43,13 +39,14 @@ pub(super) fn measure(
     cores: u32,
 ) -> Result<Measured, String> {
     let steps: Vec<u32> = (0..).map(|step| 1 << step).take_while(|threads| *threads < cores).chain([cores]).collect();
-    let options = Options { threads: cores as usize, cache: super::run::cache(), ..Options::default() };
-    let integrator = Integrator::new(settings, images, options).map_err(|error| error.to_string())?;
     let units = units(stack)?;
     let time = TIME / steps.len() as u32;
     let mut rates = Vec::with_capacity(steps.len());
     for threads in steps {
-        rates.push((threads, rate(&integrator, stack, &units, threads, time)?));
+        // As a worker has it: its own threads, and the matrix from the cache.
+        let options = Options { threads: threads as usize, cache: super::run::cache(), ..Options::default() };
+        let integrator = Integrator::new(settings, images, options).map_err(|error| error.to_string())?;
+        rates.push((threads, rate(&integrator, stack, &units, time)?));
     }
     Ok(chosen(rates, cores))
 }
@@ -67,30 +64,22 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<Unit>, String> {
     Ok(units)
 }
 
-/// Frames a second of some threads that each integrate the same frames again and again. What is begun is ended.
-fn rate(integrator: &Integrator, stack: &Stack, units: &[Unit], threads: u32, time: Duration) -> Result<f64, String> {
+/// Frames a second of an integrator's threads that each integrate the same frames again and again. What is begun is ended.
+fn rate(integrator: &Integrator, stack: &Stack, units: &[Unit], time: Duration) -> Result<f64, String> {
     let frames: u64 = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
-    let done = AtomicU64::new(0);
-    let work = || {
+    let rates = integrator.pool().broadcast(|_| {
         let mut batches = Batches::default();
         let mut once = || batches.integrate(integrator, stack, units, &[]).map_err(|error| error.to_string());
         // Buffers grow, and dead pixels become known.
         once()?;
-        let begin = Instant::now();
+        let (begin, mut done) = (Instant::now(), 0);
         while begin.elapsed() < time {
             once()?;
-            done.fetch_add(frames, Ordering::Relaxed);
+            done += frames;
         }
-        Ok::<f64, String>(begin.elapsed().as_secs_f64())
-    };
-    let took = thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        all.into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread failed".into())))
-            .collect::<Result<Vec<_>, _>>()
-    })?;
-    let mean = took.iter().sum::<f64>() / took.len().max(1) as f64;
-    Ok(done.into_inner() as f64 / mean.max(1e-9))
+        Ok::<f64, String>(done as f64 / begin.elapsed().as_secs_f64().max(1e-9))
+    });
+    rates.into_iter().sum()
 }
 
 /// The most threads of which each is still worth it.
