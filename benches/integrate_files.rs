@@ -5,9 +5,8 @@
 mod support;
 
 use nodectl::workloads::integrate::{
-    engine::{
-        ErrorModel, Frames, Geometry, Images, Integrator, Options, Pixels, Settings, Splitting, Unit as RadialUnit,
-    },
+    batch::Batches,
+    engine::{ErrorModel, Geometry, Images, Integrator, Options, Settings, Splitting, Unit as RadialUnit},
     frames::{Decoder, Reader, Stack, Unit},
     results::{About, NexusFile, Part, RegionPart, Total, nexus::Axes},
 };
@@ -41,13 +40,14 @@ fn main() {
         [("no", Splitting::No, 4.0), ("bbox", Splitting::BBox, 5.0), ("full", Splitting::Full, 5.0)]
     {
         let integrator = integrator(dir.path(), splitting);
-        let ours = || pattern(&stack, &integrator, &dir.path().join("ours.h5"));
+        let mut batches = Batches::default();
+        let ours = || pattern(&stack, &integrator, &mut batches, &dir.path().join("ours.h5"));
         compare(&format!("file to pattern, {name}"), rounds, goal, ours, || theirs(&["pattern", name]));
     }
 }
 
 /// In turns, the best of each side.
-fn compare(what: &str, rounds: usize, goal: f64, ours: impl Fn() -> f64, theirs: impl Fn() -> f64) {
+fn compare(what: &str, rounds: usize, goal: f64, mut ours: impl FnMut() -> f64, theirs: impl Fn() -> f64) {
     let (mut best, mut other) = (0.0f64, 0.0f64);
     for _ in 0..rounds {
         best = best.max(ours());
@@ -98,7 +98,7 @@ fn integrator(dir: &Path, splitting: Splitting) -> Integrator {
 }
 
 /// Reads, decompresses, integrates and writes all frames, as a worker does: several at once.
-fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
+fn pattern(stack: &Arc<Stack>, integrator: &Integrator, batches: &mut Batches, path: &Path) -> f64 {
     let begin = own_cpu();
     let axes = integrator.axes().next().expect("a region");
     let axes = Axes { name: None, radial: axes.radial.clone(), azimuthal_deg: None };
@@ -106,6 +106,7 @@ fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
         title: "bench".into(),
         source_file: stack.path.display().to_string(),
         source_dataset: stack.dataset.clone(),
+        first: 0,
         frames: stack.frames,
         configuration: "{}".into(),
         unit: "q_nm^-1".into(),
@@ -114,20 +115,11 @@ fn pattern(stack: &Arc<Stack>, integrator: &Integrator, path: &Path) -> f64 {
         engine: "cpu".into(),
     };
     let mut file = NexusFile::create(path, about, vec![axes]).expect("writable");
-    let (mut reader, mut decoder) = (Reader::new(stack.clone()), Decoder::default());
-    let mut buffer = vec![0u32; stack.frame_bytes() / 4 * stack.frames as usize];
-    let mut sum = Total::default();
-    for (frame, target) in (0..stack.frames).zip(buffer.chunks_exact_mut(stack.frame_bytes() / 4)) {
-        let unit = reader.read(frame..frame + 1).expect("it is whole");
-        unit.decode(bytemuck::cast_slice_mut(target), &mut decoder).expect("it is whole");
-    }
-    let frames = Frames::new(Pixels::U32(&buffer), stack.frames as usize, stack.shape).expect("frames");
-    let patterns = integrator.integrate(&frames, &[]).expect("patterns").remove(0);
-    let mut total = Total::default();
-    total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
-    sum.join(&total);
-    let region = RegionPart { intensity: patterns.intensity, sigma: patterns.sigma, total };
-    file.write(&Part { first: 0, frames: stack.frames, regions: vec![region] }).expect("writable");
-    file.finish(&[sum]).expect("writable");
+    let units = units(stack);
+    let patterns = batches.integrate(integrator, stack, &units, &[]).expect("patterns");
+    let regions: Vec<RegionPart> = patterns.into_iter().map(RegionPart::of).collect();
+    let totals: Vec<Total> = regions.iter().map(|region| region.total.clone()).collect();
+    file.write(&Part { first: 0, frames: stack.frames, regions }).expect("writable");
+    file.finish(&totals).expect("writable");
     stack.frames as f64 / (own_cpu() - begin).as_secs_f64()
 }

@@ -178,6 +178,7 @@ fn spec(tasks: u32) -> JobSpec {
         min_nodes: 0,
         place: String::new(),
         speculate: true,
+        at_once: None,
         wait_for_nodes: false,
         extends: None,
         submitter: THIS_NODE,

@@ -317,6 +317,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
         min_nodes: 0,
         place: String::new(),
         speculate: true,
+        at_once: None,
         wait_for_nodes: false,
         extends: None,
         submitter: NodeId([0; 32]),

@@ -62,6 +62,7 @@ fn spec() -> Arc<JobSpec> {
         min_nodes: 0,
         place: String::new(),
         speculate: false,
+        at_once: None,
         wait_for_nodes: false,
         extends: None,
         submitter: NodeId([1; 32]),

@@ -112,6 +112,7 @@ pub fn spec() -> Record {
         min_nodes: 1,
         place: String::new(),
         speculate: false,
+        at_once: None,
         wait_for_nodes: false,
         extends: None,
         submitter: NodeId([1; 32]),

@@ -122,6 +122,8 @@ pub struct JobSpec {
     pub place: String,
     /// Run stragglers twice near the end.
     pub speculate: bool,
+    /// The most tasks that run at the same time, on all nodes together; None: as many as there is room for.
+    pub at_once: Option<u32>,
     /// Accept the job even if no present node could run it.
     pub wait_for_nodes: bool,
     /// The job to which this one adds parameter sets.

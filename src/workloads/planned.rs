@@ -56,7 +56,11 @@ pub struct PlannedJob {
     pub min_nodes: u32,
     pub place: String,
     pub speculate: bool,
+    /// The most tasks at the same time, on all nodes together.
+    pub at_once: Option<u32>,
     pub wait_for_nodes: bool,
+    /// What planning found out and people may want to know.
+    pub note: Option<String>,
 }
 
 /// What is known only when a job is submitted.
@@ -107,6 +111,7 @@ impl PlannedJob {
             min_nodes: self.min_nodes,
             place: self.place.clone(),
             speculate: self.speculate,
+            at_once: self.at_once,
             wait_for_nodes: self.wait_for_nodes,
             extends: None,
             submitter: submission.submitter,

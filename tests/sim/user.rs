@@ -121,6 +121,7 @@ impl User {
             min_nodes: 0,
             place: String::new(),
             speculate: rng.random_bool(0.5),
+            at_once: if rng.random_bool(0.2) { Some(rng.random_range(1..8)) } else { None },
             wait_for_nodes: true,
             extends: None,
             submitter,

@@ -12,7 +12,7 @@ use crate::{
 use futures::{StreamExt, TryStreamExt, stream};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
@@ -37,6 +37,11 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
     };
     // Before anything runs, rather than when its first result has nowhere to go.
     jobs.iter().filter_map(chosen).try_for_each(|directory| check_directory(&directory))?;
+    for delivery in jobs.iter().filter_map(|job| job.delivery.as_ref()) {
+        let failed = |source| CliError::file("making", &delivery.directory, source);
+        fs::create_dir_all(&delivery.directory).map_err(failed)?;
+    }
+    jobs.iter().filter_map(|job| job.note.as_ref()).for_each(|note| eprintln!("{note}"));
     let stored = upload_all(client, &jobs).await?;
     let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
     let mut submitted = Vec::with_capacity(jobs.len());

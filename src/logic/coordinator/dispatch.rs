@@ -140,7 +140,7 @@ impl Coordinator {
             candidates.iter().filter(|candidate| candidate.is_sated(advance)).map(|candidate| candidate.node).collect();
         for picky in [candidates.len() > 1, false] {
             let mut passed_over = sated.clone();
-            loop {
+            while self.may_order_more() {
                 let has_room = |candidate: &&mut Candidate| {
                     candidate.outstanding < candidate.slots.saturating_add(candidate.in_advance(advance))
                         && candidate.orders.len() < MAX_PREFETCH as usize
@@ -157,6 +157,12 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Whether the job may have another task on some node: what waits there will run soon.
+    fn may_order_more(&self) -> bool {
+        let ordered = || self.active.values().map(Vec::len).sum::<usize>();
+        self.spec.at_once.is_none_or(|most| ordered() < most.max(1) as usize)
     }
 
     /// The next task to order, but for those that failed last on `avoid`.
@@ -282,7 +288,7 @@ impl Coordinator {
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (_, task, node) in slow {
             let idle = candidates.iter_mut().find(|c| c.node != node && c.outstanding < c.slots);
-            let Some(candidate) = idle else { return };
+            let Some(candidate) = idle.filter(|_| self.may_order_more()) else { return };
             self.order(task, candidate);
         }
     }

@@ -86,6 +86,7 @@ impl OpenPool {
             min_nodes: 0,
             place: self.place,
             speculate: false,
+            at_once: None,
             wait_for_nodes: false,
             submitter: host,
             submitted_ms,

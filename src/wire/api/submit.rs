@@ -47,6 +47,9 @@ pub struct JobRequest {
     pub place: String,
     #[serde(default = "yes")]
     pub speculate: bool,
+    /// The most tasks that run at the same time, on all nodes together. Missing: as many as there is room for.
+    #[serde(default)]
+    pub at_once: Option<u32>,
     /// Accept the job even if no present node could run it.
     #[serde(default)]
     pub wait_for_nodes: bool,
@@ -175,6 +178,7 @@ impl JobRequest {
             min_nodes: self.min_nodes,
             place: self.place,
             speculate: self.speculate,
+            at_once: self.at_once,
             wait_for_nodes: self.wait_for_nodes,
             extends: self.extends.map(|job| parse("extends", &job)).transpose()?,
             submitter,

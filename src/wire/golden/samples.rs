@@ -335,6 +335,7 @@ fn spec() -> JobSpec {
         min_nodes: 1,
         place: "gpu.memory >= 8 GiB".into(),
         speculate: true,
+        at_once: Some(40),
         wait_for_nodes: false,
         extends: Some(JobId(2)),
         submitter: NODE,

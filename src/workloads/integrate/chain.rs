@@ -3,7 +3,9 @@
 use super::{
     datasets::{self, Look, Named, Seen},
     engine::Settings,
+    frames::Stack,
     job::DEFAULT_WORKERS_PER_GPU,
+    measure::measure,
     plan::{DatasetPlan, EngineChoice, Existing, IntegratePlan, PART_FILE, PLAN_FILE, PLAN_VERSION, Stage},
     results::Calibrant,
     settings::Pictures,
@@ -19,10 +21,13 @@ use crate::{
 use std::{
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// More datasets than so many that are split share their jobs: each pair of jobs has worker processes of its own.
 const MAX_GROUPS: usize = 16;
+/// Decoded bytes of frames that are worth two seconds of measuring.
+const MUCH_BYTES: u64 = 16 << 30;
 
 /// What is to be integrated, and how.
 pub(super) struct Request {
@@ -35,9 +40,9 @@ pub(super) struct Request {
     pub(super) settings: Settings,
     pub(super) pictures: Pictures,
     pub(super) strategy: Strategy,
-    /// For how many it is planned; None: as many as this machine has cores.
+    /// The most at the same time, and for how many it is planned; None: as many as there is room for, and cores of this machine.
     pub(super) workers: Option<u32>,
-    pub(super) threads: Option<u32>,
+    pub(super) threads: Threads,
     pub(super) workers_per_gpu: Option<u32>,
     pub(super) engine: EngineChoice,
     pub(super) frames_per_task: Option<u64>,
@@ -55,6 +60,25 @@ pub(super) enum Strategy {
     Split,
     /// A dataset a worker, many at once.
     Whole,
+}
+
+/// Threads of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Threads {
+    Given(u32),
+    /// Measured here.
+    Measured,
+    /// Measured if there is much to do for processors alone, else what suits the engine.
+    Auto,
+}
+
+impl Threads {
+    fn given(self) -> Option<u32> {
+        match self {
+            Self::Given(threads) => Some(threads),
+            Self::Measured | Self::Auto => None,
+        }
+    }
 }
 
 /// How nodes come by the files.
@@ -106,6 +130,37 @@ pub(super) fn build(request: Request, common: &Common) -> Result<Vec<PlacedJob>,
         is_split,
     };
     let seen = datasets::look(&request.named, &look);
+    let (threads, note) = threads(&request, &seen, cores());
+    let mut jobs = jobs(Request { threads, ..request }, seen, is_split, common)?;
+    if let Some(first) = jobs.first_mut() {
+        first.job.note = note;
+    }
+    Ok(jobs)
+}
+
+/// How many threads workers have, and what is to be said of it. What cannot be measured fails where it is integrated.
+fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<String>) {
+    let has_much_to_do = || seen.iter().fold(0u64, |sum, seen| sum.saturating_add(seen.bytes)) >= MUCH_BYTES;
+    match request.threads {
+        Threads::Given(_) => return (request.threads, None),
+        Threads::Auto if request.engine != EngineChoice::Cpu || !has_much_to_do() => return (Threads::Auto, None),
+        // What a GPU needs is not told by processors.
+        Threads::Measured if request.engine == EngineChoice::Vulkan => return (Threads::Auto, None),
+        Threads::Auto | Threads::Measured => {}
+    }
+    let Some(plan) = seen.iter().find(|seen| seen.bytes > 0).map(|seen| &seen.plan) else {
+        return (Threads::Auto, None);
+    };
+    let measured = Stack::open(&plan.path, plan.dataset.as_deref(), plan.entry.as_deref())
+        .map_err(|error| error.to_string())
+        .and_then(|stack| measure(&Arc::new(stack), &request.settings, &request.pictures.read()?, cores));
+    match measured {
+        Ok(measured) => (Threads::Given(measured.threads), Some(format!("{}: {measured}", plan.name))),
+        Err(why) => (Threads::Auto, Some(format!("{}: nothing could be measured: {why}", plan.name))),
+    }
+}
+
+fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &Common) -> Result<Vec<PlacedJob>, Fault> {
     if !is_split {
         let (plan, inputs) = plan(&request, seen, common)?;
         return Ok(vec![job(&request, common, &common.name, &plan, &inputs, 0)?]);
@@ -135,7 +190,7 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
     let mut datasets: Vec<DatasetPlan> = Vec::with_capacity(seen.len());
     let mut inputs: Vec<Upload> = Vec::new();
     let root = root(&seen);
-    for Seen { mut plan, files } in seen {
+    for Seen { mut plan, files, .. } in seen {
         for file in files.iter().filter(|_| request.input != Input::Shared) {
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             let Ok(below) = file.strip_prefix(&root) else { continue };
@@ -165,7 +220,7 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
         images: request.pictures.files.clone(),
         monitor: request.monitor.clone(),
         engine: request.engine,
-        threads: request.threads,
+        threads: request.threads.given(),
         calibrant: request.calibrant,
         location: request.location.clone(),
         existing: request.existing,
@@ -251,6 +306,8 @@ fn job(
         min_nodes: common.min_nodes,
         place: common.place.clone(),
         speculate: common.speculate,
+        at_once: request.workers,
+        note: None,
         wait_for_nodes: false,
     };
     Ok(PlacedJob { job, name_span: common.name_span.clone(), after_spans })
@@ -278,7 +335,7 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
 fn resources(request: &Request) -> Resources {
     let cores = |threads: u32| Resources { cpu_milli: threads.saturating_mul(1000), ..Resources::default() };
     let share = request.workers_per_gpu.unwrap_or(DEFAULT_WORKERS_PER_GPU).max(1);
-    match (request.engine, request.threads) {
+    match (request.engine, request.threads.given()) {
         (EngineChoice::Vulkan, threads) => {
             Resources { gpu_milli: (1000 / share).max(1), ..cores(threads.unwrap_or(1)) }
         }

@@ -15,7 +15,7 @@
 //! | `[output] location`, `existing_output` | `output`, `existing_output` |
 
 use super::{
-    chain::{self, Common, Input, Request, Strategy},
+    chain::{self, Common, Input, Request, Strategy, Threads},
     datasets::{self, Named},
     engine::{
         Filter, Region, Settings, Unit,
@@ -122,7 +122,7 @@ pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>
         pictures,
         strategy: if context.following.is_some() { Strategy::Split } else { Strategy::Auto },
         workers: Some(share.workers),
-        threads: Some(share.threads),
+        threads: Threads::Given(share.threads),
         workers_per_gpu: Some(share.workers_per_gpu),
         engine: share.engine,
         frames_per_task: None,

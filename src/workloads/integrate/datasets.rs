@@ -2,7 +2,7 @@
 
 use super::{
     frames::Stack,
-    plan::{DatasetPlan, Existing},
+    plan::{DatasetPlan, Existing, PARTS},
     run::seen,
 };
 use crate::workloads::job_file::Following;
@@ -76,6 +76,8 @@ pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Exi
 pub fn files_below(dir: &Path, depth: usize) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
     builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
+    // Finished frames of datasets that are being integrated.
+    builder.filter_entry(|entry| !entry.file_name().as_encoded_bytes().ends_with(PARTS.as_bytes()));
     let is_data = |name: &str| {
         let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
         digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -161,6 +163,8 @@ pub(super) struct Look<'l> {
 pub(super) struct Seen {
     pub(super) plan: DatasetPlan,
     pub(super) files: Vec<PathBuf>,
+    /// Of its decoded frames; 0 where there is nothing to do.
+    pub(super) bytes: u64,
 }
 
 /// Looks into each file. What is wrong with one is found again, and told, by the task that writes its results.
@@ -183,6 +187,8 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             && look.location.is_some_and(|location| location.join(&plan.files()[0]).exists());
         let stack = Stack::open(&path, dataset, look.entry);
         let files = stack.as_ref().map_or_else(|_| vec![path], Stack::files);
+        let bytes = |stack: &Stack| stack.frames.saturating_mul(stack.frame_bytes() as u64);
+        let bytes = stack.as_ref().ok().filter(|_| !is_done).map_or(0, bytes);
         if let Ok(stack) = stack
             && look.is_split
             && !is_done
@@ -190,7 +196,7 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             plan.frames = stack.frames;
             plan.frames_per_task = look.frames_per_task.unwrap_or_else(|| frames_per_task(&stack, look.workers));
         }
-        Seen { plan, files }
+        Seen { plan, files, bytes }
     };
     named.iter().zip(names).map(seen).collect()
 }

@@ -1,7 +1,7 @@
 //! The job file of an integration: its keys, put together to a request and the jobs that carry it out.
 
 use super::{
-    chain::{self, Common, Input, Request, Strategy},
+    chain::{self, Common, Input, Request, Strategy, Threads},
     datasets::{self, MAX_DATASETS, Named},
     plan::{EngineChoice, Existing},
     results::Calibrant,
@@ -69,7 +69,7 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
             strategy => strategy,
         },
         workers: count("workers")?,
-        threads: count("threads_per_worker")?,
+        threads: threads(fields)?,
         workers_per_gpu: count("workers_per_gpu")?,
         engine,
         frames_per_task: count("frames_per_task")?.map(u64::from),
@@ -78,6 +78,20 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
         existing: datasets::existing(following, existing),
     };
     chain::build(request, &common)
+}
+
+/// A number, or `"auto"`.
+fn threads(fields: &Fields<'_, '_>) -> Result<Threads, Fault> {
+    let key = "threads_per_worker";
+    match fields.get(key).map(|value| (value.span(), value.get_ref().as_str())) {
+        None => Ok(Threads::Auto),
+        Some((_, Some("auto"))) => Ok(Threads::Measured),
+        Some((span, Some(other))) => {
+            let fault = Fault::new(span, format!("`{key}` cannot be `{other}`"));
+            Err(fault.hint("a whole number, or \"auto\" to have it measured"))
+        }
+        Some((_, None)) => Ok(fields.u32(key, 1)?.map_or(Threads::Auto, |threads| Threads::Given(threads.value))),
+    }
 }
 
 fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {

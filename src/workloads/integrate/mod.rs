@@ -5,6 +5,7 @@
 //! | `engine/` | geometry, sparse matrices and the integration of frames that are in memory |
 //! | `decode/` | chunks of HDF5 datasets back to bytes |
 //! | `frames/` | where the frames of a dataset lie; reading and decoding them |
+//! | `batch` | stored frames to patterns, strip by strip |
 //! | `results/` | the files that come of a dataset |
 //! | `plan` | what the job file becomes and workers run; the chain of jobs |
 //! | `run/` | what runs in the worker processes |
@@ -12,8 +13,10 @@
 //! | `settings` | those that say how frames are integrated |
 //! | `datasets` | which files are integrated |
 //! | `config` | the integrator's own configuration files |
+//! | `measure` | how many threads a worker should have |
 //! | `chain` | the jobs that carry a plan out |
 
+pub mod batch;
 mod chain;
 pub mod config;
 mod datasets;
@@ -21,6 +24,7 @@ pub mod decode;
 pub mod engine;
 pub mod frames;
 mod job;
+mod measure;
 pub mod plan;
 pub mod results;
 pub mod run;

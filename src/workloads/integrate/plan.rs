@@ -25,6 +25,8 @@ pub const PLAN_FILE: &str = "integrate.plan";
 pub const PLAN_VERSION: u32 = 1;
 /// The largest plan that is read, in bytes.
 pub const MAX_PLAN_BYTES: u64 = 64 << 20;
+/// How folders with the finished frames of a dataset end.
+pub const PARTS: &str = ".parts";
 /// What a task over frames leaves.
 pub const PART_FILE: &str = "frames.part";
 

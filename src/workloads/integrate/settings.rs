@@ -1,8 +1,9 @@
 //! The keys of a job file that say how frames are integrated.
 
 use super::{
-    engine::{ErrorModel, Filter, Geometry, Region, Settings, Splitting, Unit, detectors},
+    engine::{ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit, detectors},
     plan::{ImageFile, ImageFiles},
+    run::images,
 };
 use crate::workloads::{
     Source, Upload,
@@ -92,6 +93,18 @@ fn check_detector(name: &Item<String>) -> Result<(), Fault> {
 }
 
 impl Pictures {
+    /// The images, from where they lie. The error is a sentence.
+    pub(super) fn read(&self) -> Result<Images, String> {
+        let place = |file: &ImageFile| {
+            let source = self.uploads.iter().find(|upload| upload.path == file.path).map(|upload| &upload.source);
+            match source {
+                Some(Source::File(path)) => path.clone(),
+                _ => file.path.clone().into(),
+            }
+        };
+        images(&self.files, place)
+    }
+
     /// An image, as `path` or `path::dataset`. The error is a sentence.
     pub(super) fn add(&mut self, what: &str, named: &str, base: &std::path::Path) -> Result<(), String> {
         let (file, member) = match named.split_once("::") {

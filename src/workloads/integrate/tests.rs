@@ -187,3 +187,23 @@ fn keys_that_integrator_does_not_have_are_named() {
     assert!(told("time = 01", "time = ab").contains("`time` is days-hours:minutes:seconds"));
     assert!(told("n_workers = 4", "n_workers = 4\nn_workers = 5").contains("given twice"));
 }
+
+#[test]
+fn threads_are_given_or_measured() {
+    let dir = lab();
+    let given = jobs(dir.path(), "datasets = \"scans/a.h5\"\nthreads_per_worker = 3\nworkers = 7\nengine = \"cpu\"");
+    assert!(given.iter().all(|job| job.at_once == Some(7) && job.note.is_none()));
+    assert_eq!(plan(&given[0]).threads, Some(3));
+    // Too little to be worth two seconds.
+    let left_out = jobs(dir.path(), "datasets = \"scans/a.h5\"\nengine = \"cpu\"");
+    assert!(left_out.iter().all(|job| job.at_once.is_none() && job.note.is_none()));
+    assert_eq!(plan(&left_out[0]).threads, None);
+    let measured = jobs(dir.path(), "datasets = \"scans/a.h5\"\nthreads_per_worker = \"auto\"\nengine = \"cpu\"");
+    let note = measured[0].note.as_deref().expect("what was measured");
+    assert!(note.starts_with("a: measured here: 1 thread ") && note.contains(" frames/s, so "), "{note}");
+    let threads = plan(&measured[0]).threads.expect("a number");
+    assert_eq!(measured[0].work.resources.cpu_milli, threads * 1000);
+    let text = "kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\ndatasets = \"scans/a.h5\"\nthreads_per_worker = \"many\"";
+    let error = parsed(dir.path(), text).unwrap_err();
+    assert!(error.contains("cannot be `many`") && error.contains("\"auto\""), "{error}");
+}

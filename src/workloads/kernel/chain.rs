@@ -103,6 +103,8 @@ impl Common<'_> {
             min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
             place: common::place(fields)?,
             speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+            at_once: None,
+            note: None,
             wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
             name,
         };

@@ -77,6 +77,8 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: place(fields)?,
         speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+        at_once: None,
+        note: None,
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
         is_step: false,
         cluster_uploads: Vec::new(),

@@ -1,14 +1,12 @@
 //! Filter 32008 (bitshuffle, `bshuf_h5filter.c`): blocks of some kilobytes, each transposed by itself and then, mostly,
 //! compressed. A block is decompressed into a buffer that stays in the first cache and transposed from there.
 
-use super::{
-    DecodeError, bits, lz4,
-    pipeline::{Scratch, Zstd},
-};
+use super::{DecodeError, bits, lz4, pipeline::Buffers};
 
 /// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so many elements.
 const TARGET_BLOCK_BYTES: usize = 8192;
 const MIN_BLOCK_ELEMENTS: usize = 128;
+const MISMATCH: DecodeError = DecodeError::Damaged("its blocks are shorter or longer than it says");
 /// A block is a multiple of so many elements.
 const MULTIPLE: usize = 8;
 /// The largest block that is believed; writers use 8 KiB.
@@ -30,49 +28,45 @@ pub(super) struct Bitshuffle {
     pub(super) compression: Compression,
 }
 
+/// A chunk that is decoded some bytes at a time, in order.
+pub(super) struct Pieces<'s> {
+    bitshuffle: &'s Bitshuffle,
+    rest: &'s [u8],
+    /// Bytes of a block.
+    block: usize,
+    /// Decoded bytes to come that are in blocks, and behind them as they are.
+    in_blocks: usize,
+    plain: usize,
+    /// A block whose end from `taken` on nobody has asked for yet.
+    held: Vec<u8>,
+    taken: usize,
+}
+
 impl Bitshuffle {
     /// Decodes a whole chunk into `target`.
-    pub(super) fn decode(
-        &self,
-        source: &[u8],
-        target: &mut [u8],
-        scratch: &mut Scratch,
-        zstd: &mut Zstd,
-    ) -> Result<(), DecodeError> {
-        let size = self.size;
-        let (mut rest, block) = match self.compression {
-            Compression::None if source.len() != target.len() => {
-                return Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 });
+    pub(super) fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+        self.pieces(source, target.len())?.fill(target, buffers)
+    }
+
+    /// Begins with a chunk that decodes to `length` bytes.
+    pub(super) fn pieces<'s>(&'s self, source: &'s [u8], length: usize) -> Result<Pieces<'s>, DecodeError> {
+        let (rest, block) = match self.compression {
+            Compression::None if source.len() != length => {
+                return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
             }
             Compression::None => (source, self.block_bytes()),
-            Compression::Lz4 | Compression::Zstd => header(source, target.len())?,
+            Compression::Lz4 | Compression::Zstd => header(source, length)?,
         };
-        if block == 0 || !block.is_multiple_of(size * MULTIPLE) || block > MAX_BLOCK_BYTES {
+        let multiple = self.size * MULTIPLE;
+        if block == 0 || !block.is_multiple_of(multiple) || block > MAX_BLOCK_BYTES {
             return Err(DecodeError::Damaged("its blocks have an impossible size"));
         }
-        // Blocks, then one of what is left in eights of elements, then some elements as they are.
-        let whole = target.len() / (size * MULTIPLE) * (size * MULTIPLE);
-        let (blocks, plain) = target.split_at_mut(whole);
-        for part in blocks.chunks_mut(block) {
-            if self.compression == Compression::None {
-                let (own, behind) = rest.split_at(part.len());
-                rest = behind;
-                bits::untranspose(own, part, size);
-                continue;
-            }
-            let own = sized(&mut rest)?;
-            let buffer = scratch.block(part.len() + lz4::SLACK);
-            match self.compression {
-                Compression::Zstd => zstd.decode(own, &mut buffer[..part.len()])?,
-                _ => lz4::decode(own, buffer, part.len())?,
-            }
-            bits::untranspose(&buffer[..part.len()], part, size);
-        }
-        if rest.len() != plain.len() {
-            return Err(DecodeError::Damaged("its blocks are shorter or longer than it says"));
-        }
-        plain.copy_from_slice(rest);
-        Ok(())
+        // Blocks, the last of what is left in eights of elements, then some elements as they are.
+        let in_blocks = length / multiple * multiple;
+        let pieces =
+            Pieces { bitshuffle: self, rest, block, in_blocks, plain: length - in_blocks, held: Vec::new(), taken: 0 };
+        pieces.check_end()?;
+        Ok(pieces)
     }
 
     fn block_bytes(&self) -> usize {
@@ -83,6 +77,63 @@ impl Bitshuffle {
             }
             elements => elements.saturating_mul(self.size),
         }
+    }
+}
+
+impl Pieces<'_> {
+    /// Decodes as many bytes as `target` has, which are there.
+    pub(super) fn fill(&mut self, mut target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+        loop {
+            let count = target.len().min(self.held.len() - self.taken);
+            let (own, behind) = target.split_at_mut(count);
+            own.copy_from_slice(&self.held[self.taken..self.taken + count]);
+            self.taken += count;
+            target = behind;
+            if target.is_empty() {
+                return Ok(());
+            }
+            let length = self.block.min(self.in_blocks);
+            if length == 0 {
+                let (own, behind) = self.rest.split_at_checked(target.len()).ok_or(MISMATCH)?;
+                target.copy_from_slice(own);
+                self.rest = behind;
+                return Ok(());
+            }
+            if target.len() >= length {
+                let (own, behind) = target.split_at_mut(length);
+                self.decode_block(own, buffers)?;
+                target = behind;
+            } else {
+                let mut held = std::mem::take(&mut self.held);
+                held.resize(length, 0);
+                self.decode_block(&mut held, buffers)?;
+                (self.held, self.taken) = (held, 0);
+            }
+        }
+    }
+
+    fn decode_block(&mut self, target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+        let (size, length) = (self.bitshuffle.size, target.len());
+        if self.bitshuffle.compression == Compression::None {
+            let (own, behind) = self.rest.split_at_checked(length).ok_or(MISMATCH)?;
+            self.rest = behind;
+            bits::untranspose(own, target, size);
+        } else {
+            let own = sized(&mut self.rest)?;
+            let (block, zstd) = buffers.block(length + lz4::SLACK);
+            match self.bitshuffle.compression {
+                Compression::Zstd => zstd.decode(own, &mut block[..length])?,
+                _ => lz4::decode(own, block, length)?,
+            }
+            bits::untranspose(&block[..length], target, size);
+        }
+        self.in_blocks -= length;
+        self.check_end()
+    }
+
+    /// Behind the last block is what was left as it is, and nothing else.
+    fn check_end(&self) -> Result<(), DecodeError> {
+        if self.in_blocks == 0 && self.rest.len() != self.plain { Err(MISMATCH) } else { Ok(()) }
     }
 }
 

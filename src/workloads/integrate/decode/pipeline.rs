@@ -32,10 +32,24 @@ enum Step {
 /// What decoding needs besides its target, kept from chunk to chunk; one a thread.
 #[derive(Default)]
 pub struct Scratch {
-    block: Vec<u8>,
     /// Between the steps of a pipeline of several.
     steps: [Vec<u8>; 2],
+    buffers: Buffers,
+}
+
+/// What single steps need.
+#[derive(Default)]
+pub(super) struct Buffers {
+    block: Vec<u8>,
     zstd: Zstd,
+}
+
+/// A chunk that is decoded some bytes at a time, in order.
+pub struct Pieces<'s>(Kind<'s>);
+
+enum Kind<'s> {
+    Plain(&'s [u8]),
+    Bitshuffle(bitshuffle::Pieces<'s>),
 }
 
 /// The state of a zstd decoder, made when the first frame asks for it.
@@ -76,6 +90,25 @@ impl Pipeline {
         filters.iter().map(step).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Begins with a chunk of `length` decoded bytes where no filter but one of blocks is to be undone. None where the whole chunk
+    /// must be decoded at once. `mask` as in `decode`.
+    pub fn pieces<'s>(&'s self, source: &'s [u8], mask: u32, length: usize) -> Option<Result<Pieces<'s>, DecodeError>> {
+        let mut applied = self.applied(mask);
+        match (applied.next(), applied.next()) {
+            (None, _) => Some(Pieces::plain(source, length)),
+            (Some(Step::Bitshuffle(bitshuffle)), None) => {
+                Some(bitshuffle.pieces(source, length).map(|pieces| Pieces(Kind::Bitshuffle(pieces))))
+            }
+            _ => None,
+        }
+    }
+
+    /// The steps of a chunk, in the order of writing.
+    fn applied(&self, mask: u32) -> impl DoubleEndedIterator<Item = &Step> {
+        let applied = move |(index, _): &(usize, &Step)| *index >= 32 || mask >> index & 1 == 0;
+        self.0.iter().enumerate().filter(applied).map(|(_, step)| step)
+    }
+
     /// Undoes the filters but those that `mask` names (bit i: filter i was not applied to this chunk). `target` is as long as
     /// the chunk's elements are.
     pub fn decode(
@@ -85,8 +118,7 @@ impl Pipeline {
         target: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), DecodeError> {
-        let applied = |(index, _): &(usize, &Step)| *index >= 32 || mask >> index & 1 == 0;
-        let steps: Vec<&Step> = self.0.iter().enumerate().filter(applied).map(|(_, step)| step).rev().collect();
+        let steps: Vec<&Step> = self.applied(mask).rev().collect();
         let Some((last, before)) = steps.split_last() else {
             if source.len() != target.len() {
                 return Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 });
@@ -95,7 +127,7 @@ impl Pipeline {
             return Ok(());
         };
         let [mut from, mut to] = std::mem::take(&mut scratch.steps);
-        let mut zstd = std::mem::take(&mut scratch.zstd);
+        let buffers = &mut scratch.buffers;
         let mut run = || {
             let mut is_first = true;
             for step in before {
@@ -110,14 +142,14 @@ impl Pipeline {
                     _ => target.len(),
                 };
                 to.resize(length, 0);
-                step.decode(if is_first { source } else { &from }, &mut to, scratch, &mut zstd)?;
+                step.decode(if is_first { source } else { &from }, &mut to, buffers)?;
                 std::mem::swap(&mut from, &mut to);
                 is_first = false;
             }
-            last.decode(if is_first { source } else { &from }, target, scratch, &mut zstd)
+            last.decode(if is_first { source } else { &from }, target, buffers)
         };
         let decoded = run();
-        (scratch.steps, scratch.zstd) = ([from, to], zstd);
+        scratch.steps = [from, to];
         decoded
     }
 }
@@ -126,18 +158,12 @@ impl Pipeline {
 const CHECKSUM_BYTES: usize = 4;
 
 impl Step {
-    fn decode(
-        &self,
-        source: &[u8],
-        target: &mut [u8],
-        scratch: &mut Scratch,
-        zstd: &mut Zstd,
-    ) -> Result<(), DecodeError> {
+    fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
         match self {
             Self::Deflate => inflate(source, target),
-            Self::Lz4 => lz4_blocks(source, target, scratch),
-            Self::Zstd => zstd.decode(source, target),
-            Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, scratch, zstd),
+            Self::Lz4 => lz4_blocks(source, target, buffers),
+            Self::Zstd => buffers.zstd.decode(source, target),
+            Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, buffers),
             Self::Shuffle { .. } if source.len() != target.len() => {
                 Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 })
             }
@@ -179,7 +205,7 @@ fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as it was.
-fn lz4_blocks(source: &[u8], target: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
+fn lz4_blocks(source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
     let (mut rest, block) = bitshuffle::header(source, target.len())?;
     if block == 0 {
         return Err(DecodeError::Damaged("its blocks have an impossible size"));
@@ -190,7 +216,7 @@ fn lz4_blocks(source: &[u8], target: &mut [u8], scratch: &mut Scratch) -> Result
             part.copy_from_slice(own);
             continue;
         }
-        let buffer = scratch.block(part.len() + lz4::SLACK);
+        let (buffer, _) = buffers.block(part.len() + lz4::SLACK);
         lz4::decode(own, buffer, part.len())?;
         part.copy_from_slice(&buffer[..part.len()]);
     }
@@ -218,12 +244,38 @@ fn fletcher32(data: &[u8]) -> u32 {
     fold(two) << 16 | fold(one)
 }
 
-impl Scratch {
-    pub(super) fn block(&mut self, length: usize) -> &mut [u8] {
+impl<'s> Pieces<'s> {
+    /// Of bytes as they are.
+    pub fn plain(source: &'s [u8], length: usize) -> Result<Self, DecodeError> {
+        if source.len() != length {
+            return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
+        }
+        Ok(Self(Kind::Plain(source)))
+    }
+
+    /// Decodes as many bytes as `target` has; all pieces together are as long as the chunk.
+    pub fn fill(&mut self, target: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
+        match &mut self.0 {
+            Kind::Plain(rest) => {
+                let (own, behind) = rest
+                    .split_at_checked(target.len())
+                    .ok_or(DecodeError::Damaged("it ends before its last element"))?;
+                target.copy_from_slice(own);
+                *rest = behind;
+                Ok(())
+            }
+            Kind::Bitshuffle(pieces) => pieces.fill(target, &mut scratch.buffers),
+        }
+    }
+}
+
+impl Buffers {
+    /// Room for a block, and what decodes zstd.
+    pub(super) fn block(&mut self, length: usize) -> (&mut [u8], &mut Zstd) {
         if self.block.len() < length {
             self.block.resize(length, 0);
         }
-        &mut self.block[..length]
+        (&mut self.block[..length], &mut self.zstd)
     }
 }
 

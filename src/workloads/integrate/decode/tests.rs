@@ -67,6 +67,36 @@ fn a_chunk_of_every_length_comes_back() {
     }
 }
 
+/// Pieces of any lengths, which need not be those of blocks.
+#[test]
+fn a_chunk_comes_back_in_pieces() {
+    let pipeline = |block: u32| {
+        Pipeline::new(&[FilterSpec { id: 32008, parameters: vec![0, 2, 4, block, 2] }], 4).expect("it is known")
+    };
+    let data = counts(4 * 5003, 11);
+    for (block, length) in [(2048, 8192), (2048, 1000), (128, 8192), (8, 20_012), (2048, 3)] {
+        let chunk = bitshuffle_lz4(&data, 4, block);
+        let pipeline = pipeline(block as u32);
+        let mut scratch = Scratch::default();
+        let mut pieces = pipeline.pieces(&chunk, 0, data.len()).expect("blocks").expect("sound");
+        let mut target = vec![0; data.len()];
+        for part in target.chunks_mut(length) {
+            pieces.fill(part, &mut scratch).expect("sound");
+        }
+        assert!(target == data, "blocks of {block}, pieces of {length}");
+        assert!(pieces.fill(&mut [0], &mut scratch).is_err(), "beyond the end");
+    }
+    // What lacks at the end is told with the last block.
+    let chunk = bitshuffle_lz4(&data, 4, 2048);
+    let pipeline = pipeline(2048);
+    let mut pieces = pipeline.pieces(&chunk[..chunk.len() - 1], 0, data.len()).expect("blocks").expect("its header");
+    assert!(pieces.fill(&mut vec![0; data.len()], &mut Scratch::default()).is_err());
+    assert!(pipeline.pieces(&chunk, 0, data.len() - 4).expect("blocks").is_err());
+    assert!(pipeline.pieces(&data, 1, data.len()).expect("no filter was applied").is_ok());
+    let deflate = Pipeline::new(&[FilterSpec { id: 1, parameters: vec![] }], 4).expect("it is known");
+    assert!(deflate.pieces(&chunk, 0, data.len()).is_none());
+}
+
 #[test]
 fn the_portable_transposition_agrees_with_the_fast_one() {
     for size in [1usize, 2, 4, 8] {

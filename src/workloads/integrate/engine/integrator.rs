@@ -33,6 +33,9 @@ impl Default for Options {
     }
 }
 
+/// Frames that can be integrated strip by strip at once.
+pub const MAX_STRIPS: usize = cpu::LANES;
+
 /// Where sums are made.
 #[derive(Clone, Default)]
 pub enum EngineChoice {
@@ -109,6 +112,11 @@ impl Integrator {
         &self.settings
     }
 
+    /// Its threads. What is called in one of them needs no others.
+    pub fn pool(&self) -> &ThreadPool {
+        &self.pool
+    }
+
     /// The axes of each region's patterns, in the order of the settings' regions.
     pub fn axes(&self) -> impl Iterator<Item = &Axes> {
         self.regions.iter().map(|region| &region.axes)
@@ -122,13 +130,26 @@ impl Integrator {
         if frames.shape != self.shape() {
             return Err(IntegrationError::Shape { found: frames.shape, wanted: self.shape() });
         }
-        if !monitors.is_empty() && monitors.len() != frames.frames {
-            return Err(IntegrationError::Monitors { monitors: monitors.len(), frames: frames.frames });
-        }
+        self.check_monitors(frames.frames, monitors)?;
         let sums = self.pool.install(|| self.sums(frames))?;
+        Ok(self.patterns(sums, monitors))
+    }
+
+    /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so that nobody needs whole
+    /// frames in memory. None where they are needed: by filters, the azimuthal error model and GPUs.
+    pub fn strips(&self, pixels: &Pixels<'_>, frames: usize) -> Option<Strips<'_>> {
+        let Engine::Cpu(engine) = &self.engine else { return None };
+        if self.is_by_bins() || frames == 0 || frames > MAX_STRIPS {
+            return None;
+        }
+        let job = self.job(pixels);
+        Some(Strips { integrator: self, sums: engine.strips(&job, frames), job, frames, done: 0 })
+    }
+
+    fn patterns(&self, sums: Vec<Vec<Vec<Sums>>>, monitors: &[f64]) -> Vec<Patterns> {
         let has_errors = self.has_errors();
         let patterns = self.regions.iter().zip(sums).map(|(region, of_frames)| {
-            let mut patterns = Patterns::with_capacity(frames.frames, region.axes.bins(), has_errors);
+            let mut patterns = Patterns::with_capacity(of_frames.len(), region.axes.bins(), has_errors);
             for (frame, sums) in of_frames.into_iter().enumerate() {
                 let monitor = monitors.get(frame).copied().unwrap_or(1.0);
                 patterns.push(sums.into_iter().map(|sums| Sums {
@@ -139,7 +160,14 @@ impl Integrator {
             }
             patterns
         });
-        Ok(patterns.collect())
+        patterns.collect()
+    }
+
+    fn check_monitors(&self, frames: usize, monitors: &[f64]) -> Result<(), IntegrationError> {
+        if !monitors.is_empty() && monitors.len() != frames {
+            return Err(IntegrationError::Monitors { monitors: monitors.len(), frames });
+        }
+        Ok(())
     }
 
     fn has_errors(&self) -> bool {
@@ -148,17 +176,24 @@ impl Integrator {
 
     /// For each region and frame, the sums of all bins; ω without the monitor.
     fn sums(&self, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
-        let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(&frames.pixels));
-        let is_together = self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal;
-        if is_together {
-            return Ok(self.sums_by_bins(frames, dummy));
+        let job = self.job(&frames.pixels);
+        if self.is_by_bins() {
+            return Ok(self.sums_by_bins(frames, job.dummy));
         }
-        let job =
-            Job { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model };
         match &self.engine {
             Engine::Cpu(engine) => Ok(engine.sums(&job, frames)),
             Engine::Vulkan(engine) => engine.sums(&job, frames),
         }
+    }
+
+    /// Whether all pixels of a bin are needed together.
+    fn is_by_bins(&self) -> bool {
+        self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal
+    }
+
+    fn job(&self, pixels: &Pixels<'_>) -> Job<'_> {
+        let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(pixels));
+        Job { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model }
     }
 
     fn sums_by_bins(&self, frames: &Frames<'_>, dummy: Dummy) -> Vec<Vec<Vec<Sums>>> {
@@ -176,6 +211,51 @@ impl Integrator {
             by_region.iter_mut().zip(of_frame).for_each(|(region, sums)| region.push(sums));
         }
         by_region
+    }
+}
+
+/// Frames whose pixels come a strip at a time.
+pub struct Strips<'i> {
+    integrator: &'i Integrator,
+    job: Job<'i>,
+    sums: cpu::Strips,
+    frames: usize,
+    /// Pixels of a frame that were added.
+    done: usize,
+}
+
+impl Strips<'_> {
+    /// Adds the pixels that come next: a strip as a frame of one row, of each frame. All but the last are a multiple of 8 long.
+    ///
+    /// # Errors
+    /// Where strips are those of another number of frames, or longer than frames.
+    pub fn add(&mut self, strip: &Frames<'_>) -> Result<(), IntegrationError> {
+        let length = strip.shape[0] * strip.shape[1];
+        let [rows, columns] = self.integrator.shape();
+        let is_aligned = self.done.is_multiple_of(8);
+        if strip.frames != self.frames || length > rows * columns - self.done || !is_aligned {
+            return Err(IntegrationError::Length {
+                frames: self.frames,
+                shape: strip.shape,
+                values: strip.pixels.len(),
+            });
+        }
+        self.sums.add(&self.job, strip);
+        self.done += length;
+        Ok(())
+    }
+
+    /// The patterns, once all pixels were added; as `Integrator::integrate` returns them.
+    ///
+    /// # Errors
+    /// Where pixels lack, or monitors have another number than frames.
+    pub fn finish(self, monitors: &[f64]) -> Result<Vec<Patterns>, IntegrationError> {
+        let [rows, columns] = self.integrator.shape();
+        if self.done != rows * columns {
+            return Err(IntegrationError::Length { frames: self.frames, shape: [rows, columns], values: self.done });
+        }
+        self.integrator.check_monitors(self.frames, monitors)?;
+        Ok(self.integrator.patterns(self.sums.finish(&self.job), monitors))
     }
 }
 

@@ -45,6 +45,6 @@ pub use errors::{ImageError, IntegrationError, SettingsError};
 pub use frames::{Axes, Frames, Patterns, Pixels};
 pub use geometry::Geometry;
 pub use images::{Image, Images, Mask};
-pub use integrator::{EngineChoice, Integrator, Options};
+pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
 pub use settings::{ErrorModel, Filter, MAX_BINS, RangeOver, Region, Settings, Splitting};
 pub use units::Unit;

@@ -8,17 +8,23 @@
 //! | `links` | soft and external links |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `mapping` | virtual datasets: which frames of which source |
+//! | `chunks` | where stored chunks lie |
+//! | `indexes` | the indexes of chunks that files have |
+//! | `objects` | from a file's superblock to a dataset's header |
 //! | `read` | stored chunks, and the frames that they decode to |
 
+mod chunks;
 mod find;
+mod indexes;
 mod links;
 mod mapping;
+mod objects;
 mod read;
 mod stack;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use read::{Decoder, Reader, Unit};
+pub use read::{Decoder, Pieces, Reader, Unit};
 pub use stack::{Source, Stack};
 
 use super::decode::DecodeError;

@@ -3,11 +3,12 @@
 
 use super::{
     FrameError, Stack,
+    chunks::Chunks,
     stack::{self, Run, Source},
 };
 use crate::workloads::{
     arrays::hdf5,
-    integrate::decode::{DecodeError, Scratch},
+    integrate::decode::{self, DecodeError, Scratch},
 };
 use rust_hdf5::{H5Dataset, H5File};
 use std::{ops::Range, sync::Arc};
@@ -18,8 +19,27 @@ const MAX_OPEN: usize = 16;
 /// Brings the frames of a stack, in any order.
 pub struct Reader {
     stack: Arc<Stack>,
-    /// Those used last, the last one first: source, its dataset, its file.
-    open: Vec<(usize, H5Dataset, H5File)>,
+    /// Those used last, the last one first.
+    open: Vec<Open>,
+}
+
+/// A source whose file is open.
+struct Open {
+    source: usize,
+    dataset: H5Dataset,
+    _file: H5File,
+    chunks: Option<Chunks>,
+}
+
+impl Open {
+    /// The stored bytes of the chunk at a place in the grid of chunks, and its filter mask.
+    fn chunk(&self, place: &[u64]) -> Result<(Vec<u8>, u32), String> {
+        if let Some(read) = self.chunks.as_ref().and_then(|chunks| chunks.read(place)) {
+            return read;
+        }
+        let place: Vec<usize> = place.iter().map(|extent| *extent as usize).collect();
+        self.dataset.read_chunk_raw_at(&place).map_err(|error| error.to_string())
+    }
 }
 
 /// Some frames as they are stored.
@@ -62,18 +82,16 @@ impl Reader {
 
     fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<Part>, String> {
         let source = &stack.sources[at];
-        let dataset = self.dataset(source, at)?;
+        let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
-            return Ok(vec![Part { raw: whole(source, dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
+            return Ok(vec![Part { raw: whole(source, &open.dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
         };
         let [rows, columns] = source.shape.map(|extent| extent as u64);
         let mut parts = Vec::new();
         for row in 0..rows.div_ceil(chunk[1]) {
             for column in 0..columns.div_ceil(chunk[2]) {
                 let place = [frame / chunk[0], row, column];
-                let coordinates: Vec<usize> =
-                    place[usize::from(source.is_flat)..].iter().map(|extent| *extent as usize).collect();
-                let (raw, mask) = dataset.read_chunk_raw_at(&coordinates).map_err(|error| error.to_string())?;
+                let (raw, mask) = open.chunk(&place[usize::from(source.is_flat)..])?;
                 let origin = std::array::from_fn(|axis| place[axis] * chunk[axis]);
                 parts.push(Part { raw, mask, origin });
             }
@@ -81,17 +99,18 @@ impl Reader {
         Ok(parts)
     }
 
-    fn dataset(&mut self, source: &Source, at: usize) -> Result<&H5Dataset, String> {
-        match self.open.iter().position(|(known, ..)| *known == at) {
+    fn open(&mut self, source: &Source, at: usize) -> Result<&Open, String> {
+        match self.open.iter().position(|open| open.source == at) {
             Some(known) => self.open[..=known].rotate_right(1),
             None => {
                 let file = stack::open(&source.path).map_err(|error| error.to_string())?;
                 let dataset = file.dataset(&source.dataset).map_err(|error| error.to_string())?;
-                self.open.insert(0, (at, dataset, file));
+                let chunks = source.chunk.and_then(|_| Chunks::of(&source.path, &source.dataset));
+                self.open.insert(0, Open { source: at, dataset, _file: file, chunks });
                 self.open.truncate(MAX_OPEN);
             }
         }
-        Ok(&self.open[0].1)
+        Ok(&self.open[0])
     }
 }
 
@@ -140,7 +159,7 @@ impl Unit {
     pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FrameError> {
         let source = &self.stack.sources[self.source];
         let frame_bytes = self.stack.frame_bytes();
-        let told = |error: DecodeError| failed(source, self.start, error.to_string());
+        let told = |error: DecodeError| self.failed(&error);
         assert_eq!(target.len() as u64, frame_bytes as u64 * (self.frames.end - self.frames.start));
         for part in &self.parts {
             match source.chunk {
@@ -171,6 +190,26 @@ impl Unit {
         Ok(())
     }
 
+    /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded so.
+    pub fn pieces(&self) -> Option<Result<Pieces<'_>, FrameError>> {
+        let source = &self.stack.sources[self.source];
+        let [part] = &self.parts[..] else { return None };
+        let length = self.stack.frame_bytes();
+        let pieces = match source.chunk {
+            // What is stored in one piece was read as numbers of this machine.
+            None => decode::Pieces::plain(&part.raw, length),
+            Some(chunk) if chunk[0] == 1 && self.fits(chunk) && !source.is_big_endian => {
+                source.pipeline.pieces(&part.raw, part.mask, length)?
+            }
+            Some(_) => return None,
+        };
+        Some(pieces.map(|pieces| Pieces { unit: self, pieces }).map_err(|error| self.failed(&error)))
+    }
+
+    fn failed(&self, error: &DecodeError) -> FrameError {
+        failed(&self.stack.sources[self.source], self.start, error.to_string())
+    }
+
     /// Whether a chunk is these frames, and nothing else.
     fn fits(&self, chunk: [u64; 3]) -> bool {
         let shape = self.stack.shape.map(|extent| extent as u64);
@@ -193,6 +232,19 @@ impl Unit {
                 target[to..to + length].copy_from_slice(&decoded[from..from + length]);
             }
         }
+    }
+}
+
+/// A frame that is decoded some bytes at a time, in order.
+pub struct Pieces<'u> {
+    unit: &'u Unit,
+    pieces: decode::Pieces<'u>,
+}
+
+impl Pieces<'_> {
+    /// The next bytes, as many as `target` has.
+    pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FrameError> {
+        self.pieces.fill(target, &mut decoder.scratch).map_err(|error| self.unit.failed(&error))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{Decoder, FrameError, Reader, Stack};
 use crate::types::Scalar;
-use std::{path::PathBuf, sync::Arc};
+use proptest::prelude::*;
+use std::{io::Write, path::PathBuf, sync::Arc};
 
 const FRAMES: u64 = 5;
 const SHAPE: [usize; 2] = [37, 45];
@@ -44,6 +45,14 @@ fn check(name: &str, dataset: Option<&str>, entry: Option<&str>, scalar: Scalar)
             unit.decode(&mut target, &mut decoder).unwrap_or_else(|error| panic!("{name}: {error}"));
             for (frame, found) in unit.frames.clone().zip(target.chunks(stack.frame_bytes())) {
                 assert!(found == expected(scalar, frame), "{name}: frame {frame}");
+            }
+            if let Some(pieces) = unit.pieces() {
+                let mut pieces = pieces.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let mut again = vec![0; target.len()];
+                for part in again.chunks_mut(1000) {
+                    pieces.fill(part, &mut decoder).unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+                assert!(again == target, "{name}: in pieces");
             }
             next = unit.frames.end;
         }
@@ -160,4 +169,85 @@ fn a_sample_whose_scans_are_files_of_their_own_is_followed_into_them() {
     check("sample.h5", Some("/1.1/measurement/detector"), None, Scalar::U32);
     check("nested.h5", None, None, Scalar::U32);
     check("numbered.h5", None, None, Scalar::U32);
+}
+
+/// Trees of one node and of several, arrays of one page and of several, in old groups and in new ones: the library finds no other
+/// chunks.
+#[test]
+fn chunks_are_where_the_library_finds_them() {
+    let many = tempfile::tempdir().unwrap();
+    let path = many.path().join("many.h5");
+    let file = rust_hdf5::H5File::create(&path).unwrap();
+    let group = file.root_group().create_group("entry").unwrap();
+    let data = group.new_dataset::<u16>().shape([300usize, 4, 4]).chunk(&[1, 4, 4]).create("data").unwrap();
+    let values: Vec<u16> = (0..300 * 16).map(|value| value as u16).collect();
+    data.write_raw(&values).unwrap();
+    drop((data, group));
+    file.close().unwrap();
+    let mut understood = 0;
+    let fixtures = [
+        "bitshuffle_lz4.h5",
+        "tiles.h5",
+        "chunked.h5",
+        "lima_0000.h5",
+        "eiger_data_000001.h5",
+        "nexus.h5",
+        "array.h5",
+        "array_gzip.h5",
+        "growing.h5",
+        "growing_gzip.h5",
+        "growing_two.h5",
+        "growing_two_gzip.h5",
+    ];
+    for path in fixtures.map(fixture).into_iter().chain([path]) {
+        let stack = Stack::open(&path, None, None).unwrap();
+        let source = &stack.sources[0];
+        let Some(chunks) = super::chunks::Chunks::of(&source.path, &source.dataset) else { continue };
+        understood += 1;
+        let file = super::stack::open(&path).unwrap();
+        let dataset = file.dataset(&source.dataset).unwrap();
+        let chunk = source.chunk.unwrap();
+        let extents = [source.frames, source.shape[0] as u64, source.shape[1] as u64];
+        let grid: Vec<u64> = extents.iter().zip(&chunk).map(|(extent, chunk)| extent.div_ceil(*chunk)).collect();
+        // The library takes its time over many.
+        let step = if grid[0] > 100 { 13 } else { 1 };
+        for (frame, row, column) in (0..grid[0])
+            .step_by(step)
+            .flat_map(|frame| (0..grid[1]).map(move |row| (frame, row)))
+            .flat_map(|(frame, row)| (0..grid[2]).map(move |column| (frame, row, column)))
+        {
+            let theirs = dataset.read_chunk_raw_at(&[frame, row, column].map(|place| place as usize)).unwrap();
+            assert!(chunks.read(&[frame, row, column]) == Some(Ok(theirs)), "{}: {frame}", path.display());
+        }
+        assert!(chunks.read(&[grid[0], 0, 0]).is_none());
+    }
+    assert!(understood >= fixtures.len(), "{understood}");
+    assert!(super::chunks::Chunks::of(&fixture("make.py"), "data").is_none());
+    assert!(super::chunks::Chunks::of(&fixture("chunked.h5"), "nothing").is_none());
+}
+
+proptest! {
+    /// Whatever an index says, it is left to the library, or chunks lie within the file.
+    #[test]
+    fn damage_to_an_index_does_no_harm(
+        name in prop_oneof![Just("bitshuffle_lz4.h5"), Just("array_gzip.h5"), Just("growing.h5"), Just("growing_two.h5")],
+        damage in prop::collection::vec((0usize..8000, any::<u8>()), 1..8),
+        length in 0usize..100_000,
+    ) {
+        let mut bytes = std::fs::read(fixture(name)).unwrap();
+        for (at, value) in damage {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        bytes.truncate(length.max(100));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        if let Some(chunks) = super::chunks::Chunks::of(file.path(), "data") {
+            for frame in 0..20 {
+                if let Some(Ok((raw, _))) = chunks.read(&[frame, 0, 0]) {
+                    prop_assert!(raw.len() <= bytes.len());
+                }
+            }
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `nexus` | the HDF5 file |
+//! | `finished` | patterns read again from such a file |
 //! | `total` | sums over all frames, and the mean pattern |
 //! | `heatmap` | frames × radial position as an image |
 //! | `plot` | the mean as SVG |
@@ -11,6 +12,7 @@
 //! | `peaks` | the peaks of a pattern |
 
 pub mod calibrant;
+mod finished;
 mod heatmap;
 pub mod nexus;
 mod peaks;
@@ -20,12 +22,14 @@ mod tests;
 mod total;
 
 pub use calibrant::Calibrant;
+pub use finished::finished;
 pub use heatmap::HeatMap;
 pub use nexus::{About, NexusFile};
 pub use peaks::{Peak, peaks, table};
 pub use plot::svg;
 pub use total::Total;
 
+use super::engine::Patterns;
 use serde::{Deserialize, Serialize};
 
 /// Patterns of consecutive frames in every region: what a task leaves and what files are written from.
@@ -43,4 +47,12 @@ pub struct RegionPart {
     pub intensity: Vec<f32>,
     pub sigma: Option<Vec<f32>>,
     pub total: Total,
+}
+
+impl RegionPart {
+    pub fn of(patterns: Patterns) -> Self {
+        let mut total = Total::default();
+        total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
+        Self { intensity: patterns.intensity, sigma: patterns.sigma, total }
+    }
 }

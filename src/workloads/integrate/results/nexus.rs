@@ -18,6 +18,8 @@ pub struct About {
     pub title: String,
     pub source_file: String,
     pub source_dataset: String,
+    /// The number of the first frame: 0, unless the file holds some of a dataset's frames.
+    pub first: u64,
     pub frames: u64,
     /// The settings, as JSON.
     pub configuration: String,
@@ -61,13 +63,19 @@ fn said(error: rust_hdf5::Hdf5Error) -> String {
     error.to_string()
 }
 
+impl About {
+    fn end(&self) -> u64 {
+        self.first + self.frames
+    }
+}
+
 impl Axes {
     fn bins(&self) -> usize {
         self.radial.len() * self.azimuthal_deg.as_ref().map_or(1, Vec::len)
     }
 
     /// The shape of one frame's pattern.
-    fn shape(&self) -> Vec<usize> {
+    pub(super) fn shape(&self) -> Vec<usize> {
         self.azimuthal_deg.iter().map(Vec::len).chain([self.radial.len()]).collect()
     }
 }
@@ -101,12 +109,16 @@ impl NexusFile {
         if part.regions.len() != self.regions.len() {
             return Err(format!("patterns of {} regions for {}", part.regions.len(), self.regions.len()));
         }
-        if part.first.checked_add(part.frames).is_none_or(|end| end > self.about.frames) {
-            return Err(format!("frames from {} on are beyond the last of {}", part.first, self.about.frames));
-        }
+        let end = part.first.checked_add(part.frames);
+        let (Some(first), true) =
+            (part.first.checked_sub(self.about.first), end.is_some_and(|end| end <= self.about.end()))
+        else {
+            let About { first, frames, .. } = self.about;
+            return Err(format!("frames from {} on are not among the {frames} from {first} on", part.first));
+        };
         for (region, values) in self.regions.iter().zip(&part.regions) {
             let shape = region.axes.shape();
-            let starts: Vec<usize> = [part.first as usize].into_iter().chain(shape.iter().map(|_| 0)).collect();
+            let starts: Vec<usize> = [first as usize].into_iter().chain(shape.iter().map(|_| 0)).collect();
             let counts: Vec<usize> = [part.frames as usize].into_iter().chain(shape).collect();
             let expected = region.axes.bins() * part.frames as usize;
             let put = |dataset: &H5Dataset, values: &[f32]| {
@@ -125,7 +137,7 @@ impl NexusFile {
         Ok(())
     }
 
-    /// Adds the means, and gives the file its name.
+    /// Adds the means and the sums that they are made of, and gives the file its name.
     pub fn finish(self, totals: &[Total]) -> Written<()> {
         let entry = self.file.root_group().group("entry").map_err(said)?;
         for (region, total) in self.regions.iter().zip(totals) {
@@ -141,6 +153,7 @@ impl NexusFile {
             if let Some(sigma) = sigma {
                 write("data_errors", &sigma, "Standard error")?;
             }
+            sums(&entry, &region.axes, total)?;
         }
         // Datasets hold on to the file.
         let Self { file, temporary, path, regions, .. } = self;
@@ -151,7 +164,18 @@ impl NexusFile {
     }
 }
 
-fn name_of(base: &str, axes: Option<&Axes>) -> String {
+/// What patterns of more frames can be added to.
+fn sums(entry: &H5Group, axes: &Axes, total: &Total) -> Written<()> {
+    let group = class(entry, &name_of("sums", Some(axes)), "NXcollection")?;
+    let all = [("signal", Some(&total.signal)), ("norm", Some(&total.norm)), ("variance", total.variance.as_ref())];
+    for (name, values) in all.into_iter().filter_map(|(name, values)| Some((name, values?))) {
+        let dataset = group.new_dataset::<f64>().shape(axes.shape()).create(name).map_err(said)?;
+        dataset.write_raw(values).map_err(said)?;
+    }
+    Ok(())
+}
+
+pub(super) fn name_of(base: &str, axes: Option<&Axes>) -> String {
     match axes.and_then(|axes| axes.name.as_deref()) {
         Some(name) => format!("{base}_{name}"),
         None => base.to_string(),
@@ -199,7 +223,7 @@ fn data(entry: &H5Group, name: &str, axes: &Axes, about: &About, over_frames: bo
     let mut names = Vec::new();
     if over_frames {
         names.push("frame");
-        let frames: Vec<u64> = (0..about.frames).collect();
+        let frames: Vec<u64> = (about.first..about.end()).collect();
         let dataset = group.new_dataset::<u64>().shape([frames.len()]).create("frame").map_err(said)?;
         dataset.write_raw(&frames).map_err(said)?;
     }

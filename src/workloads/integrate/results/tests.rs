@@ -1,6 +1,6 @@
 //! What is written, read again: with our own reader here, with h5py and silx's conventions in `tests/integrate.rs`.
 
-use super::{Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, nexus, peaks, svg, table};
+use super::{Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, finished, nexus, peaks, svg, table};
 use crate::workloads::arrays::Location;
 
 fn about(frames: u64, has_errors: bool) -> super::About {
@@ -8,6 +8,7 @@ fn about(frames: u64, has_errors: bool) -> super::About {
         title: "lab6".into(),
         source_file: "/data/lab6.h5".into(),
         source_dataset: "entry/data".into(),
+        first: 0,
         frames,
         configuration: "{\"points\":4}".into(),
         unit: "q_nm^-1".into(),
@@ -49,6 +50,30 @@ fn parts_in_any_order_make_the_file() {
     assert_eq!(floats("entry/result/data"), (0..28).map(|value| value as f32).collect::<Vec<_>>());
     assert_eq!(floats("entry/result/data_errors"), floats("entry/result/data"));
     assert_eq!(floats("entry/mean/data"), [12.0, 13.0, 14.0, 15.0]);
+}
+
+#[test]
+fn a_finished_part_is_read_as_it_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("some.h5");
+    let cake = nexus::Axes { name: Some("one".into()), radial: vec![1.0, 2.0], azimuthal_deg: Some(vec![-90.0, 90.0]) };
+    let line = nexus::Axes { name: Some("two".into()), radial: vec![1.0, 2.0, 3.0, 4.0], azimuthal_deg: None };
+    let axes = vec![cake, line];
+    let about = super::About { first: 3, ..about(2, true) };
+    let mut whole = part(3, 2, 4);
+    whole.regions.push(whole.regions[0].clone());
+    let mut file = NexusFile::create(&path, about, axes.clone()).unwrap();
+    assert!(file.write(&part(2, 2, 4)).is_err(), "before its first frame");
+    file.write(&whole).unwrap();
+    let totals: Vec<Total> = whole.regions.iter().map(|region| region.total.clone()).collect();
+    file.finish(&totals).unwrap();
+    let names = [Some("one".to_string()), Some("two".to_string())];
+    assert_eq!(finished(&path, &names), Some((whole, axes)));
+    assert_eq!(finished(&path, &names[..1]).map(|(part, _)| part.regions.len()), Some(1));
+    assert_eq!(finished(&path, &[None]), None);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(finished(&path, &names), None);
 }
 
 #[test]

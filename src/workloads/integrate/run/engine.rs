@@ -5,14 +5,16 @@ use crate::{
     workloads::{
         builtin::CallError,
         integrate::{
-            engine::{self, Frames, Image, Images, Integrator, Mask, Options, Patterns},
-            frames::Stack,
-            plan::{EngineChoice, ImageFile, IntegratePlan},
-            results::{Part, RegionPart, Total, nexus::Axes},
+            batch::{BatchError, Batches},
+            engine::{self, Image, Images, IntegrationError, Integrator, Mask, Options, Region},
+            frames::{Stack, Unit},
+            plan::{EngineChoice, ImageFile, ImageFiles, IntegratePlan},
+            results::{Part, RegionPart, nexus::Axes},
         },
         kernel::run::device,
     },
 };
+use rayon::ThreadPool;
 use std::{
     env,
     path::{Path, PathBuf},
@@ -41,7 +43,7 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, C
     let threads = plan.threads.map_or_else(suitable, |threads| threads as usize);
     let (choice, name) = if is_gpu { gpu()? } else { (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")) };
     let options = Options { threads, engine: choice, cache: cache() };
-    let images = images(plan, dir).map_err(task)?;
+    let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
     let integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
     Ok(Engine { integrator, threads, name, scalar: stack.scalar })
 }
@@ -52,21 +54,21 @@ fn gpu() -> Result<(engine::EngineChoice, String), CallError> {
     Ok((engine::EngineChoice::Vulkan(device), name))
 }
 
-/// Where matrices stay from job to job: the user's cache.
-fn cache() -> Option<PathBuf> {
+/// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the user's cache.
+pub fn cache() -> Option<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
     let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
     let path = base.join("nodectl").join("integration");
     std::fs::create_dir_all(&path).ok().map(|()| path)
 }
 
-fn images(plan: &IntegratePlan, dir: &Path) -> Result<Images, String> {
-    let files = &plan.images;
+/// Reads images, each where `place` has it.
+pub fn images(files: &ImageFiles, place: impl Fn(&ImageFile) -> PathBuf) -> Result<Images, String> {
     let image = |file: &Option<ImageFile>| -> Result<Option<Image>, String> {
-        let read = |file: &ImageFile| Image::read(&dir.join(&file.path), file.member.as_deref());
+        let read = |file: &ImageFile| Image::read(&place(file), file.member.as_deref());
         file.as_ref().map(read).transpose().map_err(|error| error.to_string())
     };
-    let mask = files.mask.as_ref().map(|file| Mask::read(&dir.join(&file.path), file.member.as_deref()));
+    let mask = files.mask.as_ref().map(|file| Mask::read(&place(file), file.member.as_deref()));
     Ok(Images {
         mask: mask.transpose().map_err(|error| error.to_string())?,
         dark: image(&files.dark)?,
@@ -74,6 +76,12 @@ fn images(plan: &IntegratePlan, dir: &Path) -> Result<Images, String> {
         absorption: image(&files.absorption)?,
         variance: image(&files.variance)?,
     })
+}
+
+/// What a region's results are called; None for the only one.
+pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
+    let several = regions.len() > 1;
+    several.then(|| regions[index].name.clone().unwrap_or_else(|| format!("{}", index + 1)))
 }
 
 impl Engine {
@@ -100,27 +108,38 @@ impl Engine {
     /// The axes of each region.
     pub fn axes(&self) -> Vec<Axes> {
         let regions = self.integrator.settings().regions();
-        let several = regions.len() > 1;
-        let axes = |(index, (axes, region)): (usize, (&engine::Axes, &engine::Region))| Axes {
-            name: several.then(|| region.name.clone().unwrap_or_else(|| format!("{}", index + 1))),
+        let axes = |(index, axes): (usize, &engine::Axes)| Axes {
+            name: region_name(&regions, index),
             radial: axes.radial.clone(),
             azimuthal_deg: axes.azimuthal_deg.clone(),
         };
-        self.integrator.axes().zip(&regions).enumerate().map(axes).collect()
+        self.integrator.axes().enumerate().map(axes).collect()
     }
 
-    /// The patterns of frames, the first of which is number `first` of its dataset.
-    pub fn integrate(&self, first: u64, frames: &Frames<'_>, monitors: Option<&[f64]>) -> Result<Part, CallError> {
-        let patterns =
-            self.integrator.integrate(frames, monitors.unwrap_or_default()).map_err(|error| match error {
-                engine::IntegrationError::Gpu(_) => CallError::Device(error.to_string()),
-                error => CallError::Task(error.to_string()),
-            })?;
-        let region = |patterns: Patterns| {
-            let mut total = Total::default();
-            total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
-            RegionPart { intensity: patterns.intensity, sigma: patterns.sigma, total }
-        };
-        Ok(Part { first, frames: frames.frames as u64, regions: patterns.into_iter().map(region).collect() })
+    /// Where frames are decoded and integrated: as many threads as `threads` says.
+    pub fn pool(&self) -> &ThreadPool {
+        self.integrator.pool()
+    }
+
+    /// The patterns of stored frames, the first of which is number `first` of its dataset.
+    pub fn integrate(
+        &self,
+        first: u64,
+        stack: &Stack,
+        units: &[Unit],
+        monitors: Option<&[f64]>,
+        batches: &mut Batches,
+    ) -> Result<Part, CallError> {
+        let patterns = batches.integrate(&self.integrator, stack, units, monitors.unwrap_or_default()).map_err(
+            |error| match error {
+                BatchError::Integration(IntegrationError::Gpu(_)) => CallError::Device(error.to_string()),
+                BatchError::Integration(error) => {
+                    CallError::Task(format!("{}: `{}`: {error}", stack.path.display(), stack.dataset))
+                }
+                BatchError::Frames(error) => CallError::Task(error.to_string()),
+            },
+        )?;
+        let frames = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
+        Ok(Part { first, frames, regions: patterns.into_iter().map(RegionPart::of).collect() })
     }
 }

@@ -7,13 +7,16 @@
 //! | `engine` | the integrator of a plan, opened once |
 //! | `pipeline` | read → decompress → integrate, side by side, bounded |
 //! | `output` | a dataset's files |
+//! | `kept` | finished frames of a dataset that is not finished |
 
 mod engine;
 mod input;
+mod kept;
 mod output;
 mod pipeline;
 mod worker;
 
+pub(super) use engine::{cache, images};
 pub(super) use input::seen;
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ use crate::{
 use std::{
     fmt::Write as _,
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -36,17 +37,7 @@ impl<'p> Output<'p> {
         axes: Vec<Axes>,
         engine: &str,
     ) -> Result<Self, String> {
-        let about = About {
-            title: dataset.name.clone(),
-            source_file: dataset.path.display().to_string(),
-            source_dataset: stack.dataset.clone(),
-            frames: stack.frames,
-            configuration: serde_json::to_string_pretty(&plan.settings).expect("plain data always encodes"),
-            unit: plan.settings.unit.name().to_string(),
-            has_errors: plan.has_errors(),
-            date: now(),
-            engine: engine.to_string(),
-        };
+        let about = about(plan, dataset, stack, 0..stack.frames, engine);
         let file = NexusFile::create(&dir.join(&dataset.files()[0]), about, axes.clone())?;
         let map = HeatMap::new(stack.frames, axes.first().map_or(1, |axes| axes.radial.len()));
         let totals = vec![Total::default(); axes.len()];
@@ -94,6 +85,22 @@ impl<'p> Output<'p> {
         // Last: who sees it sees the others.
         self.file.finish(&self.totals)?;
         Ok(text)
+    }
+}
+
+/// What is said of a file with some frames of a dataset.
+pub fn about(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, frames: Range<u64>, engine: &str) -> About {
+    About {
+        title: dataset.name.clone(),
+        source_file: dataset.path.display().to_string(),
+        source_dataset: stack.dataset.clone(),
+        first: frames.start,
+        frames: frames.end - frames.start,
+        configuration: serde_json::to_string_pretty(&plan.settings).expect("plain data always encodes"),
+        unit: plan.settings.unit.name().to_string(),
+        has_errors: plan.has_errors(),
+        date: now(),
+        engine: engine.to_string(),
     }
 }
 

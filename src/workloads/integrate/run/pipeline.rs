@@ -2,12 +2,11 @@
 //! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
 
 use super::engine::Engine;
-use crate::types::Scalar;
 use crate::workloads::{
     builtin::CallError,
     integrate::{
-        engine::{Frames, Pixels},
-        frames::{Decoder, FrameError, Reader, Stack, Unit},
+        batch::Batches,
+        frames::{FrameError, Reader, Stack, Unit},
         results::Part,
     },
 };
@@ -53,24 +52,23 @@ pub fn integrate(
     let (part_sender, parts) = sync_channel::<Result<Part, CallError>>(threads);
     let units = Mutex::new(units);
     let spent = Mutex::new(Spent::default());
-    thread::scope(|scope| {
+    thread::scope(|threads| {
         let (units, spent) = (&units, &spent);
-        scope.spawn(move || read(stack, ranges, engine.batch(), &unit_sender, spent));
-        for _ in 0..threads {
-            let sender = part_sender.clone();
-            scope.spawn(move || work(stack, engine, monitors, units, &sender, spent));
-        }
-        drop(part_sender);
-        let mut ended = Ok(());
-        for part in &parts {
-            ended = part.and_then(&mut take);
-            if ended.is_err() {
-                break;
+        threads.spawn(move || read(stack, ranges, engine.batch(), &unit_sender, spent));
+        // In the engine's own threads, so that what it does with several of them needs no others.
+        engine.pool().in_place_scope(|scope| {
+            scope.spawn_broadcast(move |_, _| work(stack, engine, monitors, units, &part_sender, spent));
+            let mut ended = Ok(());
+            for part in &parts {
+                ended = part.and_then(&mut take);
+                if ended.is_err() {
+                    break;
+                }
             }
-        }
-        // Senders see that nobody listens and end.
-        drop(parts);
-        ended
+            // Senders see that nobody listens and end.
+            drop(parts);
+            ended
+        })
     })?;
     Ok(spent.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
@@ -126,15 +124,13 @@ fn work(
     sender: &SyncSender<Result<Part, CallError>>,
     spent: &Mutex<Spent>,
 ) {
-    let mut decoder = Decoder::default();
-    // Of 32 bits, so that every type of pixel is aligned.
-    let mut buffer: Vec<u32> = Vec::new();
+    let mut batches = Batches::default();
     loop {
         let received = units.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(batch) = received else { return };
         let done = batch
             .map_err(|error| CallError::Task(error.to_string()))
-            .and_then(|batch| one(stack, engine, monitors, &batch, &mut buffer, &mut decoder, spent));
+            .and_then(|batch| one(stack, engine, monitors, &batch, &mut batches, spent));
         let is_over = done.is_err();
         if sender.send(done).is_err() || is_over {
             return;
@@ -147,50 +143,24 @@ fn one(
     engine: &Engine,
     monitors: Option<&[f64]>,
     batch: &Batch,
-    buffer: &mut Vec<u32>,
-    decoder: &mut Decoder,
+    batches: &mut Batches,
     spent: &Mutex<Spent>,
 ) -> Result<Part, CallError> {
     let begin = Instant::now();
-    let frame_bytes = stack.frame_bytes();
     let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
         return Err(CallError::Task("a batch of no frames".into()));
     };
     let frames = first.frames.start..last.frames.end;
-    let count = (frames.end - frames.start) as usize;
-    let length = frame_bytes * count;
-    buffer.resize(length.div_ceil(4), 0);
-    let bytes = &mut bytemuck::cast_slice_mut::<u32, u8>(buffer)[..length];
-    let mut rest = &mut bytes[..];
-    for unit in batch {
-        let own = frame_bytes * (unit.frames.end - unit.frames.start) as usize;
-        let (target, behind) = rest.split_at_mut(own);
-        unit.decode(target, decoder).map_err(|error| CallError::Task(error.to_string()))?;
-        rest = behind;
-    }
-    let decoded = Instant::now();
-    let pixels = pixels(stack.scalar, bytes);
     let monitors = monitors.map(|all| &all[frames.start as usize..frames.end as usize]);
-    let view = Frames::new(pixels, count, stack.shape).map_err(|error| CallError::Task(error.to_string()))?;
-    let part = engine.integrate(frames.start, &view, monitors)?;
+    let before = batches.decoding;
+    let part = engine.integrate(frames.start, stack, batch, monitors, batches)?;
     let stored: usize = batch.iter().map(Unit::stored_bytes).sum();
+    let decoding = batches.decoding - before;
     note(spent, |spent| {
-        spent.frames += count as u64;
+        spent.frames += frames.end - frames.start;
         spent.stored_bytes += stored as u64;
-        spent.decode += decoded - begin;
-        spent.integrate += decoded.elapsed();
+        spent.decode += decoding;
+        spent.integrate += begin.elapsed().saturating_sub(decoding);
     });
     Ok(part)
-}
-
-/// `bytes` lie at a multiple of four.
-fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
-    match scalar {
-        Scalar::U8 => Pixels::U8(bytes),
-        Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
-        Scalar::I32 => Pixels::I32(bytemuck::cast_slice(bytes)),
-        Scalar::F32 => Pixels::F32(bytemuck::cast_slice(bytes)),
-        // `Stack::SCALARS` has no other.
-        _ => Pixels::U32(bytemuck::cast_slice(bytes)),
-    }
 }

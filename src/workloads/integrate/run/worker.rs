@@ -3,6 +3,7 @@
 use super::{
     engine::{self, Engine},
     input,
+    kept::{Finished, Kept},
     output::Output,
     pipeline::{self, Spent},
 };
@@ -82,6 +83,14 @@ impl IntegrateWorker {
         range: Range<u64>,
     ) -> Result<(Integrated, Spent), CallError> {
         let stack = input::open(dataset, &call.dir).map_err(CallError::Task)?;
+        let mut kept = Kept::beside_results(plan, dataset, &stack, &call.dir);
+        let before = kept.as_ref().and_then(|kept| {
+            let found = kept.within(&range);
+            found.first().filter(|found| found.frames == range).and_then(|found| kept.read(found))
+        });
+        if let Some(integrated) = before {
+            return Ok((integrated, Spent::default()));
+        }
         let monitors = monitors(plan, dataset, &stack)?;
         let engine = self.engine(plan, call, &stack)?;
         let mut found: Vec<Part> = Vec::new();
@@ -90,7 +99,12 @@ impl IntegrateWorker {
             Ok(())
         })?;
         found.sort_by_key(|part| part.first);
-        Ok((Integrated { part: joined(range.start, found), axes: engine.axes(), engine: engine.name() }, spent))
+        let integrated = Integrated { part: joined(range.start, found), axes: engine.axes(), engine: engine.name() };
+        if let Some(kept) = &mut kept {
+            kept.keep(integrated.part.clone(), &integrated.axes, &integrated.engine, &stack);
+            kept.flush(&integrated.axes, &integrated.engine, &stack);
+        }
+        Ok((integrated, spent))
     }
 
     /// A dataset's results: the parts that there are, and the frames that have none.
@@ -111,34 +125,46 @@ impl IntegrateWorker {
             let task = call.dir.join(from?).join(number.to_string());
             read_part(&task.join(PART_FILE), range).filter(|_| range.end <= stack.frames)
         };
+        let mut kept = Kept::anywhere(plan, dataset, &stack, &call.dir);
         let ranges: Vec<Range<u64>> = dataset.ranges().collect();
         let tasks = || (plan.first_task(index)..).zip(&ranges);
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        for task in tasks().filter(|task| parts(*task).is_none()) {
+            missing.push(task.1.start..task.1.end.min(stack.frames));
+        }
+        // Without a job before, that is everything.
+        missing.push(ranges.last().map_or(0, |last| last.end)..stack.frames);
+        let before = kept.as_ref().map(|kept| from_before(kept, &mut missing)).unwrap_or_default();
+        missing.retain(|range| range.start < range.end);
         // Where all is there, nothing is integrated, and no matrix is needed.
         let (axes, told) = match tasks().find_map(parts) {
-            Some(integrated) => (integrated.axes, integrated.engine),
-            None => {
+            Some(integrated) if missing.is_empty() => (integrated.axes, integrated.engine),
+            _ => {
                 let engine = self.engine(plan, call, &stack)?;
                 (engine.axes(), engine.name())
             }
         };
-        let mut output = Output::create(plan, dataset, &stack, &call.dir, axes, &told).map_err(failed)?;
-        let mut missing: Vec<Range<u64>> = Vec::new();
-        for task in tasks() {
-            match parts((task.0, task.1)) {
-                Some(integrated) => output.write(&integrated.part).map_err(failed)?,
-                None => missing.push(task.1.start..task.1.end.min(stack.frames)),
-            }
+        let mut output = Output::create(plan, dataset, &stack, &call.dir, axes.clone(), &told).map_err(failed)?;
+        let again = |found: &Finished| kept.as_ref().and_then(|kept| kept.read(found));
+        for integrated in tasks().filter_map(parts).chain(before.iter().filter_map(again)) {
+            output.write(&integrated.part).map_err(failed)?;
         }
-        // Without a job before, that is everything.
-        missing.push(ranges.last().map_or(0, |last| last.end)..stack.frames);
-        missing.retain(|range| range.start < range.end);
         let mut spent = Spent::default();
         if !missing.is_empty() {
-            let take = |part: Part| output.write(&part).map_err(failed);
+            let take = |part: Part| {
+                output.write(&part).map_err(failed)?;
+                if let Some(kept) = &mut kept {
+                    kept.keep(part, &axes, &told, &stack);
+                }
+                Ok(())
+            };
             let engine = self.engine(plan, call, &stack)?;
             spent = pipeline::integrate(&stack, &missing, engine, monitors.as_deref(), take)?;
         }
         let text = output.finish(begin.elapsed(), spent.frames).map_err(failed)?;
+        if let Some(kept) = kept {
+            kept.remove();
+        }
         print!("{text}");
         let mut value = json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
         tell(&mut value, &spent, begin.elapsed());
@@ -152,6 +178,25 @@ impl IntegrateWorker {
         }
         Ok(self.engine.as_ref().expect("just made"))
     }
+}
+
+/// Files that an interrupted attempt or run has left of frames that lack, which then lack no more.
+fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<Finished> {
+    let mut files = Vec::new();
+    let mut rest = Vec::new();
+    for range in missing.drain(..) {
+        let mut next = range.start;
+        for found in kept.within(&range) {
+            if kept.read(&found).is_some() {
+                rest.push(next..found.frames.start);
+                next = found.frames.end;
+                files.push(found);
+            }
+        }
+        rest.push(next..range.end);
+    }
+    *missing = rest;
+    files
 }
 
 /// What becomes of a dataset whose results are there: nothing more to do, or an error.

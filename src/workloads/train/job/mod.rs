@@ -95,6 +95,8 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
         place: common::place(fields)?,
         // A second run of the same would only take room.
         speculate: false,
+        at_once: None,
+        note: None,
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
         name,
     };

@@ -1,13 +1,12 @@
-//! The inner loops: a range of pixels of up to eight frames, block by block.
+//! The inner loops: pixels of up to eight frames, block by block.
 
 use super::{
-    super::{integrator::Job, settings::ErrorModel},
+    super::{corrections::Dummy, integrator::Job, settings::ErrorModel},
     BLOCK, LANES, Plan,
     constants::{Constants, Expectation},
     lanes::{Lanes, Pixel, Portable, Values},
     layout::{Layout, Sparse},
 };
-use std::ops::Range;
 
 /// Streams of pixels within a block that are added in turn: pixels side by side are often in one bin, and an addition would
 /// wait for the one before it.
@@ -18,12 +17,12 @@ const ADDITIONS: usize = 64;
 const TABLE: usize = 1 << 16;
 
 /// Some frames to be integrated with a plan.
-pub(super) struct Task<'a, T> {
+pub(super) struct Task<'a> {
     pub plan: &'a Plan,
     pub job: &'a Job<'a>,
     pub expectation: &'a Expectation,
     /// Up to `LANES`.
-    pub frames: &'a [&'a [T]],
+    pub frames: usize,
 }
 
 /// The sums over a range of pixels.
@@ -32,6 +31,8 @@ pub(super) struct Part {
     pub regions: Vec<RegionSums>,
     /// Pixels that were dummies without being expected to be, or the other way round.
     pub surprises: usize,
+    /// The bits of the first frame's pixels that are dummies, eight to a byte.
+    pub invalid: Vec<u8>,
 }
 
 /// The sums of one region, by bin and frame.
@@ -47,8 +48,10 @@ pub(super) struct RegionSums {
 type ByFrame = Box<[Option<Vec<Constants>>; LANES]>;
 
 impl Part {
+    /// Adds the pixels that follow.
     pub fn add(&mut self, other: &Self) {
         self.surprises += other.surprises;
+        self.invalid.extend(&other.invalid);
         for (ours, theirs) in self.regions.iter_mut().zip(&other.regions) {
             for (ours, theirs) in [(&mut ours.signal, &theirs.signal), (&mut ours.variance, &theirs.variance)] {
                 for (ours, theirs) in ours.iter_mut().flatten().zip(theirs.iter().flatten()) {
@@ -106,30 +109,29 @@ impl Table {
     }
 }
 
-/// Where a range of pixels is added up.
-struct Sums<'a> {
-    layout: &'a Layout,
+/// Where a region's pixels are added up.
+struct Sums {
     table: Table,
     sums: Vec<[f64; LANES]>,
     /// Of sparse shares: the next pixel to come.
     cursor: usize,
 }
 
-impl<'a> Sums<'a> {
-    fn new(layout: &'a Layout, bins: usize, start: usize) -> Self {
+impl Sums {
+    fn new(layout: &Layout, bins: usize, start: usize) -> Self {
         let cursor = match layout {
             Layout::Single { .. } => 0,
             Layout::Pairs { more: sparse, .. } | Layout::Sparse(sparse) => {
                 sparse.pixels.partition_point(|pixel| (*pixel as usize) < start)
             }
         };
-        Self { layout, table: Table::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
+        Self { table: Table::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
     }
 
     /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances are.
     #[inline(always)]
-    fn add<const SQUARED: bool>(&mut self, at: usize, values: &[Values]) {
-        match (&mut self.table, self.layout) {
+    fn add<const SQUARED: bool>(&mut self, layout: &Layout, at: usize, values: &[Values]) {
+        match (&mut self.table, layout) {
             (Table::Single(table), Layout::Single { bins }) => add_single(table, &bins[at..at + values.len()], values),
             (Table::Pairs(table), Layout::Pairs { bins, seconds, more }) => {
                 let range = at..at + values.len();
@@ -205,97 +207,109 @@ fn add_sparse<const SQUARED: bool>(
     }
 }
 
-impl<T: Pixel> Task<'_, T> {
-    /// The sums over a range of pixels that begins at a multiple of 8, with the best instructions there are.
-    pub fn run(&self, range: Range<usize>) -> Part {
+/// Sums over pixels that come in order, some at a time.
+pub(super) struct Running {
+    signals: Vec<Sums>,
+    variances: Vec<Sums>,
+    corrections: Vec<Option<ByFrame>>,
+    surprises: usize,
+    invalid: Vec<u8>,
+    /// The pixel that comes next.
+    next: usize,
+    pixels_between: usize,
+    next_flush: usize,
+}
+
+impl Running {
+    fn flush(&mut self) {
+        self.signals.iter_mut().chain(&mut self.variances).for_each(|sums| sums.table.flush(&mut sums.sums));
+    }
+
+    pub fn finish(mut self) -> Part {
+        self.flush();
+        let mut variances = self.variances.into_iter().map(|sums| sums.sums);
+        let regions = self.signals.into_iter().zip(self.corrections).map(|(signal, corrections)| RegionSums {
+            signal: signal.sums,
+            variance: variances.next().unwrap_or_default(),
+            corrections,
+        });
+        Part { regions: regions.collect(), surprises: self.surprises, invalid: self.invalid }
+    }
+}
+
+impl Task<'_> {
+    /// Sums over pixels from `start` on, a multiple of 8.
+    pub fn begin(&self, start: usize) -> Running {
+        let bins = |region: usize| self.job.regions[region].matrix.bin_count;
+        let sums = |(region, layout)| Sums::new(layout, bins(region), start);
+        let all = || self.plan.layouts.iter().enumerate().map(sums).collect::<Vec<_>>();
+        let fewest = (0..self.plan.layouts.len()).map(bins).min().unwrap_or(0);
+        let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
+        Running {
+            signals: all(),
+            variances: if self.job.model == ErrorModel::Poisson { all() } else { Vec::new() },
+            corrections: self.plan.layouts.iter().map(|_| None).collect(),
+            surprises: 0,
+            invalid: Vec::new(),
+            next: start,
+            pixels_between,
+            next_flush: start + pixels_between,
+        }
+    }
+
+    /// Adds the pixels that come next, as many of each frame, with the best instructions there are. Only the last ones may be
+    /// no multiple of 8.
+    pub fn add<T: Pixel>(&self, running: &mut Running, frames: &[&[T]]) {
+        // Of frames that are not there, the last one is added up once more.
+        let frames: [&[T]; LANES] = std::array::from_fn(|lane| frames[lane.min(frames.len() - 1)]);
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             // SAFETY: the line above.
-            return unsafe { self.run_avx2(range) };
+            return unsafe { self.add_avx2(running, &frames) };
         }
-        self.run_with::<Portable>(range)
+        self.add_with::<Portable, T>(running, &frames);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
-    fn run_avx2(&self, range: Range<usize>) -> Part {
-        self.run_with::<super::lanes::Avx2>(range)
+    fn add_avx2<T: Pixel>(&self, running: &mut Running, frames: &[&[T]; LANES]) {
+        self.add_with::<super::lanes::Avx2, T>(running, frames);
     }
 
     #[inline(always)]
-    fn run_with<L: Lanes>(&self, range: Range<usize>) -> Part {
-        let is_poisson = self.job.model == ErrorModel::Poisson;
-        let bins = |region: usize| self.job.regions[region].matrix.bin_count;
-        let sums = |(region, layout)| Sums::new(layout, bins(region), range.start);
-        let mut signals: Vec<Sums<'_>> = self.plan.layouts.iter().enumerate().map(sums).collect();
-        let mut variances: Vec<Sums<'_>> =
-            if is_poisson { self.plan.layouts.iter().enumerate().map(sums).collect() } else { Vec::new() };
-        let mut corrections: Vec<_> = self.plan.layouts.iter().map(|_| None).collect();
-        let mut surprises = 0;
+    fn add_with<L: Lanes, T: Pixel>(&self, running: &mut Running, frames: &[&[T]; LANES]) {
+        let (start, length) = (running.next, frames[0].len());
         let mut values = [[0.0; LANES]; BLOCK];
-        // Of frames that are not there, the last one is added up once more.
-        let frames: [&[T]; LANES] = std::array::from_fn(|lane| self.frames[lane.min(self.frames.len() - 1)]);
-        let fewest = signals.iter().map(|sums| sums.sums.len()).min().unwrap_or(0);
-        let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
-        let mut next_flush = range.start + pixels_between;
-        for at in range.clone().step_by(BLOCK) {
-            let count = BLOCK.min(range.end - at);
+        for offset in (0..length).step_by(BLOCK) {
+            let (at, count) = (start + offset, BLOCK.min(length - offset));
+            let values = &mut values[..count];
             let mut invalid = [[0u8; LANES]; BLOCK / 8];
-            self.convert::<L>(&frames, at, &mut values[..count], &mut invalid);
+            convert::<L, T>(frames, offset, self.job.dummy, values, &mut invalid);
             for (index, bits) in invalid[..count.div_ceil(8)].iter().enumerate() {
                 let chunk = at / 8 + index;
                 let expected = u64::from(self.expectation.invalid[chunk]) * 0x0101_0101_0101_0101;
                 let valid = u64::from(self.plan.valid[chunk]) * 0x0101_0101_0101_0101;
                 let surprising = (u64::from_le_bytes(*bits) ^ expected) & valid;
+                running.invalid.push(bits[0]);
                 if surprising != 0 {
-                    surprises += self.correct(&mut corrections, chunk, surprising.to_le_bytes(), bits);
+                    running.surprises += self.correct(&mut running.corrections, chunk, surprising.to_le_bytes(), bits);
                 }
             }
-            signals.iter_mut().for_each(|sums| sums.add::<false>(at, &values[..count]));
-            if is_poisson {
-                to_variances(&mut values[..count], &invalid);
-                variances.iter_mut().for_each(|sums| sums.add::<true>(at, &values[..count]));
+            for (sums, layout) in running.signals.iter_mut().zip(&self.plan.layouts) {
+                sums.add::<false>(layout, at, values);
             }
-            if at + BLOCK >= next_flush {
-                signals.iter_mut().chain(&mut variances).for_each(|sums| sums.table.flush(&mut sums.sums));
-                next_flush += pixels_between;
+            if !running.variances.is_empty() {
+                to_variances(values, &invalid);
+                for (sums, layout) in running.variances.iter_mut().zip(&self.plan.layouts) {
+                    sums.add::<true>(layout, at, values);
+                }
+            }
+            if at + BLOCK >= running.next_flush {
+                running.flush();
+                running.next_flush += running.pixels_between;
             }
         }
-        signals.iter_mut().chain(&mut variances).for_each(|sums| sums.table.flush(&mut sums.sums));
-        let mut variances = variances.into_iter().map(|sums| sums.sums);
-        let regions = signals.into_iter().zip(corrections).map(|(signal, corrections)| RegionSums {
-            signal: signal.sums,
-            variance: variances.next().unwrap_or_default(),
-            corrections,
-        });
-        Part { regions: regions.collect(), surprises }
-    }
-
-    /// Converts a block. Its last pixels, fewer than eight, are copied to where eight can be read.
-    #[inline(always)]
-    fn convert<L: Lanes>(
-        &self,
-        frames: &[&[T]; LANES],
-        at: usize,
-        values: &mut [Values],
-        invalid: &mut [[u8; LANES]; BLOCK / 8],
-    ) {
-        let dummy = self.job.dummy;
-        let (eights, rest) = values.as_chunks_mut::<8>();
-        for (index, out) in eights.iter_mut().enumerate() {
-            // SAFETY: `L` was chosen for this processor; the block lies within the frames.
-            invalid[index] = unsafe { L::convert(frames, at + 8 * index, dummy, out) };
-        }
-        if let (false, Some(last)) = (rest.is_empty(), frames[0].last()) {
-            let start = at + 8 * eights.len();
-            let padded: [[T; 8]; LANES] =
-                frames.map(|frame| std::array::from_fn(|index| frame.get(start + index).copied().unwrap_or(*last)));
-            let mut out = [[0.0; LANES]; 8];
-            // SAFETY: `L` was chosen for this processor; there are eight pixels.
-            invalid[eights.len()] =
-                unsafe { L::convert(&padded.each_ref().map(|frame| &frame[..]), 0, dummy, &mut out) };
-            rest.copy_from_slice(&out[..rest.len()]);
-        }
+        running.next += length;
     }
 
     /// Corrects the constants for the pixels of a chunk of eight that are not what was expected. Returns how many.
@@ -308,7 +322,7 @@ impl<T: Pixel> Task<'_, T> {
         invalid: &[u8; LANES],
     ) -> usize {
         let mut count = 0;
-        for (lane, (surprising, invalid)) in surprising.iter().zip(invalid).enumerate().take(self.frames.len()) {
+        for (lane, (surprising, invalid)) in surprising.iter().zip(invalid).enumerate().take(self.frames) {
             for bit in (0..8).filter(|bit| surprising & (1 << bit) != 0) {
                 count += 1;
                 let sign = if invalid & (1 << bit) != 0 { -1.0 } else { 1.0 };
@@ -323,6 +337,31 @@ impl<T: Pixel> Task<'_, T> {
             }
         }
         count
+    }
+}
+
+/// Converts a block from `at` on. Its last pixels, fewer than eight, are copied to where eight can be read.
+#[inline(always)]
+fn convert<L: Lanes, T: Pixel>(
+    frames: &[&[T]; LANES],
+    at: usize,
+    dummy: Dummy,
+    values: &mut [Values],
+    invalid: &mut [[u8; LANES]; BLOCK / 8],
+) {
+    let (eights, rest) = values.as_chunks_mut::<8>();
+    for (index, out) in eights.iter_mut().enumerate() {
+        // SAFETY: `L` was chosen for this processor; the block lies within the frames.
+        invalid[index] = unsafe { L::convert(frames, at + 8 * index, dummy, out) };
+    }
+    if let (false, Some(last)) = (rest.is_empty(), frames[0].last()) {
+        let start = at + 8 * eights.len();
+        let padded: [[T; 8]; LANES] =
+            frames.map(|frame| std::array::from_fn(|index| frame.get(start + index).copied().unwrap_or(*last)));
+        let mut out = [[0.0; LANES]; 8];
+        // SAFETY: `L` was chosen for this processor; there are eight pixels.
+        invalid[eights.len()] = unsafe { L::convert(&padded.each_ref().map(|frame| &frame[..]), 0, dummy, &mut out) };
+        rest.copy_from_slice(&out[..rest.len()]);
     }
 }
 

@@ -121,15 +121,6 @@ unsafe fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
     }
 }
 
-/// The bits of a frame's pixels that are dummies, eight to a byte.
-pub(super) fn invalid_bits<T: Pixel>(frame: &[T], dummy: Dummy) -> Vec<u8> {
-    let byte = |values: &[T]| {
-        let bit = |(index, value): (usize, &T)| u8::from(!dummy.is_valid(value.to_f32())) << index;
-        values.iter().enumerate().map(bit).fold(0, |byte, bit| byte | bit)
-    };
-    frame.chunks(8).map(byte).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

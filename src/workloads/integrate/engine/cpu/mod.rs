@@ -16,7 +16,7 @@ mod lanes;
 mod layout;
 
 use self::{
-    block::{Part, Task},
+    block::{Part, Running, Task},
     constants::{Constants, Expectation},
     layout::Layout,
 };
@@ -33,7 +33,7 @@ use std::{
 };
 
 /// Frames that are integrated together.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 /// Pixels that are converted together. A multiple of 8 and of the streams in `block`.
 const BLOCK: usize = 256;
 /// One frame in so many pixels may differ from what is expected before the expectation is made anew.
@@ -94,6 +94,11 @@ impl Engine {
         by_region
     }
 
+    /// Sums over up to `LANES` frames, a strip at a time.
+    pub fn strips(&self, job: &Job<'_>, frames: usize) -> Strips {
+        Strips::new(self.plan(job), job, frames)
+    }
+
     fn plan(&self, job: &Job<'_>) -> Arc<Plan> {
         // Others wait while the first one makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,23 +124,67 @@ fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, valu
             .map(|frame| &values[frame * pixels..(frame + 1) * pixels])
             .collect();
         let expectation = plan.expectation();
+        let task = Task { plan, job, expectation: &expectation, frames: values.len() };
         let cuts: Vec<Range<usize>> =
             (0..pixels).step_by(part_pixels).map(|start| start..pixels.min(start + part_pixels)).collect();
-        let task = Task { plan, job, expectation: &expectation, frames: &values };
-        let parts: Vec<Part> = cuts.into_par_iter().map(|range| task.run(range)).collect();
-        finish(&task, parts)
+        let part = |range: Range<usize>| {
+            let mut running = task.begin(range.start);
+            let values: Vec<&[T]> = values.iter().map(|frame| &frame[range.clone()]).collect();
+            task.add(&mut running, &values);
+            running.finish()
+        };
+        let mut parts = cuts.into_par_iter().map(part).collect::<Vec<Part>>().into_iter();
+        let mut whole = parts.next().unwrap_or_default();
+        parts.for_each(|part| whole.add(&part));
+        finish(&task, whole)
     });
     each.collect()
 }
 
-/// Joins the parts of a group of frames.
-fn finish<T: lanes::Pixel>(task: &Task<'_, T>, parts: Vec<Part>) -> Vec<Vec<Vec<Sums>>> {
-    let mut parts = parts.into_iter();
-    let mut whole = parts.next().unwrap_or_default();
-    parts.for_each(|part| whole.add(&part));
-    if whole.surprises > task.frames[0].len() / PIXELS_PER_SURPRISE * task.frames.len() {
-        let expected = lanes::invalid_bits(task.frames[0], task.job.dummy);
-        let expectation = Expectation::new(task.job, &task.plan.valid, expected);
+/// Sums over up to `LANES` frames whose pixels come a strip at a time. In the caller's thread.
+pub(super) struct Strips {
+    plan: Arc<Plan>,
+    expectation: Arc<Expectation>,
+    running: Running,
+    frames: usize,
+}
+
+impl Strips {
+    fn new(plan: Arc<Plan>, job: &Job<'_>, frames: usize) -> Self {
+        let expectation = plan.expectation();
+        let running = Task { plan: &plan, job, expectation: &expectation, frames }.begin(0);
+        Self { plan, expectation, running, frames }
+    }
+
+    /// The pixels that come next.
+    pub fn add(&mut self, job: &Job<'_>, strip: &Frames<'_>) {
+        match strip.pixels {
+            Pixels::U8(values) => self.add_of(job, values),
+            Pixels::U16(values) => self.add_of(job, values),
+            Pixels::U32(values) => self.add_of(job, values),
+            Pixels::I32(values) => self.add_of(job, values),
+            Pixels::F32(values) => self.add_of(job, values),
+        }
+    }
+
+    fn add_of<T: lanes::Pixel>(&mut self, job: &Job<'_>, values: &[T]) {
+        let task = Task { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+        let each = values.len() / self.frames;
+        let frames: [&[T]; LANES] = std::array::from_fn(|lane| &values[lane.min(self.frames - 1) * each..][..each]);
+        task.add(&mut self.running, &frames);
+    }
+
+    /// By region, frame and bin.
+    pub fn finish(self, job: &Job<'_>) -> Vec<Vec<Vec<Sums>>> {
+        let task = Task { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+        finish(&task, self.running.finish())
+    }
+}
+
+/// The sums of a group of frames, by region, frame and bin.
+fn finish(task: &Task<'_>, whole: Part) -> Vec<Vec<Vec<Sums>>> {
+    if whole.surprises > task.job.corrections.omega.len() / PIXELS_PER_SURPRISE * task.frames {
+        let expectation = Expectation::new(task.job, &task.plan.valid, whole.invalid);
         *task.plan.expectation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);
     }
     let is_poisson = task.job.model == ErrorModel::Poisson;
@@ -159,7 +208,7 @@ fn finish<T: lanes::Pixel>(task: &Task<'_, T>, parts: Vec<Part>) -> Vec<Vec<Vec<
             };
             constants.iter().enumerate().map(bin).collect()
         };
-        (0..task.frames.len()).map(of_frame).collect()
+        (0..task.frames).map(of_frame).collect()
     });
     each.collect()
 }
