@@ -10,7 +10,7 @@ use super::{
     geometry::Projection,
     images::Images,
     matrix::{Matrix, Rows},
-    settings::{ErrorModel, Settings},
+    settings::{ErrorModel, Settings, Splitting},
     splitting::Positions,
     vulkan,
 };
@@ -52,7 +52,7 @@ pub struct Integrator {
     pool: ThreadPool,
 }
 
-enum Engine {
+pub(super) enum Engine {
     Cpu(cpu::Engine),
     Vulkan(vulkan::Engine),
 }
@@ -84,13 +84,19 @@ impl Integrator {
         settings.check()?;
         let threads = ThreadPoolBuilder::new().num_threads(options.threads.max(1));
         let pool = threads.build().map_err(|error| SettingsError::Threads(error.to_string()))?;
-        let detector = detectors::resolve(&settings.geometry.detector)?;
-        let projection = Projection::new(&settings.geometry)?;
+        let detector = detectors::resolve(&settings.geometry.detector, images.detector.as_ref())?;
+        let projection = Projection::new(&settings.geometry, detector.clone(), settings.chi_discontinuity_at_0)?;
+        if settings.splitting == Splitting::Full && projection.corner_count() != 4 {
+            let why = "pixels with six corners cannot be split by area; hint: splitting = \"bbox\"";
+            return Err(SettingsError::Conflict(why));
+        }
         let (corrections, regions) = pool.install(|| -> Result<_, SettingsError> {
-            let corrections = Corrections::new(settings, images, &projection)?;
-            let regions = cache::regions(options.cache.as_deref(), settings, corrections.masked.as_deref(), || {
-                split(settings, &projection, corrections.masked.as_deref())
-            })?;
+            let corrections = Corrections::new(settings, images, &detector, &projection)?;
+            let regions = {
+                let masked = corrections.masked.as_deref();
+                let key = cache::key(settings, &detector, masked);
+                cache::regions(options.cache.as_deref(), settings, key, || split(settings, &projection, masked))?
+            };
             Ok((corrections, regions))
         })?;
         let engine = match options.engine {
@@ -98,6 +104,20 @@ impl Integrator {
             EngineChoice::Vulkan(device) => Engine::Vulkan(vulkan::Engine::new(device)?),
         };
         Ok(Self { settings: settings.clone(), corrections, detector, regions, engine, pool })
+    }
+
+    pub(super) fn set_engine(&mut self, engine: Engine) {
+        self.engine = engine;
+    }
+
+    /// Threads that integrate.
+    pub(super) fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Whether sums need all pixels of a bin together.
+    pub(super) fn is_together(&self) -> bool {
+        self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal
     }
 
     /// Rows and columns of frames.
@@ -149,8 +169,7 @@ impl Integrator {
     /// For each region and frame, the sums of all bins; ω without the monitor.
     fn sums(&self, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
         let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(&frames.pixels));
-        let is_together = self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal;
-        if is_together {
+        if self.is_together() {
             return Ok(self.sums_by_bins(frames, dummy));
         }
         let job =

@@ -1,7 +1,7 @@
 //! The inner loops: a range of pixels of up to eight frames, block by block.
 
 use super::{
-    super::{integrator::Job, settings::ErrorModel},
+    super::integrator::Job,
     BLOCK, LANES, Plan,
     constants::{Constants, Expectation},
     lanes::{Lanes, Pixel, Portable, Values},
@@ -224,7 +224,7 @@ impl<T: Pixel> Task<'_, T> {
 
     #[inline(always)]
     fn run_with<L: Lanes>(&self, range: Range<usize>) -> Part {
-        let is_poisson = self.job.model == ErrorModel::Poisson;
+        let is_poisson = self.job.model.is_poissonian();
         let bins = |region: usize| self.job.regions[region].matrix.bin_count;
         let sums = |(region, layout)| Sums::new(layout, bins(region), range.start);
         let mut signals: Vec<Sums<'_>> = self.plan.layouts.iter().enumerate().map(sums).collect();
