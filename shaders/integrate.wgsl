@@ -106,9 +106,9 @@ fn main(
                 let is_valid = valid > vec4<f32>();
                 let weight = weights[share];
                 let scaled = valid * weight;
-                let of_raw = select(vec4<f32>(constants[3u * pixel + 2u]), max(raw, vec4<f32>(1.0)), p.is_poisson != 0u);
+                let of_counts = select(vec4<f32>(), max(raw, vec4<f32>(1.0)), p.is_poisson != 0u);
                 signal = plus(signal, select(vec4<f32>(), weight * (raw - constants[3u * pixel + 1u]), is_valid));
-                variance = plus(variance, select(vec4<f32>(), weight * weight * of_raw, is_valid));
+                variance = plus(variance, select(vec4<f32>(), weight * weight * (of_counts + constants[3u * pixel + 2u]), is_valid));
                 norm = plus(norm, scaled * omega);
                 norm2 = plus(norm2, scaled * omega * weight * omega);
                 count = plus(count, scaled);

@@ -13,11 +13,11 @@ use crate::workloads::{
 };
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 51] = [
+pub(in crate::workloads) const KEYS: [&str; 52] = [
     "name", "kind", "datasets", "dataset", "entry", "monitor", "calibrant",
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
-    "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile",
+    "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
     "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
     "existing_output", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "min_nodes",
     "where", "speculate", "resources",

@@ -85,6 +85,8 @@ pub struct ImageFiles {
     pub flat: Option<ImageFile>,
     pub absorption: Option<ImageFile>,
     pub variance: Option<ImageFile>,
+    /// Where each pixel of the detector is.
+    pub detector: Option<ImageFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

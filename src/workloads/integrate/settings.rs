@@ -1,7 +1,7 @@
 //! The keys of a job file that say how frames are integrated.
 
 use super::{
-    engine::{ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit, detectors},
+    engine::{DetectorFile, ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit, detectors},
     plan::{ImageFile, ImageFiles},
     run::images,
 };
@@ -9,14 +9,17 @@ use crate::workloads::{
     Source, Upload,
     job_file::{Fault, Fields, Item, to_i64, type_name},
 };
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 use toml::{Spanned, de::DeValue};
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 23] = [
+pub(super) const KEYS: [&str; 24] = [
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
-    "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile",
+    "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
 ];
 
 /// Bins where nobody says how many.
@@ -38,9 +41,21 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
     };
     let mut geometry =
         geometry(&fields.context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
+    let folder = fields.context.base.join(&poni.value).parent().map(Path::to_owned).unwrap_or_default();
+    let mut place = (poni.span.clone(), folder);
     if let Some(name) = fields.string("detector")? {
-        check_detector(&name)?;
-        geometry.detector = detectors::DetectorSettings { name: Some(name.value), ..Default::default() };
+        geometry.detector = if detectors::is_file(&name.value) {
+            place = (name.span, fields.context.base.to_owned());
+            detectors::DetectorSettings { file: Some(name.value.into()), ..Default::default() }
+        } else {
+            check_detector(&name)?;
+            detectors::DetectorSettings { name: Some(name.value), ..Default::default() }
+        };
+    }
+    let mut pictures = Pictures::default();
+    if let Some(file) = &geometry.detector.file {
+        let (span, folder) = place;
+        pictures.add_detector(&folder.join(file)).map_err(|why| Fault::new(span, why))?;
     }
     let unit = named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
     let points = fields.u32("points", 1)?.map_or(DEFAULT_POINTS, |points| points.value);
@@ -48,7 +63,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
     settings.azimuthal_points = fields.u32("azimuthal_points", 1)?.map(|points| points.value);
     settings.regions = regions(fields)?;
     settings.splitting = named(fields, "splitting", splitting, &["no", "bbox", "full"])?.unwrap_or_default();
-    let models = ["no", "poisson", "azimuthal", "variance"];
+    let models = ["no", "poisson", "azimuthal", "hybrid", "variance"];
     settings.error_model = named(fields, "error_model", error_model, &models)?.unwrap_or_default();
     settings.solid_angle = fields.bool("solid_angle")?.is_none_or(|solid_angle| solid_angle.value);
     settings.polarization_factor = number(fields, "polarization_factor")?;
@@ -57,7 +72,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
     settings.dummy = number(fields, "dummy")?;
     settings.delta_dummy = number(fields, "delta_dummy")?;
     settings.filter = filter(fields)?;
-    let mut pictures = Pictures::default();
+    settings.chi_discontinuity_at_0 = fields.bool("chi_discontinuity_at_0")?.is_some_and(|at_0| at_0.value);
     for key in ["mask", "dark", "flat", "absorption", "variance"] {
         if let Some(item) = fields.string(key)? {
             pictures.add(key, &item.value, &fields.context.base).map_err(|why| Fault::new(item.span, why))?;
@@ -73,7 +88,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
 }
 
 /// A calibration's geometry. The error is a sentence.
-pub(super) fn geometry(path: &std::path::Path) -> Result<Geometry, String> {
+pub(super) fn geometry(path: &Path) -> Result<Geometry, String> {
     let told = |why: String| format!("{}: {why}", path.display());
     let length = fs::metadata(path).map_err(|error| told(error.to_string()))?.len();
     if length > MAX_PONI_BYTES {
@@ -105,8 +120,14 @@ impl Pictures {
         images(&self.files, place)
     }
 
+    /// The file of a detector, which must be one. The error is a sentence.
+    fn add_detector(&mut self, path: &Path) -> Result<(), String> {
+        DetectorFile::read(path).map_err(|error| error.to_string())?;
+        self.add("detector", &path.to_string_lossy(), Path::new(""))
+    }
+
     /// An image, as `path` or `path::dataset`. The error is a sentence.
-    pub(super) fn add(&mut self, what: &str, named: &str, base: &std::path::Path) -> Result<(), String> {
+    pub(super) fn add(&mut self, what: &str, named: &str, base: &Path) -> Result<(), String> {
         let (file, member) = match named.split_once("::") {
             Some((file, member)) => (file, Some(member.to_string())),
             None => (named, None),
@@ -125,6 +146,7 @@ impl Pictures {
             "dark" => files.dark = image,
             "flat" => files.flat = image,
             "absorption" => files.absorption = image,
+            "detector" => files.detector = image,
             _ => files.variance = image,
         }
         self.uploads.push(Upload { path, source: Source::File(source), executable: false });
@@ -146,6 +168,7 @@ pub(super) fn error_model(name: &str) -> Option<ErrorModel> {
         "no" | "none" | "" => Some(ErrorModel::No),
         "poisson" => Some(ErrorModel::Poisson),
         "azimuthal" => Some(ErrorModel::Azimuthal),
+        "hybrid" => Some(ErrorModel::Hybrid),
         "variance" => Some(ErrorModel::Variance),
         _ => None,
     }

@@ -6,6 +6,7 @@ use super::{
     frames::Sums,
     matrix::Rows,
     settings::{ErrorModel, Filter},
+    sort,
 };
 use std::f64::consts::PI;
 
@@ -32,10 +33,9 @@ impl Prepared {
             }
             prepared.signal[pixel] = corrections.dark.as_ref().map_or(raw, |dark| raw - dark[pixel]);
             prepared.norm[pixel] = corrections.omega[pixel];
-            prepared.variance[pixel] = match model {
-                ErrorModel::Poisson => raw.max(1.0),
-                _ => corrections.variance.as_ref().map_or(0.0, |variance| variance[pixel]),
-            };
+            let of_counts = if model.is_poissonian() { raw.max(1.0) } else { 0.0 };
+            prepared.variance[pixel] =
+                of_counts + corrections.variance.as_ref().map_or(0.0, |variance| variance[pixel]);
         }
         prepared
     }
@@ -55,6 +55,11 @@ impl Share {
     fn value(&self) -> f64 {
         self.signal / self.norm
     }
+
+    /// With the bits that sorting looks at; NaN of a dead pixel.
+    fn value32(&self) -> f32 {
+        self.signal as f32 / self.norm as f32
+    }
 }
 
 /// The sums of every bin, after the filter if there is one.
@@ -66,7 +71,10 @@ pub(super) fn sums(rows: &Rows, frame: &Prepared, model: ErrorModel, filter: Opt
     (0..bins)
         .map(|bin| {
             shares.clear();
-            shares.extend(rows.of(bin).filter(|(pixel, _)| frame.norm[*pixel] != 0.0).map(|(pixel, weight)| Share {
+            // pyFAI sorts dead pixels among the others.
+            let all = matches!(filter, Some(Filter::Quantile { .. }));
+            let counts = |pixel: &usize| all || frame.norm[*pixel] != 0.0;
+            shares.extend(rows.of(bin).filter(|(pixel, _)| counts(pixel)).map(|(pixel, weight)| Share {
                 pixel: pixel as u32,
                 weight: weight.into(),
                 signal: frame.signal[pixel].into(),
@@ -106,7 +114,7 @@ fn add(shares: &[Share], model: ErrorModel) -> Sums {
 }
 
 /// Again and again without the pixels that are farther from the mean than `threshold` standard deviations, or than Chauvenet's
-/// criterion allows for so many pixels.
+/// criterion allows for so many pixels. The hybrid model is azimuthal until the last time.
 fn sigma_clip(
     shares: &mut Vec<Share>,
     is_clipped: &mut [bool],
@@ -116,8 +124,13 @@ fn sigma_clip(
 ) -> Sums {
     // pyFAI: without an error model, sigma clipping is azimuthal.
     let model = if model == ErrorModel::No { ErrorModel::Azimuthal } else { model };
-    let mut sums = add(shares, model);
-    for _ in 0..iterations {
+    let of_time = |is_last: bool| match model {
+        ErrorModel::Hybrid if is_last => ErrorModel::Poisson,
+        ErrorModel::Hybrid => ErrorModel::Azimuthal,
+        model => model,
+    };
+    let mut sums = add(shares, of_time(iterations == 0));
+    for iteration in 1..=iterations {
         if sums.norm == 0.0 || sums.count == 0.0 {
             break;
         }
@@ -133,30 +146,43 @@ fn sigma_clip(
             is_clipped[share.pixel as usize] |= is_outlier;
             !is_outlier
         });
-        if shares.len() == before {
+        let is_settled = shares.len() == before;
+        if !is_settled || model == ErrorModel::Hybrid {
+            sums = add(shares, of_time(is_settled || iteration == iterations));
+        }
+        if is_settled {
             break;
         }
-        sums = add(shares, model);
     }
     sums
 }
 
 /// The pixels between two quantiles of their values, each as wide as its ω: those that lie wholly between them, or over both.
+/// In 32 bits where pyFAI has them: which pixels lie at a quantile depends on it, and on the order of equal values.
 fn quantile(shares: &mut [Share], low: f64, high: f64) -> Sums {
-    shares.sort_by(|a, b| (a.value() as f32).total_cmp(&(b.value() as f32)));
-    let width = |share: &Share| share.weight * share.norm;
-    let total: f64 = shares.iter().map(width).sum();
+    sort::introsort(shares, |a, b| a.value32() < b.value32());
+    let width = |share: &Share| (share.norm as f32) * (share.weight as f32);
+    let mut total = 0.0f64;
+    let ends: Vec<f32> = shares
+        .iter()
+        .map(|share| {
+            total += f64::from(width(share));
+            total as f32
+        })
+        .collect();
+    let (low, high) = ((low * total) as f32, (high * total) as f32);
     let mut sums = Sums::default();
     let mut end = 0.0;
-    for share in shares.iter() {
+    for (share, next) in shares.iter().zip(ends) {
         let start = end;
-        end += width(share);
-        let (low, high) = (low * total, high * total);
-        if (start >= low && end <= high) || (start <= low && end >= high) {
+        end = next;
+        let is_between = (low <= start && end <= high) || (low >= start && end >= high);
+        if share.norm != 0.0 && is_between {
+            let norm = f64::from(width(share));
             sums.signal += share.weight * share.signal;
             sums.variance += share.weight * share.weight * share.variance;
-            sums.norm += width(share);
-            sums.norm2 += width(share) * width(share);
+            sums.norm += norm;
+            sums.norm2 += norm * norm;
             sums.count += 1.0;
         }
     }

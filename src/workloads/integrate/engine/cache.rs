@@ -1,7 +1,14 @@
 //! Matrices on disk, by the hash of all that they depend on. A file that is missing, damaged or of another version is as none:
 //! the matrix is built, and written for the next time.
 
-use super::{errors::SettingsError, frames::Axes, integrator::Region, matrix::Matrix, settings::Settings};
+use super::{
+    detectors::{Layout, Resolved},
+    errors::SettingsError,
+    frames::Axes,
+    integrator::Region,
+    matrix::Matrix,
+    settings::Settings,
+};
 use std::{
     fs,
     io::{self, Write},
@@ -10,20 +17,19 @@ use std::{
 };
 
 /// Of the format and of what the numbers mean: to be raised when either changes.
-const MAGIC: &[u8; 8] = b"azint\0\x01\0";
+const MAGIC: &[u8; 8] = b"azint\0\x02\0";
 const HASH_BYTES: usize = 32;
 
 /// The regions of an integration: from the folder, or as `split` makes them.
 pub(super) fn regions(
     folder: Option<&Path>,
     settings: &Settings,
-    masked: Option<&[bool]>,
+    key: blake3::Hash,
     split: impl FnOnce() -> Result<Vec<(Matrix, Axes)>, SettingsError>,
 ) -> Result<Vec<Region>, SettingsError> {
     let into_regions =
         |parts: Vec<(Matrix, Axes)>| parts.into_iter().map(|(matrix, axes)| Region::new(matrix, axes)).collect();
     let Some(folder) = folder else { return split().map(into_regions) };
-    let key = key(settings, masked);
     let path = folder.join(format!("{key}.matrix"));
     let kept = fs::read(&path).ok().and_then(|bytes| decode(&bytes, key.as_bytes()));
     if let Some(parts) = kept.filter(|parts| parts.len() == settings.regions().len()) {
@@ -37,13 +43,14 @@ pub(super) fn regions(
 }
 
 /// The hash of what a matrix depends on: not of corrections, dummies or errors.
-fn key(settings: &Settings, masked: Option<&[bool]>) -> blake3::Hash {
+pub(super) fn key(settings: &Settings, detector: &Resolved, masked: Option<&[bool]>) -> blake3::Hash {
     let parts = serde_json::json!({
         "geometry": settings.geometry,
         "unit": settings.unit,
         "points": settings.points,
         "azimuthal_points": settings.azimuthal_points,
         "regions": settings.regions().iter().map(|region| (region.radial_range, region.azimuthal_range_deg)).collect::<Vec<_>>(),
+        "chi_discontinuity_at_0": settings.chi_discontinuity_at_0,
         "splitting": settings.splitting,
         "range_over": settings.range_over,
     });
@@ -51,6 +58,9 @@ fn key(settings: &Settings, masked: Option<&[bool]>) -> blake3::Hash {
     hasher.update(MAGIC).update(parts.to_string().as_bytes());
     let bits: Vec<u8> = masked.unwrap_or_default().iter().map(|masked| u8::from(*masked)).collect();
     hasher.update(&bits);
+    if let Layout::Corners(corners) = &detector.layout {
+        hasher.update(bytemuck::cast_slice(&corners.points));
+    }
     hasher.finalize()
 }
 

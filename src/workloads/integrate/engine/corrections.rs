@@ -1,11 +1,11 @@
 //! What is the same for all frames: which pixels count, by what their counts are divided (ω), what is subtracted.
 
 use super::{
-    detectors,
+    detectors::{self, DetectorFile},
     errors::SettingsError,
     geometry::Projection,
     images::{Image, Images},
-    settings::{ErrorModel, Settings},
+    settings::{ErrorModel, Settings, Splitting},
 };
 
 /// Per pixel constants, [rows, columns].
@@ -13,6 +13,7 @@ pub(super) struct Corrections {
     /// flat · polarization · solid angle · absorption.
     pub omega: Vec<f32>,
     pub dark: Option<Vec<f32>>,
+    /// Beside what counts say by themselves.
     pub variance: Option<Vec<f32>>,
     /// Not looked at, from the mask or the detector's gaps. Such pixels do not decide about ranges either.
     pub masked: Option<Vec<bool>>,
@@ -20,7 +21,12 @@ pub(super) struct Corrections {
 }
 
 impl Corrections {
-    pub fn new(settings: &Settings, images: &Images, projection: &Projection) -> Result<Self, SettingsError> {
+    pub fn new(
+        settings: &Settings,
+        images: &Images,
+        detector: &detectors::Resolved,
+        projection: &Projection,
+    ) -> Result<Self, SettingsError> {
         let shape = projection.shape;
         let values = |what: &'static str, image: &Option<Image>| {
             let check = |image: &Image| {
@@ -28,17 +34,24 @@ impl Corrections {
             };
             image.as_ref().map(check).transpose()
         };
-        let (dark, flat) = (values("dark", &images.dark)?, values("flat", &images.flat)?);
+        // What a detector's file brings counts where nothing else is given.
+        let file = images.detector.as_ref();
+        let given = |image: &Option<Image>, of_file: fn(&DetectorFile) -> &Option<Image>| match image {
+            Some(image) => Some(image.clone()),
+            None => file.and_then(|file| of_file(file).clone()),
+        };
+        let dark = values("dark", &given(&images.dark, |file| &file.dark))?;
+        let flat = values("flat", &given(&images.flat, |file| &file.flat))?;
         let absorption = values("absorption", &images.absorption)?;
         let variance = values("variance", &images.variance)?;
         if settings.error_model == ErrorModel::Variance && variance.is_none() {
             return Err(SettingsError::NoVariance);
         }
-        let masked = match &images.mask {
+        let masked = match images.mask.as_ref().or(file.and_then(|file| file.mask.as_ref())) {
             Some(mask) => {
                 check_shape("mask", mask.shape, mask.masked.len(), shape).map(|()| Some(mask.masked.clone()))?
             }
-            None => detectors::resolve(&settings.geometry.detector)?.gaps(),
+            None => detector.gaps(),
         };
         let mut omega = vec![1f32; shape[0] * shape[1]];
         let mut multiply = |factor: Vec<f32>| omega.iter_mut().zip(factor).for_each(|(omega, factor)| *omega *= factor);
@@ -53,15 +66,26 @@ impl Corrections {
         if let Some(transmission) = settings.transmission {
             multiply(projection.transmissions(transmission));
         }
-        let variance = variance.filter(|_| settings.error_model == ErrorModel::Variance);
+        let variance = match settings.error_model {
+            ErrorModel::Variance => variance,
+            // That darks are counts too, pyFAI's Poisson model knows in two dimensions, without full splitting.
+            model
+                if model.is_poissonian()
+                    && settings.azimuthal_points.is_some()
+                    && settings.splitting != Splitting::Full =>
+            {
+                dark.as_ref().map(|dark| dark.iter().map(|dark| dark.max(0.0)).collect())
+            }
+            _ => None,
+        };
         Ok(Self { omega, dark, variance, masked, flat })
     }
 
     /// Whether a pixel can count at all, whatever its value in a frame. A flat field may hold dummies too.
     pub fn is_valid(&self, pixel: usize, dummy: &Dummy) -> bool {
-        let is_number = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|values| !values[pixel].is_nan());
+        let is_number = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|values| values[pixel].is_finite());
         let omega = self.omega[pixel];
-        let is_sound = !omega.is_nan() && omega != 0.0 && is_number(&self.dark) && is_number(&self.variance);
+        let is_sound = omega.is_finite() && omega != 0.0 && is_number(&self.dark) && is_number(&self.variance);
         is_sound && self.flat.as_ref().is_none_or(|flat| dummy.is_valid(flat[pixel]))
     }
 }
@@ -81,18 +105,30 @@ pub(super) struct Dummy {
 }
 
 impl Dummy {
-    /// For frames of a type of numbers. Without any dummy, NaN alone is none.
+    /// No value is one.
+    const NONE: Self = Self { value: 0.0, delta: -1.0 };
+
+    /// For frames of a type of numbers.
     pub fn new(settings: &Settings, detector: &detectors::Resolved, unsigned_bits: Option<u32>) -> Self {
         let (value, delta) = match settings.dummy {
             Some(value) => (value as f32, settings.delta_dummy.unwrap_or(0.0) as f32),
-            None => detector.dummy(unsigned_bits).unwrap_or((f32::INFINITY, 0.0)),
+            None => match detector.dummy(unsigned_bits) {
+                Some(dummy) => dummy,
+                None => return Self::NONE,
+            },
         };
         Self { value, delta }
     }
 
-    /// False for NaN too.
+    /// Whether there are dummies beside what is no finite number.
+    pub fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// False for what is no finite number.
     #[inline(always)]
     pub fn is_valid(self, value: f32) -> bool {
-        (value - self.value).abs() > self.delta
+        let away = (value - self.value).abs();
+        away > self.delta && away < f32::INFINITY
     }
 }

@@ -18,6 +18,8 @@ pub enum SettingsError {
     NoShape,
     #[error("no detector is called {name:?}{}", hint.as_ref().map(|near| format!("; hint: did you mean {near:?}?")).unwrap_or_default())]
     UnknownDetector { name: String, hint: Option<String> },
+    #[error("the places of pixels in {path} were not read", path = path.display())]
+    NoDetectorFile { path: PathBuf },
     #[error("the {what} image has {found:?} pixels, the detector {wanted:?}")]
     Shape { what: &'static str, found: [usize; 2], wanted: [usize; 2] },
     #[error("error_model = \"variance\" needs a variance image; hint: give one, or choose poisson")]

@@ -2,8 +2,9 @@
 
 mod edf;
 mod tiff;
+mod unpack;
 
-use super::errors::ImageError;
+use super::{detectors::DetectorFile, errors::ImageError};
 use crate::{
     types::Scalar,
     workloads::arrays::{Array, Location, convert},
@@ -49,6 +50,8 @@ pub struct Images {
     pub absorption: Option<Image>,
     /// For `error_model = "variance"`.
     pub variance: Option<Image>,
+    /// What is in the file that the detector's settings name.
+    pub detector: Option<DetectorFile>,
 }
 
 impl Image {
@@ -58,8 +61,12 @@ impl Image {
     /// Where there is no such file, or it is not an image.
     pub fn read(path: &Path, member: Option<&str>) -> Result<Self, ImageError> {
         let invalid = |problem: String| ImageError::Invalid { path: path.to_path_buf(), problem };
-        let array = read_array(path, member)?;
-        let shape = shape(&array).map_err(invalid)?;
+        Self::from_array(read_array(path, member)?).map_err(invalid)
+    }
+
+    /// The error is a sentence.
+    pub(super) fn from_array(array: Array) -> Result<Self, String> {
+        let shape = shape(&array)?;
         let bytes = convert(array.bytes, array.info.scalar, Scalar::F32);
         let values = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         Ok(Self { shape, values })

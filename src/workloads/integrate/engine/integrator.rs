@@ -10,7 +10,7 @@ use super::{
     geometry::Projection,
     images::Images,
     matrix::{Matrix, Rows},
-    settings::{ErrorModel, Settings},
+    settings::{ErrorModel, Settings, Splitting},
     splitting::Positions,
     vulkan,
 };
@@ -55,7 +55,7 @@ pub struct Integrator {
     pool: ThreadPool,
 }
 
-enum Engine {
+pub(super) enum Engine {
     Cpu(cpu::Engine),
     Vulkan(vulkan::Engine),
 }
@@ -87,13 +87,19 @@ impl Integrator {
         settings.check()?;
         let threads = ThreadPoolBuilder::new().num_threads(options.threads.max(1));
         let pool = threads.build().map_err(|error| SettingsError::Threads(error.to_string()))?;
-        let detector = detectors::resolve(&settings.geometry.detector)?;
-        let projection = Projection::new(&settings.geometry)?;
+        let detector = detectors::resolve(&settings.geometry.detector, images.detector.as_ref())?;
+        let projection = Projection::new(&settings.geometry, detector.clone(), settings.chi_discontinuity_at_0)?;
+        if settings.splitting == Splitting::Full && projection.corner_count() != 4 {
+            let why = "pixels with six corners cannot be split by area; hint: splitting = \"bbox\"";
+            return Err(SettingsError::Conflict(why));
+        }
         let (corrections, regions) = pool.install(|| -> Result<_, SettingsError> {
-            let corrections = Corrections::new(settings, images, &projection)?;
-            let regions = cache::regions(options.cache.as_deref(), settings, corrections.masked.as_deref(), || {
-                split(settings, &projection, corrections.masked.as_deref())
-            })?;
+            let corrections = Corrections::new(settings, images, &detector, &projection)?;
+            let regions = {
+                let masked = corrections.masked.as_deref();
+                let key = cache::key(settings, &detector, masked);
+                cache::regions(options.cache.as_deref(), settings, key, || split(settings, &projection, masked))?
+            };
             Ok((corrections, regions))
         })?;
         let engine = match options.engine {
@@ -101,6 +107,20 @@ impl Integrator {
             EngineChoice::Vulkan(device) => Engine::Vulkan(vulkan::Engine::new(device)?),
         };
         Ok(Self { settings: settings.clone(), corrections, detector, regions, engine, pool })
+    }
+
+    pub(super) fn set_engine(&mut self, engine: Engine) {
+        self.engine = engine;
+    }
+
+    /// Threads that integrate.
+    pub(super) fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Whether sums need all pixels of a bin together.
+    pub(super) fn is_together(&self) -> bool {
+        self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal
     }
 
     /// Rows and columns of frames.
@@ -139,7 +159,7 @@ impl Integrator {
     /// frames in memory. None where they are needed: by filters, the azimuthal error model and GPUs.
     pub fn strips(&self, pixels: &Pixels<'_>, frames: usize) -> Option<Strips<'_>> {
         let Engine::Cpu(engine) = &self.engine else { return None };
-        if self.is_by_bins() || frames == 0 || frames > MAX_STRIPS {
+        if self.is_together() || frames == 0 || frames > MAX_STRIPS {
             return None;
         }
         let job = self.job(pixels);
@@ -177,18 +197,13 @@ impl Integrator {
     /// For each region and frame, the sums of all bins; ω without the monitor.
     fn sums(&self, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
         let job = self.job(&frames.pixels);
-        if self.is_by_bins() {
+        if self.is_together() {
             return Ok(self.sums_by_bins(frames, job.dummy));
         }
         match &self.engine {
             Engine::Cpu(engine) => Ok(engine.sums(&job, frames)),
             Engine::Vulkan(engine) => engine.sums(&job, frames),
         }
-    }
-
-    /// Whether all pixels of a bin are needed together.
-    fn is_by_bins(&self) -> bool {
-        self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal
     }
 
     fn job(&self, pixels: &Pixels<'_>) -> Job<'_> {

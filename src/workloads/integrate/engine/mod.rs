@@ -9,6 +9,7 @@
 //! | `settings` | what users choose, as data |
 //! | `poni` | `.poni` files |
 //! | `geometry` | positions of pixels, and the corrections that follow from them |
+//! | `parallax/` | where thick sensors see rays, and where those came in |
 //! | `detectors/` | what is known of types of detectors |
 //! | `units` | radial units |
 //! | `images/` | masks, dark, flat, variance from files |
@@ -19,7 +20,9 @@
 //! | `frames` | frames in memory, patterns |
 //! | `integrator` | all of it put together |
 //! | `cpu/`, `vulkan` | the engines |
+//! | `measure` | which of them is faster here |
 //! | `bins` | sums that need all pixels of a bin together: azimuthal errors, filters |
+//! | `sort` | the order of equal values in quantiles |
 //! | `errors` | what can be wrong |
 
 mod bins;
@@ -33,18 +36,24 @@ mod geometry;
 mod images;
 mod integrator;
 mod matrix;
+mod measure;
+mod parallax;
 mod poni;
 mod settings;
+mod sort;
 mod splitting;
 #[cfg(test)]
 mod tests;
 mod units;
 mod vulkan;
 
+pub use detectors::DetectorFile;
 pub use errors::{ImageError, IntegrationError, SettingsError};
 pub use frames::{Axes, Frames, Patterns, Pixels};
 pub use geometry::Geometry;
 pub use images::{Image, Images, Mask};
 pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
+pub use measure::{Comparison, Outcome};
+pub use parallax::Sensor;
 pub use settings::{ErrorModel, Filter, MAX_BINS, RangeOver, Region, Settings, Splitting};
 pub use units::Unit;

@@ -1,9 +1,14 @@
 //! `.poni` files: calibrations as pyFAI writes them, versions 1, 2, 2.1 and 3 (`io/ponifile.py`). Lines are `key: value`,
 //! keys in any case, the last one of a key counts, `#` begins a comment.
 
-use super::{detectors::DetectorSettings, errors::SettingsError, geometry::Geometry};
+use super::{
+    detectors::{self, DetectorSettings},
+    errors::SettingsError,
+    geometry::Geometry,
+    parallax::Sensor,
+};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Keys that a `.poni` file may have.
 const KEYS: &[&str] = &[
@@ -41,6 +46,14 @@ impl Geometry {
         let end = text.lines().count().max(1);
         let needed = |key: &str, value: Option<f64>| value.ok_or_else(|| wrong(end, format!("`{key}` is missing")));
         let distance = number("distance")?.or(number("dist")?);
+        let (detector, sensor) = detector(&entries)?;
+        let parallax = match entries.get("parallax").filter(|entry| entry.value.eq_ignore_ascii_case("true")) {
+            Some(entry) => {
+                let missing = "the parallax needs a `sensor` in `Detector_config`; hint: Parallax: False".into();
+                Some(sensor.ok_or_else(|| wrong(entry.line, missing))?)
+            }
+            None => None,
+        };
         Ok(Self {
             distance_m: needed("Distance", distance)?,
             poni1_m: needed("Poni1", number("poni1")?)?,
@@ -49,7 +62,8 @@ impl Geometry {
             rot2_rad: number("rot2")?.unwrap_or(0.0),
             rot3_rad: number("rot3")?.unwrap_or(0.0),
             wavelength_m: number("wavelength")?,
-            detector: detector(&entries)?,
+            detector,
+            parallax,
         })
     }
 }
@@ -74,9 +88,6 @@ fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, SettingsError> {
             ));
         }
     }
-    if let Some(entry) = entries.get("parallax").filter(|entry| entry.value.eq_ignore_ascii_case("true")) {
-        return Err(wrong(entry.line, "the correction for parallax is not supported; hint: Parallax: False".into()));
-    }
     if let Some(entry) = entries.get("splinefile").filter(|entry| !entry.value.eq_ignore_ascii_case("none")) {
         return Err(wrong(entry.line, "distortion files (SplineFile) are not supported".into()));
     }
@@ -97,25 +108,31 @@ fn wrong(line: usize, problem: String) -> SettingsError {
     SettingsError::Poni { line, problem }
 }
 
-/// The detector of any version: by its name, its configuration, or version 1's pixel sizes.
-fn detector(entries: &BTreeMap<String, Entry<'_>>) -> Result<DetectorSettings, SettingsError> {
+/// The detector of any version: by its name, its configuration, or version 1's pixel sizes. With its sensor, if that is told.
+fn detector(entries: &BTreeMap<String, Entry<'_>>) -> Result<(DetectorSettings, Option<Sensor>), SettingsError> {
     let number = |key| entries.get(key).map_or(Ok(None), |entry| number(key, entry));
     let name = entries.get("detector").map(|entry| entry.value).filter(|name| !name.eq_ignore_ascii_case("none"));
+    let is_file = name.is_some_and(detectors::is_file);
     let mut detector = DetectorSettings {
-        name: name.filter(|name| !name.eq_ignore_ascii_case("detector")).map(str::to_owned),
+        name: name.filter(|name| !is_file && !name.eq_ignore_ascii_case("detector")).map(str::to_owned),
+        file: name.filter(|_| is_file).map(PathBuf::from),
         pixel1_m: number("pixelsize1")?,
         pixel2_m: number("pixelsize2")?,
-        shape: None,
-        orientation: None,
+        ..DetectorSettings::default()
     };
+    let mut sensor = None;
     if let Some(entry) = entries.get("detector_config") {
-        configure(&mut detector, entry)?;
+        configure(&mut detector, &mut sensor, entry)?;
     }
-    Ok(detector)
+    Ok((detector, sensor))
 }
 
 /// What `Detector_config`, a JSON object, says.
-fn configure(detector: &mut DetectorSettings, entry: &Entry<'_>) -> Result<(), SettingsError> {
+fn configure(
+    detector: &mut DetectorSettings,
+    sensor: &mut Option<Sensor>,
+    entry: &Entry<'_>,
+) -> Result<(), SettingsError> {
     let wrong = |problem: String| wrong(entry.line, format!("`Detector_config`: {problem}"));
     let config: Value = serde_json::from_str(entry.value).map_err(|error| wrong(error.to_string()))?;
     let config = match &config {
@@ -138,9 +155,21 @@ fn configure(detector: &mut DetectorSettings, entry: &Entry<'_>) -> Result<(), S
                 let orientation = value.as_u64().and_then(|number| u8::try_from(number).ok());
                 detector.orientation = Some(orientation.ok_or_else(|| wrong(format!("`{key}` is {value}")))?);
             }
-            // The sensor's material matters for parallax only; modules are part of a detector's definition.
-            "sensor" | "module_size" => {}
-            "filename" | "splineFile" | "splinefile" | "x_offset_file" | "y_offset_file" => {
+            // It matters for parallax only.
+            "sensor" => {
+                let material = value.get("material").and_then(Value::as_str);
+                let material = material.ok_or_else(|| wrong(format!("`sensor` is {value}, without a `material`")))?;
+                let thickness_m = value.get("thickness").and_then(Value::as_f64);
+                *sensor = Some(Sensor { material: material.into(), thickness_m });
+            }
+            // Modules are part of a detector's definition.
+            "module_size" => {}
+            "radius" => detector.radius_m = Some(number()?),
+            "filename" => {
+                let path = value.as_str().ok_or_else(|| wrong(format!("`filename` is {value}")))?;
+                (detector.file, detector.name) = (Some(path.into()), None);
+            }
+            "splineFile" | "splinefile" | "x_offset_file" | "y_offset_file" => {
                 return Err(wrong(format!("positions of pixels from a file ({key}) are not supported")));
             }
             other => return Err(wrong(format!("unknown key `{other}`"))),

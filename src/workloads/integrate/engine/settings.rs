@@ -21,6 +21,9 @@ pub struct Settings {
     /// One pattern each. None: the whole detector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<Region>,
+    /// χ runs from 0 to 360° and not from -180° to 180° (pyFAI's `setChiDiscAtZero`).
+    #[serde(default)]
+    pub chi_discontinuity_at_0: bool,
     #[serde(default)]
     pub splitting: Splitting,
     #[serde(default)]
@@ -58,7 +61,7 @@ pub struct Region {
     /// Smallest and largest position, in the unit of the settings. None: all that the detector sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub radial_range: Option<[f64; 2]>,
-    /// From and to, in degrees; what would lie beyond the seam at ±180° is left out, as pyFAI does.
+    /// From and to, in degrees; what would lie beyond the seam of χ is left out, as pyFAI does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azimuthal_range_deg: Option<[f64; 2]>,
 }
@@ -98,8 +101,17 @@ pub enum ErrorModel {
     Poisson,
     /// The variance of a pixel is its squared distance from the mean of its bin.
     Azimuthal,
+    /// Sigma clipping by the azimuthal model, error bars by the Poisson model.
+    Hybrid,
     /// The variance of pixels is an image.
     Variance,
+}
+
+impl ErrorModel {
+    /// Whether the counts of a pixel say what its variance is.
+    pub fn is_poissonian(self) -> bool {
+        matches!(self, Self::Poisson | Self::Hybrid)
+    }
 }
 
 /// What is done against outliers in a bin.
@@ -138,6 +150,7 @@ impl Settings {
             points,
             azimuthal_points: None,
             regions: Vec::new(),
+            chi_discontinuity_at_0: false,
             splitting: Splitting::default(),
             range_over: RangeOver::default(),
             solid_angle: true,

@@ -126,19 +126,20 @@ impl Unit {
     #[inline]
     pub fn position(self, radius_m: f64, z_m: f64, wavelength_m: f64) -> f64 {
         let two_theta = || radius_m.atan2(z_m);
-        let q = || 4e-9 * PI / wavelength_m * (0.5 * two_theta()).sin();
+        let sine = || (0.5 * two_theta()).sin();
+        let q = |scale: f64| scale * PI / wavelength_m * sine();
         match self {
             Self::RadiusM | Self::RadiusMm => radius_m,
             Self::TwoThetaRad | Self::TwoThetaDeg => two_theta(),
-            Self::QPerNm | Self::QPerAngstrom => q(),
-            Self::DM | Self::DNm | Self::DAngstrom => 2.0 * PI / (1e9 * q()),
-            Self::DStar2PerNm2 | Self::DStar2PerAngstrom2 => (q() / (2.0 * PI)).powi(2),
-            Self::Log10QM => (1e9 * q()).log10(),
-            Self::LogQNm => q().ln(),
-            Self::Log1pQNm => q().ln_1p(),
-            Self::Log1pQAngstrom => (0.1 * q()).ln_1p(),
-            Self::ArcsinhQNm => q().asinh(),
-            Self::ArcsinhQAngstrom => (0.1 * q()).asinh(),
+            Self::QPerNm | Self::QPerAngstrom => q(4e-9),
+            Self::DM | Self::DNm | Self::DAngstrom => 0.5 * wavelength_m / sine(),
+            Self::DStar2PerNm2 | Self::DStar2PerAngstrom2 => (2e-9 / wavelength_m * sine()).powi(2),
+            Self::Log10QM => q(4.0).log10(),
+            Self::LogQNm => q(4e-9).ln(),
+            Self::Log1pQNm => q(4e-9).ln_1p(),
+            Self::Log1pQAngstrom => q(4e-10).ln_1p(),
+            Self::ArcsinhQNm => q(4e-9).asinh(),
+            Self::ArcsinhQAngstrom => q(4e-10).asinh(),
         }
     }
 }

@@ -6,7 +6,6 @@ use super::{
     errors::IntegrationError,
     frames::{Frames, Pixels, Sums},
     integrator::{Job, Region},
-    settings::ErrorModel,
 };
 use crate::gpu::device::{Binding, Buffer, Device, DeviceError, Kernel, KernelSource, Pending, Recording, Step};
 use bytes::Bytes;
@@ -239,7 +238,7 @@ impl Engine {
         kind: u32,
         frames: usize,
     ) -> Result<Recording, IntegrationError> {
-        let has_dummy = job.dummy.value.is_finite();
+        let has_dummy = job.dummy.is_some();
         let mut steps = Vec::new();
         for (region, sums) in plan.regions.iter().zip(&slot.sums) {
             let lanes = (region.shares / region.bins / 4).next_power_of_two().clamp(1, GROUP);
@@ -249,7 +248,7 @@ impl Engine {
             let bindings: Vec<Binding> = bindings.collect();
             for first in (0..frames).step_by(AT_ONCE) {
                 let numbers = [region.bins, job.corrections.omega.len(), region.shares, first, frames, lanes];
-                let flags = [kind, has_dummy.into(), (job.model == ErrorModel::Poisson).into()];
+                let flags = [kind, has_dummy.into(), job.model.is_poissonian().into()];
                 let (value, delta) = if has_dummy { (job.dummy.value, job.dummy.delta) } else { (0.0, 0.0) };
                 let push = numbers.iter().map(|number| *number as u32).chain(flags);
                 let push = push.chain([value.to_bits(), delta.to_bits()]).flat_map(u32::to_le_bytes).collect();

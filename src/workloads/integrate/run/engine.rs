@@ -1,12 +1,15 @@
 //! The integrator of a plan, as its worker's node and the frames at hand want it.
 
 use crate::{
+    gpu::device::Device,
     types::Scalar,
     workloads::{
         builtin::CallError,
         integrate::{
             batch::{BatchError, Batches},
-            engine::{self, Image, Images, IntegrationError, Integrator, Mask, Options, Region},
+            engine::{
+                self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options, Pixels, Region,
+            },
             frames::{Stack, Unit},
             plan::{EngineChoice, ImageFile, ImageFiles, IntegratePlan},
             results::{Part, RegionPart, nexus::Axes},
@@ -41,17 +44,39 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, C
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let suitable = || if is_gpu { cores().min(GPU_THREADS) } else { 1 };
     let threads = plan.threads.map_or_else(suitable, |threads| threads as usize);
-    let (choice, name) = if is_gpu { gpu()? } else { (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")) };
+    let device = if is_gpu { Some(device::open()?) } else { None };
+    let (choice, mut name) = match &device {
+        Some(device) if plan.engine == EngineChoice::Vulkan => {
+            (engine::EngineChoice::Vulkan(device.clone()), format!("Vulkan, {}", device.info().gpu.name))
+        }
+        _ => (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")),
+    };
     let options = Options { threads, engine: choice, cache: cache() };
     let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
-    let integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
+    let mut integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
+    if let Some(device) = device.filter(|_| plan.engine == EngineChoice::Auto) {
+        name = choose(&mut integrator, &device, stack.scalar).map_err(|error| task(error.to_string()))?.to_string();
+    }
     Ok(Engine { integrator, threads, name, scalar: stack.scalar })
 }
 
-fn gpu() -> Result<(engine::EngineChoice, String), CallError> {
-    let device = device::open()?;
-    let name = format!("Vulkan, {}", device.info().gpu.name);
-    Ok((engine::EngineChoice::Vulkan(device), name))
+/// Tries a GPU and the processor on frames such as are to come.
+fn choose(
+    integrator: &mut Integrator,
+    device: &Device,
+    scalar: Scalar,
+) -> Result<engine::Comparison, engine::IntegrationError> {
+    let shape = integrator.shape();
+    let bytes = vec![1u32; (BATCH * shape[0] * shape[1] * scalar.bytes()).div_ceil(4)];
+    let bytes: &[u8] = &bytemuck::cast_slice(&bytes)[..BATCH * shape[0] * shape[1] * scalar.bytes()];
+    let pixels = match scalar {
+        Scalar::U8 => Pixels::U8(bytes),
+        Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
+        Scalar::I32 => Pixels::I32(bytemuck::cast_slice(bytes)),
+        Scalar::F32 => Pixels::F32(bytemuck::cast_slice(bytes)),
+        _ => Pixels::U32(bytemuck::cast_slice(bytes)),
+    };
+    integrator.choose_engine(device, &Frames::new(pixels, BATCH, shape)?)
 }
 
 /// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the user's cache.
@@ -68,6 +93,7 @@ pub fn images(files: &ImageFiles, place: impl Fn(&ImageFile) -> PathBuf) -> Resu
         let read = |file: &ImageFile| Image::read(&place(file), file.member.as_deref());
         file.as_ref().map(read).transpose().map_err(|error| error.to_string())
     };
+    let detector = files.detector.as_ref().map(|file| DetectorFile::read(&place(file)));
     let mask = files.mask.as_ref().map(|file| Mask::read(&place(file), file.member.as_deref()));
     Ok(Images {
         mask: mask.transpose().map_err(|error| error.to_string())?,
@@ -75,6 +101,7 @@ pub fn images(files: &ImageFiles, place: impl Fn(&ImageFile) -> PathBuf) -> Resu
         flat: image(&files.flat)?,
         absorption: image(&files.absorption)?,
         variance: image(&files.variance)?,
+        detector: detector.transpose().map_err(|error| error.to_string())?,
     })
 }
 

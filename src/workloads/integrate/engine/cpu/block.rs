@@ -1,7 +1,7 @@
 //! The inner loops: pixels of up to eight frames, block by block.
 
 use super::{
-    super::{corrections::Dummy, integrator::Job, settings::ErrorModel},
+    super::{corrections::Dummy, integrator::Job},
     BLOCK, LANES, Plan,
     constants::{Constants, Expectation},
     lanes::{Lanes, Pixel, Portable, Values},
@@ -247,7 +247,7 @@ impl Task<'_> {
         let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
         Running {
             signals: all(),
-            variances: if self.job.model == ErrorModel::Poisson { all() } else { Vec::new() },
+            variances: if self.job.model.is_poissonian() { all() } else { Vec::new() },
             corrections: self.plan.layouts.iter().map(|_| None).collect(),
             surprises: 0,
             invalid: Vec::new(),

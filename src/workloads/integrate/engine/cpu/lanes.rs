@@ -92,7 +92,9 @@ impl Lanes for Avx2 {
                 let values = T::load_avx2(frame.as_ptr().add(at));
                 let away = _mm256_sub_ps(values, _mm256_set1_ps(dummy.value));
                 let away = _mm256_andnot_ps(_mm256_set1_ps(-0.0), away);
+                let is_finite = _mm256_cmp_ps::<_CMP_LT_OQ>(away, _mm256_set1_ps(f32::INFINITY));
                 let is_valid = _mm256_cmp_ps::<_CMP_GT_OQ>(away, _mm256_set1_ps(dummy.delta));
+                let is_valid = _mm256_and_ps(is_valid, is_finite);
                 *row = _mm256_and_ps(values, is_valid);
                 *bits = !_mm256_movemask_ps(is_valid) as u8;
             }
@@ -157,7 +159,13 @@ mod tests {
         check(values().map(|value| value as i32).collect(), Dummy { value: -2.0, delta: 1.5 });
         check(values().map(|value| value as u16).collect(), Dummy { value: 65534.0, delta: 1.5 });
         check(values().map(|value| value as u8).collect(), Dummy { value: 254.0, delta: 1.5 });
-        let odd = |value: u32| if value.is_multiple_of(7) { f32::NAN } else { value as f32 / 3.0 };
-        check(values().map(odd).collect(), Dummy { value: f32::INFINITY, delta: 0.0 });
+        let odd = |value: u32| match value % 7 {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            2 => f32::NEG_INFINITY,
+            _ => value as f32 / 3.0,
+        };
+        check(values().map(odd).collect(), Dummy { value: 0.0, delta: -1.0 });
+        check(values().map(odd).collect(), Dummy { value: 7.0, delta: 0.0 });
     }
 }

@@ -24,7 +24,6 @@ use super::{
     corrections::Dummy,
     frames::{Frames, Pixels, Sums},
     integrator::Job,
-    settings::ErrorModel,
 };
 use rayon::prelude::*;
 use std::{
@@ -187,7 +186,7 @@ fn finish(task: &Task<'_>, whole: Part) -> Vec<Vec<Vec<Sums>>> {
         let expectation = Expectation::new(task.job, &task.plan.valid, whole.invalid);
         *task.plan.expectation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);
     }
-    let is_poisson = task.job.model == ErrorModel::Poisson;
+    let is_poisson = task.job.model.is_poissonian();
     let regions = whole.regions.into_iter().zip(&task.expectation.constants);
     let each = regions.map(|(region, constants)| {
         let of_frame = |lane: usize| {
@@ -200,7 +199,7 @@ fn finish(task: &Task<'_>, whole: Part) -> Vec<Vec<Vec<Sums>>> {
                 }
                 Sums {
                     signal: region.signal[bin][lane] - now.dark,
-                    variance: if is_poisson { region.variance[bin][lane] } else { now.variance },
+                    variance: now.variance + if is_poisson { region.variance[bin][lane] } else { 0.0 },
                     norm: now.norm,
                     norm2: now.norm2,
                     count: now.count,

@@ -1,11 +1,24 @@
-//! Detectors: by the name of their type, or by their pixels alone. What is known of types (pixel size, shape, gaps between
-//! modules, values of dead pixels) is pyFAI's; the table holds those that can be stated in a line.
+//! Detectors: by the name of their type, by their pixels alone, or by a file that says where each pixel is. What is known of types
+//! (sizes and places of pixels, gaps between modules, values of dead pixels) is pyFAI's.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `table` | what is known of types |
+//! | `layout` | where pixels are on a detector |
+//! | `nexus` | detectors from files |
 
+mod layout;
+mod nexus;
 mod table;
+
+pub(super) use layout::{Layout, PixelCorners};
+pub use nexus::DetectorFile;
 
 use super::errors::SettingsError;
 use crate::types::suggest::nearest;
+use layout::Arrangement;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The detector of an experiment. What is None comes from the type that is named.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,6 +27,9 @@ pub struct DetectorSettings {
     /// As pyFAI calls it: `Pilatus1M`, `Eiger2 4M`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// A NeXus file that says where each pixel is, in place of a name. It is read by who makes an integrator: see `DetectorFile`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// Height and width of a pixel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pixel1_m: Option<f64>,
@@ -22,6 +38,9 @@ pub struct DetectorSettings {
     /// Rows, columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<[usize; 2]>,
+    /// Of a curved detector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub radius_m: Option<f64>,
     /// Where the first pixel is, 1 to 4 (pyFAI's `orientation`); 3 unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orientation: Option<u8>,
@@ -32,7 +51,18 @@ const MAX_PIXELS: usize = 1 << 30;
 
 impl DetectorSettings {
     pub(super) fn check(&self) -> Result<(), SettingsError> {
-        resolve(self).map(drop)
+        self.orientation().map(drop)?;
+        // What is in a file is seen when it is read.
+        if self.file.is_some() { Ok(()) } else { resolve(self, None).map(drop) }
+    }
+
+    fn orientation(&self) -> Result<u8, SettingsError> {
+        // 0 is pyFAI's "unspecified", which it reads as 3.
+        let orientation = self.orientation.filter(|given| *given != 0).unwrap_or(3);
+        if (1..=4).contains(&orientation) {
+            return Ok(orientation);
+        }
+        Err(SettingsError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()))
     }
 }
 
@@ -43,24 +73,48 @@ struct Detector {
     aliases: &'static [&'static str],
     pixel_m: [f64; 2],
     shape: [usize; 2],
+    arrangement: Arrangement,
     /// The value of dead pixels, how far from it values may be.
     dummy: Option<(i64, Option<f64>)>,
-    /// Rows and columns without pixels, from and to.
-    row_gaps: &'static [(usize, usize)],
-    column_gaps: &'static [(usize, usize)],
-    /// Only pixels in the circle that fits in see something.
-    is_circular: bool,
+    gaps: Gaps,
+}
+
+/// Pixels that do not exist, or do not measure.
+enum Gaps {
+    None,
+    /// Rows and columns, from and to.
+    Stripes {
+        rows: &'static [(usize, usize)],
+        columns: &'static [(usize, usize)],
+    },
+    /// All beyond the circle that fits in.
+    Circle,
+    /// All but squares of so many pixels, by their first row and column.
+    Tiles {
+        side: usize,
+        firsts: &'static [(usize, usize)],
+    },
 }
 
 /// A detector with nothing left open.
+#[derive(Clone)]
 pub(super) struct Resolved {
     pub shape: [usize; 2],
-    pub pixel: [f64; 2],
+    pub layout: Layout,
     pub orientation: u8,
     definition: Option<&'static Detector>,
+    /// The value of dead pixels and how far from it values may be, from a file.
+    dummy: Option<(f64, Option<f64>)>,
 }
 
-pub(super) fn resolve(settings: &DetectorSettings) -> Result<Resolved, SettingsError> {
+/// `file`: what is in the file that the settings name, if they do.
+pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) -> Result<Resolved, SettingsError> {
+    let orientation = settings.orientation()?;
+    if let Some(path) = &settings.file {
+        let file = file.ok_or_else(|| SettingsError::NoDetectorFile { path: path.clone() })?;
+        let (shape, layout, dummy) = (file.shape, file.layout.clone(), file.dummy);
+        return Ok(Resolved { shape, layout, orientation, definition: None, dummy });
+    }
     let definition = settings.name.as_deref().map(find).transpose()?;
     let pixel = |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
     let sizes = [("pixel1", pixel(settings.pixel1_m, 0)), ("pixel2", pixel(settings.pixel2_m, 1))];
@@ -81,12 +135,29 @@ pub(super) fn resolve(settings: &DetectorSettings) -> Result<Resolved, SettingsE
     if pixels.is_none() {
         return Err(SettingsError::value("shape", format!("{shape:?}"), format!("1 to {MAX_PIXELS} pixels")));
     }
-    // 0 is pyFAI's "unspecified", which it reads as 3.
-    let orientation = settings.orientation.filter(|given| *given != 0).unwrap_or(3);
-    if !(1..=4).contains(&orientation) {
-        return Err(SettingsError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()));
-    }
-    Ok(Resolved { shape, pixel, orientation, definition })
+    let layout = match definition {
+        None => Layout::Regular { pixel, rounds_centers: true },
+        Some(known) => {
+            let is_regular = matches!(known.arrangement, Arrangement::Regular { .. });
+            if !is_regular && shape != known.shape {
+                return Err(SettingsError::value(
+                    "shape",
+                    format!("{shape:?}"),
+                    format!("{:?}: pixels of {} differ and cannot be read as one", known.shape, known.name),
+                ));
+            }
+            // pyFAI's own positions of centres and of corners do not agree otherwise.
+            if orientation != 3 && !known.arrangement.turns() {
+                return Err(SettingsError::value(
+                    "orientation",
+                    orientation.to_string(),
+                    format!("3, of {}", known.name),
+                ));
+            }
+            known.arrangement.layout(shape, pixel, settings.radius_m)
+        }
+    };
+    Ok(Resolved { shape, layout, orientation, definition, dummy: None })
 }
 
 /// A name as the table has it: case, spaces, dashes and underscores do not matter.
@@ -103,44 +174,66 @@ fn find(name: &str) -> Result<&'static Detector, SettingsError> {
     })
 }
 
+/// Whether what is given for a detector is a file, and not the name of a type.
+pub fn is_file(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    ending.is_some_and(|ending| matches!(ending.as_str(), "h5" | "hdf5" | "nxs"))
+}
+
 /// The names of all types.
 pub fn names() -> impl Iterator<Item = &'static str> {
     table::DETECTORS.iter().map(|known| known.name)
 }
 
 impl Resolved {
-    /// Which pixels do not exist, [rows, columns]; None where all do. Gaps are known of unbinned detectors only.
+    /// Which pixels of the type do not exist, [rows, columns]; None where all do. Gaps are known of unbinned detectors only.
     pub fn gaps(&self) -> Option<Vec<bool>> {
         let known = self.definition?;
-        let is_gap = |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
         let [rows, columns] = self.shape;
-        if known.is_circular {
-            let middle = [rows / 2, columns / 2].map(|half| half as f64);
-            let beyond = |row: usize, column: usize| {
-                let across = [row as f64 + 0.5 - middle[0], column as f64 + 0.5 - middle[1]];
-                across[0] * across[0] + across[1] * across[1] > middle[0] * middle[0]
-            };
-            return Some((0..rows * columns).map(|at| beyond(at / columns, at % columns)).collect());
+        match known.gaps {
+            Gaps::Circle => {
+                let middle = [rows / 2, columns / 2].map(|half| half as f64);
+                let beyond = |row: usize, column: usize| {
+                    let across = [row as f64 + 0.5 - middle[0], column as f64 + 0.5 - middle[1]];
+                    across[0] * across[0] + across[1] * across[1] > middle[0] * middle[0]
+                };
+                Some((0..rows * columns).map(|at| beyond(at / columns, at % columns)).collect())
+            }
+            _ if self.shape != known.shape => None,
+            Gaps::None => None,
+            Gaps::Stripes { rows: row_gaps, columns: column_gaps } => {
+                let is_gap =
+                    |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
+                let column_gaps: Vec<bool> = (0..columns).map(|column| is_gap(column_gaps, column)).collect();
+                let row = |row: usize| {
+                    let whole = is_gap(row_gaps, row);
+                    column_gaps.iter().map(move |gap| whole || *gap)
+                };
+                Some((0..rows).flat_map(row).collect())
+            }
+            Gaps::Tiles { side, firsts } => {
+                let mut gaps = vec![true; rows * columns];
+                for (first, column) in firsts {
+                    for row in *first..(first + side).min(rows) {
+                        gaps[row * columns + column..row * columns + (column + side).min(columns)].fill(false);
+                    }
+                }
+                Some(gaps)
+            }
         }
-        if self.shape != known.shape || (known.row_gaps.is_empty() && known.column_gaps.is_empty()) {
-            return None;
-        }
-        let column_gaps: Vec<bool> = (0..columns).map(|column| is_gap(known.column_gaps, column)).collect();
-        let row = |row: usize| {
-            let whole = is_gap(known.row_gaps, row);
-            column_gaps.iter().map(move |gap| whole || *gap)
-        };
-        Some((0..rows).flat_map(row).collect())
     }
 
     /// The value of dead pixels of frames whose numbers have `bits` bits unsigned (None: signed or floats), and how far from it
     /// values may be (pyFAI's `get_dummies`).
     pub fn dummy(&self, unsigned_bits: Option<u32>) -> Option<(f32, f32)> {
-        let (value, delta) = self.definition?.dummy?;
+        let (value, delta) = match self.definition {
+            Some(known) => known.dummy.map(|(value, delta)| (value as f64, delta))?,
+            None => self.dummy?,
+        };
         let wrapped = match unsigned_bits {
-            Some(8) => f32::from(value as u8),
-            Some(16) => f32::from(value as u16),
-            Some(_) => value as u32 as f32,
+            Some(8) => f32::from(value as i64 as u8),
+            Some(16) => f32::from(value as i64 as u16),
+            Some(_) => value as i64 as u32 as f32,
             None => value as f32,
         };
         Some((wrapped, delta.map_or(f32::EPSILON, |delta| delta as f32)))
@@ -158,10 +251,10 @@ mod tests {
     #[test]
     fn names_are_found_however_they_are_written() {
         for name in ["Eiger2 4M", "eiger2_4m", "Eiger2_4M"] {
-            let found = resolve(&named(name)).expect("a known type");
+            let found = resolve(&named(name), None).expect("a known type");
             assert_eq!(found.shape, [2162, 2068]);
         }
-        let error = resolve(&named("Pilatus1N")).err().expect("no such type").to_string();
+        let error = resolve(&named("Pilatus1N"), None).err().expect("no such type").to_string();
         assert!(error.contains("did you mean \"Pilatus1M\""), "{error}");
     }
 
@@ -177,7 +270,7 @@ mod tests {
 
     #[test]
     fn gaps_of_a_pilatus() {
-        let gaps = resolve(&named("Pilatus1M")).expect("known").gaps().expect("it has gaps");
+        let gaps = resolve(&named("Pilatus1M"), None).expect("known").gaps().expect("it has gaps");
         let count = gaps.iter().filter(|gap| **gap).count();
         assert_eq!(count, 4 * 17 * 981 + 7 * (1043 - 4 * 17));
         assert!(!gaps[0] && gaps[195 * 981]);
@@ -185,7 +278,7 @@ mod tests {
 
     #[test]
     fn dead_pixels_of_a_pilatus_by_type() {
-        let known = resolve(&named("Pilatus1M")).expect("known");
+        let known = resolve(&named("Pilatus1M"), None).expect("known");
         assert_eq!(known.dummy(None), Some((-2.0, 1.5)));
         assert_eq!(known.dummy(Some(32)), Some((4294967294u32 as f32, 1.5)));
         assert_eq!(known.dummy(Some(16)), Some((65534.0, 1.5)));
@@ -194,6 +287,6 @@ mod tests {
     #[test]
     fn several_pixels_read_as_one() {
         let settings = DetectorSettings { pixel1_m: Some(100e-6), pixel2_m: Some(100e-6), ..named("Perkin") };
-        assert_eq!(resolve(&settings).expect("known").shape, [4096, 4096]);
+        assert_eq!(resolve(&settings, None).expect("known").shape, [4096, 4096]);
     }
 }

@@ -1,5 +1,6 @@
 //! EDF, the ESRF data format: a header `{ Key = value ; … }` padded to a multiple of 512 bytes, then the numbers.
 
+use super::unpack;
 use crate::{
     types::Scalar,
     workloads::arrays::{Array, Info},
@@ -22,9 +23,6 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
         .map(|(key, value)| (key.trim().to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     let field = |name: &str| fields.get(name).map(String::as_str);
-    if let Some(compression) = field("compression").filter(|name| !name.eq_ignore_ascii_case("none")) {
-        return Err(format!("its compression {compression} is not supported"));
-    }
     let extent = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).ok_or(format!("{name} is missing"));
     let shape = vec![extent("dim_2")?, extent("dim_1")?];
     let name = field("datatype").ok_or("DataType is missing")?;
@@ -32,8 +30,16 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let info = Info { scalar, shape };
     let start = end + 2;
     let length = info.bytes().and_then(|length| usize::try_from(length).ok()).ok_or("its extents are too large")?;
-    let data = start.checked_add(length).and_then(|end| bytes.get(start..end));
-    let mut data = data.ok_or(format!("it is cut short: {} of {length} bytes", bytes.len() - start))?.to_vec();
+    let rest = &bytes[start.min(bytes.len())..];
+    let mut data = match field("compression").map(str::to_ascii_lowercase).as_deref() {
+        None | Some("" | "none" | "nospecificvalue") => rest[..rest.len().min(length)].to_vec(),
+        Some(name) if name.contains("gzip") => unpack::gzip(rest, length)?,
+        Some(name) if name.starts_with('z') => unpack::zlib(rest, length)?,
+        Some(name) => return Err(format!("its compression {name} is not supported; gzip and zlib are")),
+    };
+    if data.len() < length {
+        return Err(format!("it is cut short: {} of {length} bytes", data.len()));
+    }
     if field("byteorder").is_some_and(|order| order.eq_ignore_ascii_case("highbytefirst")) {
         data.chunks_mut(scalar.bytes()).for_each(<[u8]>::reverse);
     }
@@ -59,6 +65,8 @@ fn scalar(name: &str) -> Option<Scalar> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
 
     fn file(order: &str, data: &[u8]) -> Vec<u8> {
         let mut header = format!("{{\nDim_1 = 3 ;\nDim_2 = 2 ;\nDataType = UnsignedShort ;\nByteOrder = {order} ;\n");
@@ -77,6 +85,17 @@ mod tests {
             let array = decode(&file(order, data)).expect("an image");
             assert_eq!((array.info.shape, array.bytes), (vec![2, 3], little.clone()));
         }
+    }
+
+    #[test]
+    fn compressed_numbers() {
+        let plain: Vec<u8> = (1..7u16).flat_map(u16::to_le_bytes).collect();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&plain).expect("memory");
+        let packed = encoder.finish().expect("memory");
+        let named = "LowByteFirst ;\nCompression = GzipCompression";
+        assert_eq!(decode(&file(named, &packed)).expect("an image").bytes, plain);
+        assert!(decode(&file(named, &packed[..12])).is_err());
     }
 
     #[test]

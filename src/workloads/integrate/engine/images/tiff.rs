@@ -1,5 +1,6 @@
-//! TIFF 6.0, as detectors write it: one sample a pixel, in strips, not compressed.
+//! TIFF 6.0, as detectors and viewers write it: one sample a pixel, in strips, compressed or not.
 
+use super::unpack;
 use crate::{
     types::Scalar,
     workloads::arrays::{Array, Info},
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// The most numbers in a field that is read: one for each strip.
 const MAX_NUMBERS: usize = 1 << 20;
+/// What a byte of a compressed image becomes at most: with LZW, twelve bits may say some four thousand bytes.
+const MAX_INFLATION: u64 = 4096;
 
 mod tag {
     pub const WIDTH: u16 = 256;
@@ -16,7 +19,9 @@ mod tag {
     pub const COMPRESSION: u16 = 259;
     pub const STRIP_OFFSETS: u16 = 273;
     pub const SAMPLES: u16 = 277;
+    pub const STRIP_ROWS: u16 = 278;
     pub const STRIP_BYTES: u16 = 279;
+    pub const PREDICTOR: u16 = 317;
     pub const SAMPLE_FORMAT: u16 = 339;
 }
 
@@ -26,9 +31,19 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let fields = file.fields()?;
     let first = |tag: u16| fields.get(&tag).and_then(|numbers| numbers.first().copied());
     let known = |tag: u16, name: &str| first(tag).ok_or(format!("its {name} is missing"));
-    if first(tag::COMPRESSION).unwrap_or(1) != 1 {
-        return Err("it is compressed, which is not supported".into());
-    }
+    type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, String>;
+    let unpack: Unpack = match first(tag::COMPRESSION).unwrap_or(1) {
+        1 => |bytes, most| Ok(bytes[..bytes.len().min(most)].to_vec()),
+        5 => unpack::lzw,
+        8 | 32_946 => unpack::zlib,
+        32_773 => unpack::pack_bits,
+        other => return Err(format!("its compression {other} is not supported; LZW, Deflate and PackBits are")),
+    };
+    let is_differences = match first(tag::PREDICTOR).unwrap_or(1) {
+        1 => false,
+        2 => true,
+        other => return Err(format!("its predictor {other} is not supported")),
+    };
     if first(tag::SAMPLES).unwrap_or(1) != 1 {
         return Err("it has colours; masks and images have one number a pixel".into());
     }
@@ -36,14 +51,17 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let (bits, format) = (first(tag::BITS).unwrap_or(1), first(tag::SAMPLE_FORMAT).unwrap_or(1));
     let scalar = scalar(bits, format).ok_or(format!("samples of {bits} bits (format {format}) are not supported"))?;
     let info = Info { scalar, shape };
-    let needed = info.bytes().filter(|needed| *needed <= bytes.len() as u64).ok_or("it is cut short")? as usize;
+    let is_possible = |needed: &u64| *needed <= (bytes.len() as u64).saturating_mul(MAX_INFLATION);
+    let needed = info.bytes().filter(is_possible).ok_or("it is cut short")? as usize;
     let offsets = fields.get(&tag::STRIP_OFFSETS).ok_or("it has no strips; tiles are not supported")?;
     let lengths = fields.get(&tag::STRIP_BYTES).ok_or("the lengths of its strips are missing")?;
-    let mut data = Vec::with_capacity(needed);
+    let row_bytes = needed / (info.shape[0] as usize).max(1);
+    let strip_rows = first(tag::STRIP_ROWS).unwrap_or(u64::MAX).min(info.shape[0]) as usize;
+    let mut data = Vec::new();
     for (offset, length) in offsets.iter().zip(lengths) {
         let range = usize::try_from(*offset).ok().zip(offset.checked_add(*length).and_then(|end| end.try_into().ok()));
         let strip = range.and_then(|(start, end): (usize, usize)| bytes.get(start..end)).ok_or("it is cut short")?;
-        data.extend_from_slice(&strip[..strip.len().min(needed - data.len())]);
+        data.extend(unpack(strip, (strip_rows * row_bytes).min(needed - data.len()))?);
     }
     if data.len() < needed {
         return Err(format!("it is cut short: {} of {needed} bytes", data.len()));
@@ -51,7 +69,22 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     if file.is_big_endian {
         data.chunks_mut(scalar.bytes()).for_each(<[u8]>::reverse);
     }
+    if is_differences {
+        data.chunks_mut(row_bytes.max(1)).for_each(|row| add_up(row, scalar.bytes()));
+    }
     Ok(Array { info, bytes: data })
+}
+
+/// Horizontal differencing undone: each number of a row says how much more it is than the one before it. Byte by byte, as whole
+/// numbers of `size` bytes that wrap around.
+fn add_up(row: &mut [u8], size: usize) {
+    for at in (size..row.len()).step_by(size) {
+        let mut carried = 0;
+        for byte in at..(at + size).min(row.len()) {
+            let sum = u16::from(row[byte]) + u16::from(row[byte - size]) + carried;
+            (row[byte], carried) = (sum as u8, sum >> 8);
+        }
+    }
 }
 
 fn scalar(bits: u64, format: u64) -> Option<Scalar> {
@@ -148,6 +181,13 @@ mod tests {
             let values: Vec<u8> = (1..7u16).flat_map(u16::to_le_bytes).collect();
             assert_eq!((array.info.shape, array.bytes), (vec![2, 3], values));
         }
+    }
+
+    #[test]
+    fn differences_are_added_up() {
+        let mut row: Vec<u8> = [250u16, 10, 65535, 1].into_iter().flat_map(u16::to_le_bytes).collect();
+        add_up(&mut row, 2);
+        assert_eq!(row, [250u16, 260, 259, 260].into_iter().flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
     }
 
     #[test]

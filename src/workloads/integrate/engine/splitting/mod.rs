@@ -30,6 +30,7 @@ const PI32: f64 = std::f32::consts::PI as f64;
 pub(super) struct Positions {
     shape: [usize; 2],
     is_mirrored: bool,
+    chi_from_0: bool,
     splitting: Splitting,
     radial: Vec<f64>,
     /// χ of centres; empty where nobody asks.
@@ -79,10 +80,14 @@ impl Positions {
         // Of full splitting, corners say everything.
         let with_centers = splitting != Splitting::Full;
         let radial = if with_centers { projection.radial_centers(settings.unit) } else { Vec::new() };
-        let chi = if with_centers && needs_chi { projection.chi_centers() } else { Vec::new() };
+        // The correction of polarization asks for χ before there are corners.
+        let is_after = splitting == Splitting::BBox && settings.polarization_factor.is_none();
+        let after_corners_of = is_after.then_some(settings.unit);
+        let chi = if with_centers && needs_chi { projection.chi_centers(after_corners_of) } else { Vec::new() };
         let mut positions = Self {
             shape: projection.shape,
             is_mirrored: projection.is_mirrored(),
+            chi_from_0: settings.chi_discontinuity_at_0,
             splitting,
             radial,
             chi,
@@ -102,10 +107,8 @@ impl Positions {
     fn measure_boxes(&mut self, corners: &Corners) {
         let columns = self.shape[1];
         let greatest = |of: &dyn Fn([f64; 2], usize) -> f64| {
-            let pixel = |at: usize| {
-                let corners = corners.of(at / columns, at % columns);
-                corners.into_iter().map(|corner| of(corner, at)).fold(0.0, f64::max)
-            };
+            let pixel =
+                |at: usize| corners.of(at / columns, at % columns).map(|corner| of(corner, at)).fold(0.0, f64::max);
             (0..self.radial.len()).map(pixel).collect::<Vec<f64>>()
         };
         let radial_delta = greatest(&|corner, at| (corner[0] - self.radial[at]).abs());
@@ -135,8 +138,9 @@ impl Positions {
         if let Some(range) = region.radial_range {
             radial = sorted(range.map(|end| end / settings.unit.scale()));
         }
-        chi = [chi[0].max(-PI32), chi[1].min(PI32)];
-        let chi_range = region.azimuthal_range_deg.map(azimuthal_range);
+        let whole = if self.chi_from_0 { [0.0, 2.0 * PI32] } else { [-PI32, PI32] };
+        chi = [chi[0].max(whole[0]), chi[1].min(whole[1])];
+        let chi_range = region.azimuthal_range_deg.map(|range| azimuthal_range(range, self.chi_from_0));
         if let Some(range) = chi_range {
             chi = sorted(range);
         }
@@ -203,11 +207,11 @@ fn sorted([a, b]: [f64; 2]) -> [f64; 2] {
     [a.min(b), a.max(b)]
 }
 
-/// Degrees to radians from -π to π, the second beyond the first (pyFAI's `normalize_azimuth_range`).
-fn azimuthal_range(degrees: [f64; 2]) -> [f64; 2] {
+/// Degrees to radians from -π to π or from 0 to 2π, the second beyond the first (pyFAI's `normalize_azimuth_range`).
+fn azimuthal_range(degrees: [f64; 2], from_0: bool) -> [f64; 2] {
     let [from, to] = degrees.map(|degrees| {
         let turned = (degrees / 180.0).rem_euclid(2.0);
-        (if turned >= 1.0 { turned - 2.0 } else { turned }) * PI
+        (if turned >= 1.0 && !from_0 { turned - 2.0 } else { turned }) * PI
     });
     if to <= from { [from, to + 2.0 * PI] } else { [from, to] }
 }

@@ -33,7 +33,11 @@ impl Positions {
 
     fn split_quadrangle(&self, target: &Target, [row, column]: [usize; 2], areas: &mut Vec<f32>, part: &mut Part) {
         let Some(corners) = &self.corners else { return };
-        let corners = recentred(corners.of(row, column), self.is_mirrored);
+        let seam = match target.azimuthal {
+            None => Seam { turn: 2.0 * PI, is_at_0: false },
+            Some(_) => Seam { turn: 360.0, is_at_0: self.chi_from_0 },
+        };
+        let corners = recentred(corners.quadrangle(row, column), self.is_mirrored, &seam);
         if corners.iter().flatten().any(|position| !position.is_finite()) {
             return;
         }
@@ -44,17 +48,25 @@ impl Positions {
     }
 }
 
-/// A pixel over the seam of χ at ±π is moved to one side of it. Such a pixel's corners run the wrong way round (the formula for
-/// the area is pyFAI's, as it is).
-fn recentred(mut corners: Quadrangle, is_mirrored: bool) -> Quadrangle {
+/// Where χ jumps, as pyFAI has it: in one dimension it knows of ±π only; in two it takes the whole turn for 360, since that is what
+/// it is on the axis that people see, while positions are radians. So a pixel over the seam is stretched, and cut at the axis' end.
+struct Seam {
+    turn: f64,
+    is_at_0: bool,
+}
+
+/// A pixel over the seam of χ is moved to one side of it. Such a pixel's corners run the wrong way round (the formula for the
+/// area is pyFAI's, as it is).
+fn recentred(mut corners: Quadrangle, is_mirrored: bool, seam: &Seam) -> Quadrangle {
     let [a, b, c, d] = corners;
     let area = 0.5 * ((c[0] - a[0]) * (d[1] - b[1])) - ((c[1] - a[1]) * (d[0] - b[0]));
     if (if is_mirrored { -area } else { area }) > 0.0 {
+        let (low, high) = if seam.is_at_0 { (0.5 * seam.turn, seam.turn) } else { (0.0, 0.5 * seam.turn) };
         for corner in &mut corners {
-            corner[1] += if corner[1] < 0.0 { 2.0 * PI } else { 0.0 };
+            corner[1] += if corner[1] < low { seam.turn } else { 0.0 };
         }
-        if corners.iter().map(|corner| corner[1]).sum::<f64>() / 4.0 > PI {
-            corners.iter_mut().for_each(|corner| corner[1] -= 2.0 * PI);
+        if 0.25 * corners.iter().map(|corner| corner[1]).sum::<f64>() > high {
+            corners.iter_mut().for_each(|corner| corner[1] -= seam.turn);
         }
     }
     corners
@@ -160,7 +172,8 @@ fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas:
 }
 
 /// Adds the signed areas under an edge, box by box: under each piece of it, boxes are filled from below. All in 32 bits, so that
-/// what two edges fill both is nothing, and not its rounding.
+/// what two edges fill both is nothing, and not its rounding; where rounding leaves a piece below zero, its area counts with its
+/// sign, from below as well.
 fn add_boxes(areas: &mut [f32], extent: [usize; 2], start: [f64; 2], stop: [f64; 2]) {
     if start[0] == stop[0] {
         return;
@@ -171,13 +184,14 @@ fn add_boxes(areas: &mut [f32], extent: [usize; 2], start: [f64; 2], stop: [f64;
     for along in low.floor() as usize..(high.ceil() as usize).min(extent[0]) {
         let (from, to) = (low.max(along as f64), high.min((along + 1) as f64));
         let width = (to - from) as f32;
-        let mut rest = ((to - from) * (0.5 * slope * (to + from) + intercept)) as f32;
-        for area in &mut areas[along * extent[1]..(along + 1) * extent[1]] {
+        let area = ((to - from) * (0.5 * slope * (to + from) + intercept)) as f32;
+        let mut rest = area.abs();
+        for box_area in &mut areas[along * extent[1]..(along + 1) * extent[1]] {
             if rest <= 0.0 {
                 break;
             }
             let filled = rest.min(width);
-            *area += sign * filled;
+            *box_area += (sign * filled).copysign(sign * area);
             rest -= filled;
         }
     }
