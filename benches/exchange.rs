@@ -1,5 +1,5 @@
 //! What an exchange of gradients costs by parameter servers, by sufficient factors, and by the cheaper of both for each layer
-//! (`logic::params::exchange`), for the layers of VGG19-22K and Inception-V3 on 2 to 32 nodes at 10 GbE. The cluster is
+//! (`types::exchange`), for the layers of VGG19-22K and Inception-V3 on 2 to 32 nodes at 10 GbE. The cluster is
 //! simulated (`exchange/links.rs` says how); the rule and the placement of blocks are the product's. No node runs.
 //! `-- --replicas R` (2), `-- --plot` writes `results/exchange.svg`.
 
@@ -12,7 +12,7 @@ mod plot;
 mod support;
 
 use nets::Net;
-use nodectl::logic::params::exchange::{Costs, DenseLayer, Exchange, Participants, Ratios};
+use nodectl::types::exchange::{Costs, DenseLayer, Exchange, Participants, Ratios};
 use support::{number, report};
 
 const NODES: [usize; 9] = [2, 4, 6, 8, 12, 16, 20, 24, 32];

@@ -193,3 +193,39 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
         assert_fits(outcome, 0.02);
     }
 }
+
+/// Steps by oneself with an optimizer of PyTorch's, and outer steps on the servers.
+const LOCAL_SCRIPT: &str = r#"
+import json, torch
+from nodectl.params import ParameterServer
+from nodectl.torch import LocalOptimizer
+
+torch.manual_seed(3)
+x = torch.randn(128, 5)
+target = x @ torch.arange(1.0, 6.0)[:, None] + 0.5
+model = torch.nn.Linear(5, 1)
+with ParameterServer.connect(optimizer="nesterov", rate=0.7, momentum=0.6, consistency="local", local_steps=10) as server:
+    optimizer = LocalOptimizer(model, torch.optim.SGD(model.parameters(), lr=0.05), server, steps=10)
+    mine = slice(server.worker, None, server.workers)
+    while server.step < 30:
+        torch.nn.functional.mse_loss(model(x[mine]), target[mine]).backward()
+        optimizer.step(len(x[mine]))
+        optimizer.zero_grad()
+    values = {"w": model.weight.detach().flatten().tolist(), "b": model.bias.detach().tolist(), "step": server.step}
+    json.dump(values, open("out.json", "w"))
+"#;
+
+#[test]
+fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
+    let Some(path) = python_path() else { return };
+    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
+    if !has_it.is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED: no PyTorch (pip install torch)");
+    }
+    let cluster = cluster(2, &path);
+    let job = job(&cluster, "local", 2, 2, "{}");
+    fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");
+    let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_fits(&outcomes[0], 0.01);
+}

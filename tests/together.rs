@@ -129,7 +129,7 @@ fn every_mode_learns_on_two_nodes() {
         ("bsp", "compression = \"f16\"\nservers = 1"),
         ("ssp", "consistency = { ssp = 2 }"),
         ("async", "consistency = \"async\"\ncompression = \"int8\""),
-        ("local", "consistency = { local = 4 }"),
+        ("local", "consistency = { local = 4, momentum = 0.5 }"),
     ] {
         let file = job(&cluster, name, &format!("workers = 2\nepochs = 20\n{mode}"), layers, "rate = 0.01");
         let into = run(&cluster, &file, name);
@@ -140,11 +140,11 @@ fn every_mode_learns_on_two_nodes() {
 
 /// A job that trains for some seconds, in the middle of it.
 fn begun(cluster: &Cluster, name: &str, workers: u32) -> String {
-    let more = format!("workers = {workers}\nepochs = 400");
+    let more = format!("workers = {workers}\nepochs = 80");
     let id = cluster.submit(0, &job(cluster, name, &more, LAYERS, MOMENTUM));
     wait_until(LATER, "it trains", || {
         let log = cluster.run(0, &["logs", &id, "0"]);
-        String::from_utf8_lossy(&log.stdout).contains("epoch 3/400")
+        String::from_utf8_lossy(&log.stdout).contains("epoch 3/80")
     });
     id
 }
@@ -155,7 +155,7 @@ fn ended(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
     let into = cluster.dir.path().join(format!("into-{id}"));
     cluster.ok(node, &["results", id, "--into", into.to_str().expect("UTF-8")]);
     let metrics = metrics(&into);
-    assert_eq!(metrics.len(), 400);
+    assert_eq!(metrics.len(), 80);
     into
 }
 
@@ -179,7 +179,7 @@ fn a_killed_worker_comes_back_and_nothing_is_lost() {
     let undisturbed = run(&cluster, &cluster.dir.path().join("killed.toml"), "undisturbed");
     let (disturbed, quiet) = (accuracy(&into), accuracy(&undisturbed));
     assert!((disturbed - quiet).abs() < 0.035, "{disturbed} and {quiet}");
-    let (last, wanted) = (metrics(&into)[399][3], metrics(&undisturbed)[399][3]);
+    let (last, wanted) = (metrics(&into)[79][3], metrics(&undisturbed)[79][3]);
     assert!((last - wanted).abs() < 0.02, "training loss {last} and {wanted}");
 }
 
@@ -190,7 +190,7 @@ fn a_killed_node_is_done_without() {
     // Not the one that the user speaks to.
     cluster.kill9(1);
     let into = ended(&cluster, 0, &id);
-    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[399]);
+    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[79]);
 }
 
 #[test]
@@ -200,5 +200,56 @@ fn a_killed_coordinator_is_done_without_by_the_last_node_alone() {
     let coordinator = wait_for(LATER, "a coordinator", || cluster.coordinator(0, &id));
     cluster.kill9(coordinator);
     let into = ended(&cluster, 1 - coordinator, &id);
-    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[399]);
+    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[79]);
+}
+
+#[test]
+fn gradients_as_factors_come_to_what_gradients_by_servers_come_to() {
+    let cluster = cluster(2, 1);
+    let layers = "{ dense = 256 }, \"tanh\", { dense = 128 }, \"tanh\", { dense = 3 }";
+    let of = |name: &str, more: &str| {
+        let file = job(&cluster, name, &format!("workers = 2\nepochs = 4\n{more}"), layers, MOMENTUM);
+        run(&cluster, &file, name)
+    };
+    let (factors, servers) = (of("factors", ""), of("servers", "use_sfb = false"));
+    for (a, b) in metrics(&factors).iter().flatten().zip(metrics(&servers).iter().flatten()) {
+        assert!((a - b).abs() < 4e-3, "{:?}\n{:?}", metrics(&factors), metrics(&servers));
+    }
+    let again = run(&cluster, &cluster.dir.path().join("factors.toml"), "again");
+    assert!(model(&again) == model(&factors), "the same bits");
+    let jobs = cluster.json(0, &["jobs", "--json"]);
+    let id =
+        jobs.as_array().expect("a list").iter().find(|job| job["name"] == "factors").expect("it ran")["id"].clone();
+    let shown = cluster.json(0, &["job", id.as_str().expect("text"), "--json"]);
+    let exchange = shown["work"]["exchange"].as_array().expect("dense layers").clone();
+    let ways: Vec<_> = exchange.iter().map(|layer| (layer["layer"].clone(), layer["exchange"].clone())).collect();
+    let wanted = [("0.weight", "servers"), ("2.weight", "factors"), ("4.weight", "servers")];
+    assert_eq!(ways, wanted.map(|(layer, way)| (layer.into(), way.into())), "{shown}");
+    let text = cluster.ok(0, &["job", id.as_str().expect("text")]);
+    assert!(text.contains("2.weight, 128 x 256: as factors"), "{text}");
+}
+
+#[test]
+fn a_computing_mode_says_how_many_workers_there_are() {
+    let cluster = cluster(1, 1);
+    let file = job(&cluster, "mode", "workers = 3\nepochs = 2", LAYERS, MOMENTUM);
+    let modes = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/computing/standard");
+    for (mode, workers) in [("single_machine.toml", 2), ("non_distributed.toml", 1)] {
+        let into = cluster.dir.path().join(mode);
+        let paths = [&modes.join(mode), &file, &into].map(|path| path.to_str().expect("UTF-8").to_string());
+        let arguments = ["run", "--computing", &paths[0], &paths[1], "--into", &paths[2]];
+        let output = cluster.run(0, &arguments);
+        assert!(output.status.success(), "{}", common::cluster::both(&output));
+        assert_eq!(metrics(&into).len(), 2);
+        let results = read_results(&into);
+        assert_eq!(results.len(), workers as usize);
+        assert!(results.values().any(|result| result["value"]["workers"] == workers), "{results:?}");
+    }
+}
+
+#[test]
+fn where_there_is_room_for_one_worker_it_begins_without_the_others() {
+    let cluster = cluster(1, 1);
+    let into = run(&cluster, &job(&cluster, "crowded", "workers = 3\nepochs = 3", LAYERS, MOMENTUM), "crowded");
+    assert_eq!((metrics(&into).len(), read_results(&into).len()), (3, 3));
 }

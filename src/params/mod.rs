@@ -10,6 +10,7 @@
 //! | `store` | bytes of blocks, gradients and sums |
 //! | `optimizer` | the arithmetic of a step |
 //! | `compress` | gradients in fewer bytes |
+//! | `factors` | gradients as sufficient factors |
 //! | `peers` | connections to the job's other nodes |
 //! | `incoming` | memory for what comes over them |
 //!
@@ -19,6 +20,7 @@
 
 mod arena;
 mod compress;
+mod factors;
 mod incoming;
 mod optimizer;
 mod peers;
@@ -68,72 +70,24 @@ const CROWDED: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What a job's thread is told.
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a worker's task has succeeded. `Unfinished`: none has so
+/// far, and if there is no room for all of them, how many run.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
-    Joined {
-        worker: Worker,
-        life: u64,
-        link: worker::Link,
-        arena: Arc<arena::Arena>,
-    },
-    Left {
-        worker: Worker,
-        life: u64,
-        finished: bool,
-    },
-    Push {
-        worker: Worker,
-        life: u64,
-        clock: Clock,
-        tensors: Vec<u32>,
-    },
-    Clock {
-        worker: Worker,
-        life: u64,
-        clock: Clock,
-        samples: u32,
-    },
-    Pull {
-        worker: Worker,
-        life: u64,
-        tensors: Vec<u32>,
-    },
-    Barrier {
-        worker: Worker,
-        life: u64,
-    },
-    Shared {
-        worker: Worker,
-        life: u64,
-        number: u64,
-    },
-    /// A worker has come to the end.
+    Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
+    Left { worker: Worker, life: u64, finished: bool },
+    Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
+    Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
+    Pull { worker: Worker, life: u64, tensors: Vec<u32> },
+    Barrier { worker: Worker, life: u64 },
+    Shared { worker: Worker, life: u64, number: u64 },
     Waits,
-    /// The task of a worker has succeeded.
     Over,
-    /// No more workers than these run at a time.
-    Enough {
-        workers: u32,
-    },
-    PeerUp {
-        peer: NodeId,
-        connection: u64,
-        outbox: Arc<Outbox>,
-    },
-    PeerDown {
-        peer: NodeId,
-        connection: u64,
-    },
-    PeerDead {
-        peer: NodeId,
-    },
-    Message {
-        peer: NodeId,
-        connection: u64,
-        message: ServerMessage,
-        payload: incoming::Incoming,
-    },
+    Unfinished { crowded: Option<u32> },
+    PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
+    PeerDown { peer: NodeId, connection: u64 },
+    PeerDead { peer: NodeId },
+    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
 }
 
 /// The training jobs of this node.
@@ -285,7 +239,8 @@ impl Shared {
         let number = self.next_life();
         let settings = register.settings.clone();
         let states = settings.training.optimizer.states();
-        let limit_bytes = settings.block_bytes as usize * (1 + states).max(2) + 64;
+        let largest = (layout.largest_block() * 4).max(settings.block_bytes);
+        let limit_bytes = largest as usize * (1 + states).max(2) + 64;
         let job = Job {
             events: events.clone(),
             digest,
@@ -343,21 +298,21 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
-/// What waiting workers should know of the job, if there is something. `crowded` is since when how many workers have run while
-/// others wait for room.
+/// What waiting workers should know of the job. `crowded` is since when how many workers have run while others wait for room.
 async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
-    let Progress { done, running, queued, .. } = detail.progress;
+    let Progress { tasks, done, failed, stopped, running, .. } = detail.progress;
     if done > 0 {
         return Some(Event::Over);
     }
     let is_same = crowded.is_some_and(|(known, _)| known == running);
-    if queued == 0 || !is_same {
-        *crowded = (queued > 0).then(|| (running, tokio::time::Instant::now()));
+    let waiting = tasks.saturating_sub(failed + stopped + running);
+    if waiting == 0 || !is_same {
+        *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
     }
-    let (workers, since) = (*crowded)?;
-    (workers > 0 && since.elapsed() >= CROWDED).then_some(Event::Enough { workers })
+    let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
+    Some(Event::Unfinished { crowded: full.map(|(workers, _)| workers) })
 }
 
 /// Connects with every member that has the job too, as long as it trains here.

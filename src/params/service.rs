@@ -131,7 +131,14 @@ impl Service {
                 self.give(Input::Shared { worker, number });
             }
             Event::Waits => self.ending = true,
-            Event::Enough { workers } => self.give(Input::Enough { workers }),
+            Event::Unfinished { crowded } => {
+                if let Some(workers) = crowded {
+                    self.give(Input::Enough { workers });
+                }
+                if self.ending {
+                    self.workers.values_mut().for_each(|(_, link)| link.tell_unfinished());
+                }
+            }
             Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
             Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
             Event::PeerUp { peer, connection, outbox } => {

@@ -1,6 +1,12 @@
 //! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
 
-use super::{arena::Arena, compress, incoming::Incoming, optimizer};
+use super::{
+    arena::Arena,
+    compress,
+    factors::{self, Factors},
+    incoming::Incoming,
+    optimizer,
+};
 use crate::{
     logic::params::{Gradient, Layout, Payload, Place},
     types::servers::{
@@ -67,6 +73,8 @@ pub struct Store {
     shards: HashMap<Block, Shard>,
     sums: HashMap<Block, Sum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
+    /// Of factored blocks.
+    factors: HashMap<(Worker, Clock, Block), Factors>,
     arenas: HashMap<Worker, Arc<Arena>>,
     /// What compression left behind, by worker and block.
     residuals: HashMap<(Worker, Block), Vec<f32>>,
@@ -76,8 +84,8 @@ pub struct Store {
 
 impl Store {
     pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
-        let (shards, sums, contributions, arenas, residuals, compressed) = Default::default();
-        Self { layout, settings, shards, sums, contributions, arenas, residuals, compressed }
+        let (shards, sums, contributions, factors, arenas, residuals, compressed) = Default::default();
+        Self { layout, settings, shards, sums, contributions, factors, arenas, residuals, compressed }
     }
 
     pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
@@ -102,6 +110,9 @@ impl Store {
             Payload::Gradient { worker, block } => {
                 let arena = self.arenas.get(&worker)?.clone();
                 let range = self.layout.block(block);
+                if let Some(sizes) = self.layout.factored(block) {
+                    return Some(Outgoing::Encoded(Factors::of_memory(arena.gradients(range), sizes)?.encode()));
+                }
                 if self.settings.compression == crate::types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
@@ -147,6 +158,10 @@ impl Store {
         | Place::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
+        if let (Place::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
+            self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
+            return Ok(());
+        }
         if let Place::Contribution { worker, clock, block } = place {
             if self.settings.compression == crate::types::servers::Compression::None {
                 return self.take_plain(place, incoming);
@@ -191,24 +206,48 @@ impl Store {
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
-        if let Some(arena) = self.arenas.get(&worker) {
+        let Some(arena) = self.arenas.get(&worker) else { return };
+        if let Some(sizes) = self.layout.factored(block) {
+            let factors = Factors::of_memory(arena.gradients(self.layout.block(block)), sizes);
+            factors.map(|factors| self.factors.insert((worker, clock, block), factors));
+        } else {
             self.contributions.insert((worker, clock, block), Contribution::Local(arena.clone()));
         }
     }
 
     /// Adds contributions up, or notes how. Returns the squared norm if that is wanted.
     pub fn sum(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> f64 {
-        let parts = weights
-            .iter()
-            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
-            .collect();
-        let sum = Sum::Parts(parts);
+        let sum = match self.layout.factored(block) {
+            Some([_, columns]) => self.sum_factors(block, clock, weights, columns),
+            None => self.sum_parts(block, clock, weights),
+        };
         let norm2 = match self.settings.training.clip_norm {
             Some(_) => optimizer::norm2(&sum.weighted(&self.layout, block), self.trained(block)),
             None => 0.0,
         };
         self.sums.insert(block, sum);
         norm2
+    }
+
+    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> Sum {
+        let parts: Vec<(Factors, f32)> = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.factors.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        let range = self.layout.block(block);
+        let mut whole = vec![0.0; (range.end - range.start) as usize];
+        let numbers = self.layout.tensors_of(block).map(|tensor| self.layout.tensor(tensor));
+        let numbers: u64 = numbers.map(|tensor| tensor.end - tensor.start).sum();
+        factors::sum(&parts, columns, &mut whole[..numbers as usize]);
+        Sum::Whole(Arc::new(whole))
+    }
+
+    fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> Sum {
+        let parts = weights
+            .iter()
+            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
+            .collect();
+        Sum::Parts(parts)
     }
 
     /// How many of a block's numbers are parameters; behind them are sums.
@@ -276,6 +315,7 @@ impl Store {
     pub fn drop_gradients(&mut self) {
         self.sums.clear();
         self.contributions.clear();
+        self.factors.clear();
     }
 
     pub fn drop_block(&mut self, block: Block) {

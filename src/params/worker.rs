@@ -55,6 +55,12 @@ impl Link {
         self.send(Kind::Over, 0, &[]);
     }
 
+    /// No task has succeeded so far.
+    pub fn tell_unfinished(&mut self) {
+        self.flush();
+        self.send(Kind::Wait, 0, &[]);
+    }
+
     /// Tells of what was pulled so far.
     pub fn flush(&mut self) {
         if !self.pulled.is_empty() {
@@ -104,7 +110,12 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         let (sums, tensors) = (register.settings.sums, register.tensors.len());
         return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
     }
-    let layout = Layout::new(&register.tensors, register.settings.block_bytes);
+    let trained = register.tensors.len() as u32 - register.settings.sums;
+    if let Some(tensor) = register.settings.factored.iter().find(|tensor| **tensor >= trained) {
+        return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
+    }
+    let Register { tensors, settings, .. } = &register;
+    let layout = Layout::with_factored(tensors, settings.block_bytes, &settings.factored);
     let layout = Arc::new(layout.map_err(|error| invalid(error.to_string()))?);
     let events = shared.join(&register, &layout)?;
     let arena = Arc::new(Arena::new(layout.len())?);

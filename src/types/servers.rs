@@ -77,6 +77,10 @@ pub struct ServerSettings {
     /// So many tensors, the last ones, are sums and no parameters: what workers push is added to them as it is.
     #[serde(default)]
     pub sums: u32,
+    /// Tensors with two dimensions whose gradients workers push as sufficient factors, which go to every node; every node keeps
+    /// these tensors and works their gradients out (Xie et al., arXiv 1511.08486). In `bsp` only.
+    #[serde(default)]
+    pub factored: Vec<u32>,
     /// Behind so many clocks the parameters stay as they are; sums still grow.
     #[serde(default)]
     pub steps: Option<u64>,
@@ -202,6 +206,8 @@ impl ServerSettings {
         if let Compression::TopK { fraction } = self.compression {
             require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
         }
+        let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
+        require(factors, "factored", self.factored.len(), "empty but in bsp")?;
         if let Consistency::Local { steps } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
         }

@@ -53,6 +53,7 @@
 //! | `SHARE` | servers | worker | number | two u32s: of what is divided among the workers it has this part, of so many |
 //! | `SHARE` | worker | servers | number | what it pushes from now on is of that part |
 //! | `WAIT` | worker | servers | | it has come to the end, and goes when another's task has succeeded |
+//! | `WAIT` | servers | worker | | no task had succeeded when they asked for that |
 //! | `OVER` | servers | worker | | another worker's task has succeeded: nothing is left to do |
 //! | `BARRIER`, `PASSED` | worker, servers | | | it waits for all workers; all have come |
 //! | `CLOSE` | worker | servers | | it has finished |

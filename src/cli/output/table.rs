@@ -5,8 +5,8 @@ use crate::{
     ports::wall_ms,
     types::units::{format_bytes, format_duration},
     wire::api::{
-        Device, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node, NodeShare, ProgressView, TaskResult, TaskRow,
-        WorkView,
+        Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node, NodeShare,
+        ProgressView, TaskResult, TaskRow, WorkView,
     },
 };
 use comfy_table::{Table as Grid, presets};
@@ -149,6 +149,7 @@ impl Output for Table {
         if let Some(why) = &job.progress.waiting_for {
             rows.push(("waits for", why.clone()));
         }
+        rows.extend(job.work.exchange.iter().map(|layer| ("gradients", exchange(layer))));
         let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
         if let Some(reason) = &line.reason {
             text += "given up\n";
@@ -332,6 +333,16 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
         GpuKindName::Virtual => "virtual",
         GpuKindName::Software => "software",
     }
+}
+
+fn exchange(layer: &ExchangeView) -> String {
+    let ExchangeView { layer, shape: [outputs, inputs], exchange, servers_bytes, factors_bytes } = layer;
+    let [servers, factors] = [servers_bytes, factors_bytes].map(|bytes| format_bytes(*bytes));
+    let costs = match exchange {
+        ExchangeWay::Servers => format!("by servers, {servers} a step and node; as factors {factors}"),
+        ExchangeWay::Factors => format!("as factors, {factors} a step and node; by servers {servers}"),
+    };
+    format!("{layer}, {outputs} x {inputs}: {costs}")
 }
 
 fn needs(work: &WorkView) -> String {

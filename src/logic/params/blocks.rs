@@ -1,17 +1,26 @@
 //! Tensors in one arena, cut into blocks.
 
 use crate::types::servers::{ALIGNMENT, MAX_BLOCKS, MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+/// The largest tensor that is a block by itself: with the optimizer's state it travels in one message.
+const MAX_FACTORED_BYTES: u64 = 1 << 30;
 
 /// Where everything lies. All positions count f32.
 ///
 /// Tensors follow each other in the order in which they were registered, each beginning at a multiple of `ALIGNMENT`; the arena is
-/// cut every `block_len`, also in the middle of tensors. So many small tensors share a block and its messages.
+/// cut every so many numbers, also in the middle of tensors. So many small tensors share a block and its messages. A tensor whose
+/// gradient goes as factors is a block by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     tensors: Vec<Range<u64>>,
-    len: u64,
-    block_len: u64,
+    /// Where blocks begin, and where the last one ends.
+    edges: Vec<u64>,
+    /// For each block that is a factored tensor, its rows and columns.
+    factored: BTreeMap<u32, [u64; 2]>,
 }
 
 /// Why tensors cannot be shared.
@@ -25,6 +34,8 @@ pub enum LayoutError {
     Twice(String),
     #[error("tensor `{name}` {why}")]
     Tensor { name: String, why: String },
+    #[error("tensor {0} cannot go as factors: it is none of two dimensions and at most {MAX_FACTORED_BYTES} bytes")]
+    Factored(u32),
     #[error(
         "the tensors make more than {MAX_BLOCKS} blocks of {block_bytes} bytes\nhint: choose a larger `block_bytes`"
     )]
@@ -34,6 +45,14 @@ pub enum LayoutError {
 impl Layout {
     /// Lays tensors out in blocks of `block_bytes`, a multiple of 64.
     pub fn new(tensors: &[TensorSpec], block_bytes: u64) -> Result<Self, LayoutError> {
+        Self::with_factored(tensors, block_bytes, &[])
+    }
+
+    /// Those of `factored` are blocks by themselves.
+    pub fn with_factored(tensors: &[TensorSpec], block_bytes: u64, factored: &[u32]) -> Result<Self, LayoutError> {
+        if let Some(wrong) = factored.iter().find(|tensor| !can_be_factored(tensors.get(**tensor as usize))) {
+            return Err(LayoutError::Factored(*wrong));
+        }
         if tensors.len() > MAX_TENSORS {
             return Err(LayoutError::TooMany(tensors.len()));
         }
@@ -42,7 +61,15 @@ impl Layout {
         let mut names = BTreeSet::new();
         let mut places = Vec::with_capacity(tensors.len());
         let mut end = 0u64;
-        for tensor in tensors {
+        let (mut edges, mut blocks) = (vec![0u64], BTreeMap::new());
+        let cut = |edges: &mut Vec<u64>, end: u64| {
+            let mut last = *edges.last().expect("it begins with 0");
+            while end - last > block_len {
+                last += block_len;
+                edges.push(last);
+            }
+        };
+        for (index, tensor) in tensors.iter().enumerate() {
             let fault = |why: String| LayoutError::Tensor { name: tensor.name.chars().take(80).collect(), why };
             if tensor.name.is_empty() || tensor.name.len() > MAX_NAME_BYTES {
                 return Err(fault(format!("has a name that is not 1 to {MAX_NAME_BYTES} bytes long")));
@@ -60,21 +87,49 @@ impl Layout {
                 return Err(LayoutError::Blocks { block_bytes });
             }
             places.push(start..end);
+            if factored.contains(&(index as u32)) {
+                cut(&mut edges, start);
+                if edges.last() != Some(&start) {
+                    edges.push(start);
+                }
+                blocks.insert(edges.len() as u32 - 1, [tensor.shape[0], tensor.shape[1]]);
+                edges.push(end.next_multiple_of(ALIGNMENT));
+            }
         }
         if end == 0 {
             return Err(LayoutError::Empty);
         }
-        Ok(Self { tensors: places, len: end.next_multiple_of(ALIGNMENT), block_len })
+        let len = end.next_multiple_of(ALIGNMENT);
+        cut(&mut edges, len);
+        if edges.last() != Some(&len) {
+            edges.push(len);
+        }
+        Ok(Self { tensors: places, edges, factored: blocks })
+    }
+
+    /// Rows and columns of the tensor that is this block, if its gradient goes as factors.
+    pub fn factored(&self, block: u32) -> Option<[u64; 2]> {
+        self.factored.get(&block).copied()
+    }
+
+    /// Those blocks.
+    pub fn factored_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.factored.keys().copied()
+    }
+
+    /// Numbers in the largest block.
+    pub fn largest_block(&self) -> u64 {
+        self.edges.windows(2).map(|edges| edges[1] - edges[0]).max().unwrap_or(0)
     }
 
     /// Numbers in the arena, gaps included.
     pub fn len(&self) -> u64 {
-        self.len
+        *self.edges.last().expect("it begins with 0")
     }
 
     /// Never: there is a tensor with numbers.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     pub fn tensors(&self) -> usize {
@@ -82,7 +137,7 @@ impl Layout {
     }
 
     pub fn blocks(&self) -> u32 {
-        self.len.div_ceil(self.block_len) as u32
+        self.edges.len() as u32 - 1
     }
 
     /// Where a tensor lies.
@@ -90,10 +145,9 @@ impl Layout {
         self.tensors[tensor].clone()
     }
 
-    /// Where a block lies. The last may be shorter.
+    /// Where a block lies.
     pub fn block(&self, block: u32) -> Range<u64> {
-        let start = u64::from(block) * self.block_len;
-        start..(start + self.block_len).min(self.len)
+        self.edges[block as usize]..self.edges[block as usize + 1]
     }
 
     /// The blocks in which a tensor lies; none if it is empty.
@@ -102,7 +156,8 @@ impl Layout {
         if start == end {
             return 0..0;
         }
-        (start / self.block_len) as u32..(end.div_ceil(self.block_len)) as u32
+        let first = self.edges.partition_point(|edge| *edge <= start) - 1;
+        first as u32..self.edges.partition_point(|edge| *edge < end) as u32
     }
 
     /// Tensors that have numbers in a block lie among these.
@@ -122,6 +177,11 @@ impl Layout {
         }
         counts
     }
+}
+
+fn can_be_factored(tensor: Option<&TensorSpec>) -> bool {
+    let fits = |len: u64| len > 0 && len <= MAX_FACTORED_BYTES / 4;
+    tensor.is_some_and(|tensor| tensor.shape.len() == 2 && tensor.len().is_some_and(fits))
 }
 
 #[cfg(test)]
@@ -159,6 +219,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn factored_tensors_are_blocks_by_themselves() {
+        let shapes: [&[u64]; 5] = [&[100], &[30, 40], &[5], &[16, 4], &[70]];
+        let specs: Vec<TensorSpec> = shapes
+            .iter()
+            .enumerate()
+            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
+            .collect();
+        let layout = Layout::with_factored(&specs, 256, &[1, 3]).unwrap();
+        for (tensor, sizes) in [(1, [30, 40]), (3, [16, 4])] {
+            let blocks = layout.blocks_of(tensor);
+            assert_eq!(blocks.len(), 1);
+            assert_eq!(layout.factored(blocks.start), Some(sizes));
+            assert_eq!((layout.block(blocks.start), layout.tensors_of(blocks.start).len()), (layout.tensor(tensor), 1));
+        }
+        assert_eq!(layout.largest_block(), 1200);
+        let edges: Vec<_> = (0..layout.blocks()).map(|block| layout.block(block)).collect();
+        assert!(edges.windows(2).all(|two| two[0].end == two[1].start) && edges.iter().all(|edge| !edge.is_empty()));
+        assert_eq!(layout.blocks_of(0), 0..2);
+        assert_eq!(Layout::with_factored(&specs, 256, &[2]).unwrap_err(), LayoutError::Factored(2));
     }
 
     #[test]

@@ -236,12 +236,14 @@ impl Group {
     /// A node has all its sums of a clock, on all replicas.
     pub(super) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
         let epoch = self.view.epoch;
-        let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) else { return };
-        conducting.ready.insert(from, norms);
+        if self.conducting.as_ref().is_none_or(|conducting| conducting.epoch != epoch) {
+            return;
+        }
         let blocks = self.config.layout.blocks();
-        let primaries: BTreeSet<u16> = (0..blocks).map(|block| self.placement.homes(block)[0]).collect();
-        let all = primaries.iter().all(|index| conducting.ready.contains_key(&self.view.nodes[usize::from(*index)].0));
-        if all {
+        let primaries: BTreeSet<NodeId> = (0..blocks).flat_map(|block| self.primaries(block)).collect();
+        let conducting = self.conducting.as_mut().expect("just looked at");
+        conducting.ready.insert(from, norms);
+        if primaries.iter().all(|node| conducting.ready.contains_key(node)) {
             // In the order of blocks: whoever adds them up comes to the same.
             let norms: BTreeMap<Block, f64> = std::mem::take(&mut conducting.ready).into_values().flatten().collect();
             let scale = self.clip(norms.into_values());

@@ -156,9 +156,11 @@ impl Group {
             return;
         }
         let clock = self.locals[&worker].clock;
-        let (epoch, primary) = (self.view.epoch, self.primary(block));
-        let message = ServerMessage::Push { epoch, worker, clock, block };
-        self.send(primary, message, Some(Payload::Gradient { worker, block }));
+        let epoch = self.view.epoch;
+        for node in self.primaries(block) {
+            let message = ServerMessage::Push { epoch, worker, clock, block };
+            self.send(node, message, Some(Payload::Gradient { worker, block }));
+        }
     }
 
     /// Whether the view has this process.

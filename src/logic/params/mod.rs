@@ -9,7 +9,6 @@
 //! | `group` | the state of one node: its peers, who conducts, when the view has to change |
 //! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
-//! | `exchange` | whether a dense layer's gradient goes through servers or as factors from worker to worker |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
 //! | `local` | this node's workers: what they pushed and wait for |
 //!
@@ -35,7 +34,6 @@
 
 pub mod blocks;
 mod conduct;
-pub mod exchange;
 pub mod group;
 mod local;
 pub mod placement;

@@ -46,6 +46,11 @@ impl Placement {
         Self { homes }
     }
 
+    /// All of `nodes` keep this block.
+    pub fn keep_everywhere(&mut self, block: Block, nodes: usize) {
+        self.homes[block as usize] = (0..nodes as u16).collect();
+    }
+
     /// Who keeps a block, the primary first.
     pub fn homes(&self, block: Block) -> &[u16] {
         &self.homes[block as usize]

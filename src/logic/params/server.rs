@@ -62,17 +62,31 @@ impl Group {
         self.config.settings.consistency.is_synchronous()
     }
 
+    /// Who hands a block out to this node's workers.
     pub(super) fn primary(&self, block: Block) -> NodeId {
-        self.view.nodes[usize::from(self.placement.homes(block)[0])].0
+        if self.is_factored(block) { self.config.me } else { self.primaries(block)[0] }
+    }
+
+    /// Who adds a block's gradients up: one node, or all where factors go from each to each.
+    pub(super) fn primaries(&self, block: Block) -> Vec<NodeId> {
+        let count = if self.is_factored(block) { self.view.nodes.len() } else { 1 };
+        let homes = self.placement.homes(block)[..count].iter();
+        homes.map(|index| self.view.nodes[usize::from(*index)].0).collect()
+    }
+
+    fn is_factored(&self, block: Block) -> bool {
+        self.config.layout.factored(block).is_some()
     }
 
     fn is_primary(&self, block: Block) -> bool {
-        self.index.is_some_and(|me| block < self.config.layout.blocks() && self.placement.homes(block)[0] == me)
+        block < self.config.layout.blocks()
+            && self.index.is_some_and(|me| self.is_factored(block) || self.placement.homes(block)[0] == me)
     }
 
-    /// The nodes that keep a block beside its primary.
+    /// The nodes that keep a block beside those who add it up.
     fn replicas(&self, block: Block) -> Vec<NodeId> {
-        self.placement.homes(block)[1..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let first = if self.is_factored(block) { self.view.nodes.len() } else { 1 };
+        self.placement.homes(block)[first..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
     }
 
     /// A gradient has come, or is here already if it is a local worker's.

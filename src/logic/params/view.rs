@@ -59,6 +59,9 @@ impl Group {
         self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
         self.placement =
             Placement::new(&view.nodes, blocks, self.config.settings.replicas, self.config.settings.servers);
+        for block in self.config.layout.factored_blocks() {
+            self.placement.keep_everywhere(block, view.nodes.len());
+        }
         self.view = view;
         self.seed();
         self.fetch_missing();

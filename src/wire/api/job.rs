@@ -2,7 +2,7 @@
 
 use super::ResourceView;
 use crate::types::{
-    JobHead, JobSpec, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
+    Builtin, JobHead, JobSpec, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
     query::{JobDetail, Progress, TaskLine, TaskState},
     sweep::Goal,
 };
@@ -120,6 +120,38 @@ pub struct WorkView {
     /// Id of the job to which this one adds parameter sets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,
+    /// Of a training in several workers: how the gradients of dense layers' weights travel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchange: Vec<ExchangeView>,
+}
+
+/// How the gradient of a dense layer's weights reaches the other workers, and what either way costs: bytes that a node sends and
+/// receives in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExchangeView {
+    /// The weights' name in the model.
+    pub layer: String,
+    /// Outputs and inputs.
+    pub shape: [u32; 2],
+    pub exchange: ExchangeWay,
+    pub servers_bytes: u64,
+    pub factors_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeWay {
+    /// Through parameter servers.
+    Servers,
+    /// As sufficient factors from node to node.
+    Factors,
+}
+
+/// What the specification of a training's workers says.
+#[derive(Default, Deserialize)]
+struct TrainInit {
+    #[serde(default)]
+    exchange: Vec<ExchangeView>,
 }
 
 /// How the tasks of a sweep compare.
@@ -292,6 +324,12 @@ impl From<&JobSpec> for WorkView {
             after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
             sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),
+            exchange: match &spec.work.worker {
+                Some(WorkerSpec::Builtin(worker)) if worker.part == Builtin::Train => {
+                    serde_json::from_str::<TrainInit>(&worker.init).unwrap_or_default().exchange
+                }
+                _ => Vec::new(),
+            },
         }
     }
 }

@@ -25,7 +25,8 @@ pub mod sweep;
 pub use cluster::{Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{
-    Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, WorkView,
+    ExchangeView, ExchangeWay, Explanation, Job, JobLine, NodeShare, PhaseName, ProgressView, StateName, SweepView,
+    TaskList, TaskRow, WorkView,
 };
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};

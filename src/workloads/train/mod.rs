@@ -12,10 +12,12 @@
 //! | `data/` | from files to samples, checked |
 //! | `run/` | what runs in the worker process |
 //! | `file` | models and checkpoints in files |
+//! | `exchange` | which gradients go through servers, which as factors from node to node |
 //! | `predict` | what a trained model says of data |
 //! | `model/` | models: layers, losses, what they become on an engine |
 
 pub mod data;
+mod exchange;
 pub mod file;
 mod job;
 pub mod local;

@@ -60,6 +60,11 @@ pub trait Parameters: Send {
     /// The gradient of a tensor has been computed, or will be by what the engine was given already. Once a step.
     fn push(&mut self, tensor: usize) -> Result<(), ParametersError>;
 
+    /// In place of `push`, for a gradient Σ uᵢvᵢᵀ over samples: u of all of them, then v of all.
+    fn push_factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), ParametersError> {
+        Err(ParametersError::Invalid(format!("tensor {tensor}: gradients are taken whole")))
+    }
+
     /// The end of a step over `samples` samples of this worker: its gradients count in proportion. Steps count from 1.
     /// Returns the number of this one.
     fn clock(&mut self, samples: u32) -> Result<u64, ParametersError>;

@@ -47,6 +47,8 @@ pub struct Sharing {
     pub compression: Compression,
     pub block_bytes: u64,
     pub replicas: u32,
+    /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that is if it costs less.
+    pub use_sfb: Option<bool>,
     pub num_push_threads: u32,
     pub num_pull_threads: u32,
 }
@@ -67,13 +69,14 @@ impl Default for Outer {
 
 impl Default for Sharing {
     fn default() -> Self {
-        let (consistency, outer, compression) = Default::default();
+        let (consistency, outer, compression, use_sfb) = Default::default();
         Self {
             consistency,
             outer,
             compression,
             block_bytes: BLOCK_BYTES,
             replicas: 2,
+            use_sfb,
             num_push_threads: STREAMS,
             num_pull_threads: STREAMS,
         }
@@ -112,6 +115,7 @@ impl Sharing {
             compression: self.compression,
             servers,
             sums: 0,
+            factored: Vec::new(),
             steps: Some(clocks),
             divided: true,
         }

@@ -1,9 +1,16 @@
 //! How many workers train together, and how many of their nodes are servers: keys of every training job, or of a computing mode.
 
+use super::{
+    exchange,
+    plan::{PLAN_FILE, TrainPlan},
+};
 use crate::{
-    types::servers::{MAX_WORKERS, VARIABLE},
+    types::{
+        WorkerSpec,
+        servers::{MAX_WORKERS, VARIABLE},
+    },
     workloads::{
-        PlannedJob,
+        PlannedJob, Source,
         job_file::{Fault, Fields},
     },
 };
@@ -48,7 +55,15 @@ fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
 /// Gives a training job as many workers and servers as its computing mode has. Other jobs stay as they are.
 pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
     if let Some(variable) = job.work.env.iter_mut().find(|(name, _)| name == VARIABLE) {
-        *variable = Team { workers, servers: Some(servers).filter(|servers| *servers > 0) }.variable();
+        let team = Team { workers, servers: Some(servers).filter(|servers| *servers > 0) };
+        *variable = team.variable();
         job.repeat = workers;
+        let plan = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).and_then(|upload| match &upload.source {
+            Source::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
+            _ => None,
+        });
+        if let (Some(plan), Some(WorkerSpec::Builtin(worker))) = (plan, &mut job.work.worker) {
+            worker.init = exchange::init(&plan, team);
+        }
     }
 }

@@ -101,6 +101,7 @@ fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSetting
         compression: Compression::None,
         servers: None,
         sums: 0,
+        factored: Vec::new(),
         steps: None,
         divided: false,
     }
@@ -111,9 +112,11 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Simulation {
-    /// Whose workers divide the samples of each clock among them.
+    /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
     pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
-        Self::with(seed, ServerSettings { divided: true, ..settings(Consistency::Bsp, nodes, false) }, rounds)
+        let factored = if seed.is_multiple_of(2) { vec![0, 4] } else { Vec::new() };
+        let usual = settings(Consistency::Bsp, nodes, seed.is_multiple_of(3));
+        Self::with(seed, ServerSettings { divided: true, factored, ..usual }, rounds)
     }
 
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
@@ -122,12 +125,13 @@ impl Simulation {
 
     fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
         let nodes = settings.workers;
-        let tensors: Vec<TensorSpec> = [40, 3, 17, 16, 90]
+        let tensors: Vec<TensorSpec> = [[40, 1], [3, 1], [17, 1], [16, 1], [9, 10]]
             .iter()
             .enumerate()
-            .map(|(i, n)| TensorSpec { name: i.to_string(), shape: vec![*n] })
+            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
             .collect();
-        let layout = Arc::new(Layout::new(&tensors, settings.block_bytes).unwrap());
+        let layout = Layout::with_factored(&tensors, settings.block_bytes, &settings.factored);
+        let layout = Arc::new(layout.unwrap());
         let mut simulation = Self {
             random: StdRng::seed_from_u64(seed),
             settings,

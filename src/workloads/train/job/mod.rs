@@ -17,13 +17,14 @@ mod sharing;
 mod tests;
 
 use super::{
+    exchange,
     model::{Loss, Misfit, ModelSpec, arrays, output_shape},
     plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
     run::{CHECKPOINTS, FILES, WORKER_FILE},
     team::Team,
 };
 use crate::{
-    types::{Builtin, ParamSpace, WorkSpec},
+    types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec},
     workloads::{
         PlannedJob, Source, Upload,
         job_file::{Fault, Fields, PlacedJob, to_i64},
@@ -34,11 +35,11 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 31] = [
+pub(in crate::workloads) const KEYS: [&str; 32] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
     "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
-    "num_push_threads", "num_pull_threads",
+    "use_sfb", "num_push_threads", "num_pull_threads",
 ];
 
 /// Of a job with a worker: for workers that die or hang, since what is wrong with data stays wrong.
@@ -231,5 +232,6 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: Team) -> Re
     // One pattern: of several workers one leaves the model and what belongs to it. Braces are doubled, as in every template.
     let outputs = vec![format!("{{{{{}}}}}", outputs.join(","))];
     let work = common::builtin_work(fields, name, Builtin::Train, resources::plan(fields, true)?, outputs)?;
-    Ok(WorkSpec { env: vec![team.variable()], ..work })
+    let worker = BuiltinWorker { part: Builtin::Train, init: exchange::init(plan, team) };
+    Ok(WorkSpec { env: vec![team.variable()], worker: Some(WorkerSpec::Builtin(worker)), ..work })
 }

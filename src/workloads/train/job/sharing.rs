@@ -1,4 +1,4 @@
-//! How several workers share the parameters: `consistency`, `compression`, `block_size`, `replicas`, `num_push_threads`,
+//! How several workers share the parameters: `consistency`, `compression`, `block_size`, `replicas`, `use_sfb`, `num_push_threads`,
 //! `num_pull_threads`.
 
 use super::numbers::{limited, number};
@@ -27,6 +27,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Sharing, Fault> {
         compression: compression(fields)?,
         block_bytes: size.as_ref().map_or(usual.block_bytes, |size| size.value),
         replicas: replicas.as_ref().map_or(usual.replicas, |replicas| replicas.value),
+        use_sfb: use_sfb(fields)?,
         num_push_threads: threads(fields, "num_push_threads")?.unwrap_or(usual.num_push_threads),
         num_pull_threads: threads(fields, "num_pull_threads")?.unwrap_or(usual.num_pull_threads),
     };
@@ -39,6 +40,16 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Sharing, Fault> {
         return Err(Fault::new(replicas.span, format!("{} replicas are more than 16", replicas.value)));
     }
     Ok(sharing)
+}
+
+/// Whether dense layers' gradients go as sufficient factors: `"auto"`, where that costs less.
+fn use_sfb(fields: &Fields<'_, '_>) -> Result<Option<bool>, Fault> {
+    let Some(value) = fields.get("use_sfb") else { return Ok(None) };
+    match value.get_ref() {
+        DeValue::Boolean(chosen) => Ok(Some(*chosen)),
+        DeValue::String(name) if name == "auto" => Ok(None),
+        _ => Err(Fault::new(value.span(), "`use_sfb` is \"auto\", true or false")),
+    }
 }
 
 fn threads(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {

@@ -1,11 +1,18 @@
 //! Job files of trainings: what they become, and what is wrong with them, at its place.
 
+use crate::types::{
+    WorkerSpec,
+    servers::{Compression, Consistency},
+};
 use crate::workloads::{
     PlannedJob, Source, job_file,
     train::{
         data::{ClassWeights, Column, Validation},
+        exchange,
         model::{Layer, Loss, Window},
-        plan::{DecayPlan, Every, TrainPlan},
+        plan::{DecayPlan, Every, Outer, Sharing, TrainPlan},
+        set_team,
+        team::Team,
     },
 };
 use std::fs;
@@ -18,6 +25,65 @@ fn directory() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.csv"), "x,y,kind\n1,2,a\n3,4,b\n5,6,c\n7,8,a\n").unwrap();
     dir
+}
+
+#[test]
+fn several_workers_are_a_task_each_with_their_way_of_sharing() {
+    let dir = directory();
+    let data = "[data]\ntable = \"a.csv\"\n";
+    let sharing = |keys: &str| {
+        let job = parse(&dir, &format!("{keys}\n{data}{MODEL}"))?;
+        Ok::<_, String>((plan_of(&job).sharing, job))
+    };
+    let (usual, job) = sharing("").unwrap();
+    assert_eq!((usual, job.repeat), (Sharing::default(), 1));
+    assert_eq!(job.work.env, [("NODECTL_PARAMS".to_string(), "{{\"workers\":1}}".to_string())]);
+    let (sharing_of, mut job) = sharing(
+        "workers = 3\nservers = 2\nconsistency = { local = 20, rate = 0.5 }\ncompression = { topk = 0.1 }\n\
+         block_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false",
+    )
+    .unwrap();
+    let wanted = Sharing {
+        consistency: Consistency::Local { steps: 20 },
+        outer: Outer { rate: 0.5, momentum: 0.9 },
+        compression: Compression::TopK { fraction: 0.1 },
+        block_bytes: 64 << 10,
+        replicas: 3,
+        use_sfb: Some(false),
+    };
+    assert_eq!((sharing_of, job.repeat, job.task_count()), (wanted, 3, 3));
+    assert_eq!(job.work.env[0].1, "{{\"workers\":3,\"servers\":2}}");
+    set_team(&mut job, 5, 0);
+    assert_eq!((job.repeat, job.work.env[0].1.as_str()), (5, "{{\"workers\":5}}"));
+    for (keys, wanted) in [
+        ("workers = 0", "workers"),
+        ("consistency = \"ssp\"", "{ ssp = 2 }"),
+        ("consistency = { ssp = 2, rate = 1 }", "rate"),
+        ("compression = \"f8\"", "there is no `compression` \"f8\""),
+        ("block_size = 100", "multiple of 64"),
+        ("use_sfb = \"yes\"", "`use_sfb`"),
+        ("workers = 2\nresume_from = \"a.safetensors\"", "a.safetensors"),
+    ] {
+        let error = sharing(keys).unwrap_err();
+        assert!(error.contains(wanted), "{keys}: {error}");
+    }
+}
+
+#[test]
+fn a_large_dense_layer_goes_as_factors_and_a_small_one_by_servers() {
+    let dir = directory();
+    let model = "[model]\nlayers = [{ dense = 512 }, \"relu\", { dense = 256 }, \"relu\", { dense = 3 }]\n";
+    let text = format!("workers = 4\nbatch = 32\n[data]\ntable = \"a.csv\"\n{model}");
+    let job = parse(&dir, &text).unwrap();
+    let plan = plan_of(&job);
+    let of = |workers, plan: &TrainPlan| exchange::factored(plan, Team { workers, servers: None });
+    // Weights and biases count.
+    assert_eq!((of(4, &plan), of(1, &plan)), (vec![2u32], Vec::<u32>::new()));
+    let with = |sharing: Sharing| TrainPlan { sharing, ..plan.clone() };
+    assert!(of(4, &with(Sharing { use_sfb: Some(false), ..Sharing::default() })).is_empty());
+    assert!(of(4, &with(Sharing { consistency: Consistency::Async, ..Sharing::default() })).is_empty());
+    let Some(WorkerSpec::Builtin(worker)) = &job.work.worker else { panic!("{:?}", job.work.worker) };
+    assert!(worker.init.contains("\"layer\":\"2.weight\"") && worker.init.contains("factors_bytes"), "{}", worker.init);
 }
 
 fn parse(dir: &TempDir, text: &str) -> Result<PlannedJob, String> {

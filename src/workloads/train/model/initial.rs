@@ -13,6 +13,8 @@ pub struct Array {
     pub shape: Vec<u32>,
     /// By gradients; else it is what batch normalization averages.
     pub is_trained: bool,
+    /// Of a dense layer's weights: how many rows it has for each sample. Its gradient is a sum of as many products.
+    pub rows: Option<u32>,
     first: First,
 }
 
@@ -91,16 +93,20 @@ fn collect(
 /// The arrays of one layer, which is given `shape`.
 fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: &mut Vec<Array>) -> Result<(), Misfit> {
     let mut add = |part: &str, shape: Vec<u32>, first| {
-        arrays.push(Array { name: format!("{name}.{part}"), shape, is_trained: true, first });
+        arrays.push(Array { name: format!("{name}.{part}"), shape, is_trained: true, rows: None, first });
     };
     match layer {
         Layer::Dense { units, bias } => {
-            let inputs = *shape.last().expect("its shape fits");
+            let (inputs, outer) = shape.split_last().expect("its shape fits");
+            let inputs = *inputs;
             // PyTorch's for linear and convolutional layers: He et al., arXiv 1502.01852, with a = √5.
             let bound = 1.0 / (inputs as f32).sqrt();
-            add("weight", vec![*units, inputs], First::Uniform(bound));
+            let (weight, sizes) = (format!("{name}.weight"), vec![*units, inputs]);
+            let (rows, first) = (Some(outer.iter().product()), First::Uniform(bound));
+            arrays.push(Array { name: weight, shape: sizes, is_trained: true, rows, first });
             if *bias {
-                add("bias", vec![*units], First::Uniform(bound));
+                let sizes = vec![*units];
+                arrays.push(Array { name: format!("{name}.bias"), shape: sizes, is_trained: true, rows: None, first });
             }
         }
         Layer::Conv2d { channels, window, groups, bias } => {
@@ -118,7 +124,7 @@ fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: 
             add("bias", channels.clone(), First::Fill(0.0));
             for (part, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
                 let (name, first) = (format!("{name}.{part}"), First::Fill(value));
-                arrays.push(Array { name, shape: channels.clone(), is_trained: false, first });
+                arrays.push(Array { name, shape: channels.clone(), is_trained: false, rows: None, first });
             }
         }
         Layer::LayerNorm { .. } => {

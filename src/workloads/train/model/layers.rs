@@ -83,12 +83,16 @@ impl Recorder<'_> {
                 recorder.sum_rows(&dz, bias.gradient.clone().expect("it is trained"), rows, units);
                 recorder.is_ready(bias);
             }
-            recorder.push(Gemm {
-                a: Matrix::dense(dz.view().clone(), rows, units),
-                transpose_a: true,
-                ..Gemm::new(dz.view().clone(), x.view().clone(), dweight, [units, inputs, rows])
-            });
-            recorder.is_ready(&weight);
+            if recorder.is_factored(&weight) {
+                recorder.has_factors(&weight, [dz.view().clone(), x.view().clone()]);
+            } else {
+                recorder.push(Gemm {
+                    a: Matrix::dense(dz.view().clone(), rows, units),
+                    transpose_a: true,
+                    ..Gemm::new(dz.view().clone(), x.view().clone(), dweight, [units, inputs, rows])
+                });
+                recorder.is_ready(&weight);
+            }
             if !x.needs_gradient {
                 return Ok(None);
             }

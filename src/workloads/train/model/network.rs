@@ -3,18 +3,17 @@
 use super::{
     initial::{self, Array},
     loss::Ends,
-    recorder::{Recorder, Recording, Value, Variable, random_state},
+    recorder::{Ready, Recorder, Recording, Value, Variable, random_state},
     shapes::{self, Misfit},
     spec::{Layer, Loss, ModelSpec},
 };
 use crate::{
-    gpu::ops::{Buffer, Engine, EngineError, Kind, Op, Pending, Program, View},
+    gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View},
     workloads::train::Tensor,
 };
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -39,6 +38,8 @@ pub struct Network {
     answers: Buffer,
     random_states: Buffer,
     free: Vec<Buffer>,
+    /// Tensors whose gradients are not multiplied out.
+    factored: BTreeSet<usize>,
     recorded: BTreeMap<(Purpose, u32), Recorded>,
 }
 
@@ -61,6 +62,10 @@ impl<F: FnMut(usize) -> Result<(), NetworkError>> Exchange for F {
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError> {
         self(tensor)
     }
+
+    fn factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), NetworkError> {
+        self(tensor)
+    }
 }
 
 struct Recorded {
@@ -73,8 +78,8 @@ pub struct Segment {
     program: Program,
     /// Tensors whose values it reads, and none before it did.
     needs: Vec<usize>,
-    /// Tensors whose gradients are there behind it.
-    ready: Vec<usize>,
+    /// What is there behind it.
+    ready: Vec<Ready>,
 }
 
 /// What a step exchanges with whoever keeps the parameters.
@@ -83,6 +88,8 @@ pub trait Exchange {
     fn need(&mut self, tensor: usize) -> Result<(), NetworkError>;
     /// What computes its gradient is on its way.
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError>;
+    /// The same of a tensor whose gradient is Σ uᵢvᵢᵀ over samples: u of all, then v of all.
+    fn factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), NetworkError>;
 }
 
 /// Samples, as bytes of the engine's numbers.
@@ -144,8 +151,15 @@ impl Network {
             names,
             most,
             free: Vec::new(),
+            factored: BTreeSet::new(),
             recorded: BTreeMap::new(),
         })
+    }
+
+    /// From now on gradients of these dense layers' weights are given as factors.
+    pub fn set_factored(&mut self, tensors: impl IntoIterator<Item = usize>) {
+        self.factored = tensors.into_iter().collect();
+        self.recorded.clear();
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -239,7 +253,10 @@ impl Network {
             segment.needs.iter().try_for_each(|tensor| exchange.need(*tensor))?;
             // A failure shows in the report, which comes behind it.
             let _ = self.engine.run(&segment.program);
-            segment.ready.iter().try_for_each(|tensor| exchange.ready(*tensor))?;
+            segment.ready.iter().try_for_each(|ready| match &ready.factors {
+                Some(factors) => exchange.factors(ready.tensor, factors),
+                None => exchange.ready(ready.tensor),
+            })?;
         }
         Ok(self.report(count))
     }
@@ -289,6 +306,7 @@ impl Network {
         let engine = self.engine.clone();
         let states = self.random_states.u32s();
         let mut recorder = Recorder::new(engine.as_ref(), &self.variables, states, (count, is_training), free);
+        recorder.factored = self.factored.clone();
         let kind = if self.spec.takes_indices() { Kind::U32 } else { Kind::F32 };
         let inputs = self.inputs.view(kind, 0, recorder.elements(&self.spec.input));
         let x = Value::outside(inputs, self.spec.input.clone());
@@ -338,17 +356,15 @@ impl Report {
 /// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
 fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<Segment>, EngineError> {
     let Recording { ops, needs, ready } = recording;
-    let edges = needs.iter().chain(ready).map(|(edge, _)| *edge);
+    let edges = needs.iter().map(|(edge, _)| *edge).chain(ready.iter().map(|ready| ready.at));
     let mut edges: BTreeSet<usize> = if in_segments { edges.collect() } else { BTreeSet::new() };
     edges.insert(ops.len());
     edges.remove(&0);
     let mut first = 0;
-    let tensors = |of: &[(usize, usize)], within: Range<usize>| {
-        of.iter().filter(|(at, _)| within.contains(at)).map(|(_, tensor)| *tensor).collect()
-    };
     let segment = |end: usize| {
         let program = engine.record(&ops[first..end])?;
-        let (needs, ready) = (tensors(needs, first..end), tensors(ready, first + 1..end + 1));
+        let needs = needs.iter().filter(|(at, _)| (first..end).contains(at)).map(|(_, tensor)| *tensor).collect();
+        let ready = ready.iter().filter(|ready| (first + 1..=end).contains(&ready.at)).cloned().collect();
         first = end;
         Ok(Segment { program, needs, ready })
     };

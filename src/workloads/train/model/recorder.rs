@@ -3,7 +3,11 @@
 
 use super::{initial::Array, network::NetworkError, spec::Layer};
 use crate::gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// Memory of ops that nobody uses at the moment.
 #[derive(Default)]
@@ -65,7 +69,16 @@ pub struct Recording {
     pub ops: Vec<Op>,
     /// As `Recorder` has them, in order.
     pub needs: Vec<(usize, usize)>,
-    pub ready: Vec<(usize, usize)>,
+    pub ready: Vec<Ready>,
+}
+
+/// Behind so many ops the gradient of a tensor is there.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    pub at: usize,
+    pub tensor: usize,
+    /// Of a factored tensor: u and v of each sample, whose products' sum is the gradient.
+    pub factors: Option<[View; 2]>,
 }
 
 pub struct Recorder<'r> {
@@ -80,8 +93,9 @@ pub struct Recorder<'r> {
     pub ops: Vec<Op>,
     /// From so many ops on, the values of this tensor are needed.
     pub needs: Vec<(usize, usize)>,
-    /// Behind so many ops the gradient of this tensor is there.
-    pub ready: Vec<(usize, usize)>,
+    pub ready: Vec<Ready>,
+    /// Tensors whose gradients are not multiplied out.
+    pub factored: BTreeSet<usize>,
     pool: Rc<RefCell<Pool>>,
 }
 
@@ -104,6 +118,7 @@ impl<'r> Recorder<'r> {
             ops: Vec::new(),
             needs: Vec::new(),
             ready: Vec::new(),
+            factored: BTreeSet::new(),
             pool,
         }
     }
@@ -161,7 +176,19 @@ impl<'r> Recorder<'r> {
     /// The gradient of this array is computed by what was recorded so far.
     pub fn is_ready(&mut self, variable: &Variable) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push((self.ops.len(), tensor));
+            self.ready.push(Ready { at: self.ops.len(), tensor, factors: None });
+        }
+    }
+
+    /// Whether the gradient of this array goes as factors.
+    pub fn is_factored(&self, variable: &Variable) -> bool {
+        variable.tensor.is_some_and(|tensor| self.factored.contains(&tensor))
+    }
+
+    /// The factors of its gradient are there.
+    pub fn has_factors(&mut self, variable: &Variable, factors: [View; 2]) {
+        if let Some(tensor) = variable.tensor {
+            self.ready.push(Ready { at: self.ops.len(), tensor, factors: Some(factors) });
         }
     }
 

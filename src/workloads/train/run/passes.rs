@@ -4,6 +4,7 @@ use super::{
     totals::{Totals, confusion},
     training::TrainError,
 };
+use crate::gpu::ops::View;
 use crate::workloads::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, Targets},
@@ -65,6 +66,11 @@ impl Exchange for Way<'_> {
 
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError> {
         let done = self.parameters.push(tensor);
+        self.told(done)
+    }
+
+    fn factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), NetworkError> {
+        let done = self.parameters.push_factors(tensor, factors);
         self.told(done)
     }
 }

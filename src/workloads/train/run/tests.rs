@@ -67,7 +67,7 @@ fn run(plan: &TrainPlan, base: &Path, into: &str, threads: usize) -> Json {
     let dir = base.join(into);
     fs::create_dir_all(&dir).unwrap();
     let engine: Arc<dyn Engine> = Arc::new(Cpu::new(threads).unwrap());
-    train(plan, &load(plan, base).unwrap(), engine, (base, &dir), None).unwrap_or_else(|error| panic!("{error}"))
+    train(plan, &load(plan, base).unwrap(), engine, (base, &dir), None).unwrap_or_else(|error| panic!("{error}")).result
 }
 
 /// The columns of `metrics.csv` without times.
@@ -132,14 +132,15 @@ fn a_resumed_training_ends_with_the_bits_of_an_undisturbed_one() {
     let engine: Arc<dyn Engine> = Arc::new(Cpu::new(1).unwrap());
     let split = load(&plan(), base).unwrap();
     let other = TrainPlan { resume_from: Some(path.into()), seed: 9, ..plan() };
-    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).unwrap_err().to_string();
+    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).err().unwrap().to_string();
     assert!(error.contains("another seed"), "{error}");
     let narrow = vec![Layer::Dense { units: 2, bias: true }];
     let other = TrainPlan { model: ModelSpec { layers: narrow, ..plan().model }, ..begun };
-    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).unwrap_err().to_string();
+    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).err().unwrap().to_string();
     assert!(error.contains("`0.weight` has the shape [24, 2], the model's [2, 2]"), "{error}");
     let wild = OptimizerPlan { optimizer: Optimizer::Sgd, rate: 1e30, clip_norm: None, ..plan().optimizer };
-    let error =
-        train(&TrainPlan { optimizer: wild, ..plan() }, &split, engine, (base, &base.join("begun")), None).unwrap_err();
+    let error = train(&TrainPlan { optimizer: wild, ..plan() }, &split, engine, (base, &base.join("begun")), None)
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("hint: a smaller `rate`"), "{error}");
 }

@@ -9,13 +9,14 @@ use super::{
 };
 use crate::{
     gpu::ops::{Cpu, Engine, EngineError, Vulkan},
-    types::servers::{Consistency, SOCKET_VARIABLE},
+    types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings},
     workloads::{
         builtin::{Call, CallError, Part},
         kernel::run::granted_device,
         train::{
             Parameters, ParametersError,
             data::{Source, Split},
+            exchange,
             file::{self, ModelFile, Note, Position},
             local::Local,
             model::{Network, NetworkError, output_shape},
@@ -39,6 +40,9 @@ pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
+    /// The task in which this worker left the model, and the way to the others: it stays the first of them, so that no other leaves
+    /// it too.
+    left: Option<(u64, Served)>,
 }
 
 impl Part for TrainWorker {
@@ -49,15 +53,44 @@ impl Part for TrainWorker {
             return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
         }
         let bytes = fs::read(PLAN_FILE).map_err(|error| told(error.to_string()))?;
-        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)? })
+        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)?, left: None })
     }
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
+        if self.left.as_ref().is_some_and(|(task, _)| *task != call.task) {
+            // A task for which there was no room before.
+            fs::write(call.dir.join(WORKER_FILE), "").map_err(|error| CallError::Task(error.to_string()))?;
+            return Ok(json!({}));
+        }
+        self.close();
         let split = load(&self.plan, &call.dir)?;
         let others = Others::of(&self.plan, call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)
+        let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)?;
+        self.left = trained.served.map(|served| (call.task, served));
+        Ok(trained.result)
     }
+}
+
+impl TrainWorker {
+    fn close(&mut self) {
+        if let Some((_, served)) = self.left.take() {
+            served.close();
+        }
+    }
+}
+
+impl Drop for TrainWorker {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What a training leaves besides files.
+pub struct Trained {
+    pub result: Json,
+    /// The way to the others, of the worker that left the model.
+    served: Option<Served>,
 }
 
 /// How a worker reaches those that it trains with.
@@ -99,14 +132,14 @@ fn engine(threads: u32) -> Result<Arc<dyn Engine>, CallError> {
     }
 }
 
-/// Trains, with the job's files in the first directory; leaves files in the second. Returns the task's result.
+/// Trains, with the job's files in the first directory; leaves files in the second.
 pub fn train(
     plan: &TrainPlan,
     split: &Split,
     engine: Arc<dyn Engine>,
     (base, dir): (&Path, &Path),
     others: Option<Others>,
-) -> Result<Json, TrainError> {
+) -> Result<Trained, TrainError> {
     let mut network =
         Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
     if let Some(path) = &plan.init_from {
@@ -131,7 +164,8 @@ pub fn train(
             let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
             let Some(ended) = ended else {
                 outputs.discard()?;
-                return Ok(json!({ "workers": workers, "device": on }));
+                served.close();
+                return Ok(Trained { result: json!({ "workers": workers, "device": on }), served: None });
             };
             let position = Position { epochs: plan.epochs, steps_into_epoch: 0, steps, seed: plan.seed };
             (ended, position, Some(served))
@@ -146,9 +180,6 @@ pub fn train(
     }
     let model = ModelFile::of(&network, note, split.preparation.clone(), Vec::new())?;
     model.write(&dir.join(super::FILES[0]))?;
-    if let Some(served) = served {
-        served.close();
-    }
     let metric = plan.model.loss.metric();
     let (last, speed) = (ended.last, ended.samples_per_second);
     let mut result = json!({
@@ -159,7 +190,7 @@ pub fn train(
         result["validation_loss"] = validation.loss().into();
         result[format!("validation_{metric}")] = validation.metric().into();
     }
-    Ok(result)
+    Ok(Trained { result, served })
 }
 
 /// With parameters in this process.
@@ -218,6 +249,9 @@ fn serve(
     let samples = split.training.len();
     let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
     let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
+    let factored = exchange::factored(plan, team);
+    network.set_factored(factored.iter().map(|tensor| *tensor as usize));
+    let settings = ServerSettings { factored, ..settings };
     let way = Way { socket, job, worker, settings };
     let mut served = Served::new(way, sums(plan, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;

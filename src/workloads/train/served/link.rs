@@ -51,8 +51,9 @@ pub struct Told {
     pub pulled: Vec<bool>,
     pub share: Share,
     pub barriers: u64,
-    /// Another worker's task has succeeded.
+    /// Another worker's task has succeeded; or none had when that was asked.
     pub over: bool,
+    pub unfinished: bool,
     /// Why nothing more comes.
     ended: Option<String>,
 }
@@ -73,10 +74,9 @@ impl Default for Share {
 
 enum Outgoing {
     Frame(Kind, u64, Vec<u8>),
-    /// A gradient, its place in the memory, and the frame that says that it is there.
+    /// Parts of a gradient with their places in the memory, and what is said when they are there.
     Gradient {
-        bytes: Pending<Vec<u8>>,
-        offset: u64,
+        parts: Vec<(Pending<Vec<u8>>, u64)>,
         clock: u64,
         tensor: u32,
     },
@@ -151,9 +151,9 @@ impl Link {
         self.put(Outgoing::Frame(kind, id, payload));
     }
 
-    /// Sends a gradient when it is there. `offset` is in bytes of the memory.
-    pub fn send_gradient(&self, bytes: Pending<Vec<u8>>, offset: u64, clock: u64, tensor: u32) {
-        self.put(Outgoing::Gradient { bytes, offset, clock, tensor });
+    /// Sends a gradient when its parts are there; their places are in bytes of the memory.
+    pub fn send_gradient(&self, parts: Vec<(Pending<Vec<u8>>, u64)>, clock: u64, tensor: u32) {
+        self.put(Outgoing::Gradient { parts, clock, tensor });
     }
 
     fn put(&self, outgoing: Outgoing) {
@@ -298,6 +298,7 @@ impl Told {
             }
             Kind::Passed => self.barriers += 1,
             Kind::Over => self.over = true,
+            Kind::Wait => self.unfinished = true,
             _ => {}
         }
     }
@@ -309,9 +310,11 @@ fn write(mut stream: UnixStream, memory: &Memory, queue: mpsc::Receiver<Outgoing
         let mut bytes = Vec::new();
         match outgoing {
             Outgoing::Frame(kind, id, payload) => frames::encode(kind, id, &payload, &mut bytes),
-            Outgoing::Gradient { bytes: gradient, offset, clock, tensor } => {
-                let gradient = gradient.wait(PATIENCE).map_err(|error| error.to_string())?;
-                memory.write(offset, &gradient).map_err(|error| error.to_string())?;
+            Outgoing::Gradient { parts, clock, tensor } => {
+                for (part, offset) in parts {
+                    let part = part.wait(PATIENCE).map_err(|error| error.to_string())?;
+                    memory.write(offset, &part).map_err(|error| error.to_string())?;
+                }
                 frames::encode(Kind::Push, clock, &tensor.to_le_bytes(), &mut bytes);
             }
         }

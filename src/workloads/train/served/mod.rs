@@ -13,7 +13,7 @@ mod link;
 use super::parameters::{Parameters, ParametersError, State, Tensor};
 use crate::{
     gpu::ops::{Engine, EngineError, View},
-    types::servers::{ServerSettings, TensorSpec},
+    types::servers::{ALIGNMENT, ServerSettings, TensorSpec},
     wire::{
         api::params::{Register, Registered},
         frames::Kind,
@@ -153,7 +153,7 @@ impl Served {
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         joined.link.send(Kind::Wait, 0, Vec::new());
-        joined.link.wait(|told| (told.share.index == 0).then_some(()))
+        joined.link.wait(|told| (told.share.index == 0 && told.unfinished).then_some(()))
     }
 
     /// This worker has finished.
@@ -233,7 +233,30 @@ impl Parameters for Served {
         let View { buffer, offset, len, .. } = &joined.tensors[tensor].gradient;
         let bytes = joined.engine.download(buffer, offset * 4..(offset + len) * 4);
         let place = joined.places.tensors[tensor] + joined.places.gradients;
-        joined.link.send_gradient(bytes, place * 4, clock, tensor as u32);
+        joined.link.send_gradient(vec![(bytes, place * 4)], clock, tensor as u32);
+        Ok(())
+    }
+
+    fn push_factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        joined.check()?;
+        let own = &joined.tensors[tensor];
+        let (rows, columns) = (u64::from(own.shape[0]), u64::from(own.shape[1]));
+        let samples = factors[0].len / rows;
+        if ALIGNMENT + samples * (rows + columns) > own.len() {
+            let (name, most) = (&own.name, (own.len() - ALIGNMENT) / (rows + columns));
+            return Err(ParametersError::Invalid(format!("`{name}`: {samples} samples are more than {most}")));
+        }
+        let place = joined.places.tensors[tensor] + joined.places.gradients;
+        joined.link.memory().write(place * 4, &(samples as u32).to_le_bytes())?;
+        let mut at = place + ALIGNMENT;
+        let mut parts = Vec::new();
+        for View { buffer, offset, len, .. } in factors {
+            parts.push((joined.engine.download(buffer, offset * 4..(offset + len) * 4), at * 4));
+            at += len;
+        }
+        joined.link.send_gradient(parts, clock, tensor as u32);
         Ok(())
     }
 

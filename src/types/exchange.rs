@@ -1,7 +1,7 @@
 //! How a dense layer's gradient reaches the workers: through parameter servers, or as sufficient factors from each worker to each
 //! other. The rule is Poseidon's (Zhang et al., arXiv 1706.03292, section 3.2), with what replicas and compression add.
 
-use crate::types::servers::Compression;
+use super::servers::Compression;
 
 /// The ways that a layer's gradient may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
