@@ -83,13 +83,8 @@ pub struct Simulation {
 }
 
 fn settings(consistency: Consistency, workers: u32, clip: bool) -> ServerSettings {
-    let training = Training {
-        optimizer: Optimizer::Sgd,
-        rate: 0.1,
-        schedule: Schedule::CONSTANT,
-        weight_decay: 0.0,
-        clip_norm: clip.then_some(1.0),
-    };
+    let (schedule, clip_norm) = (Schedule::CONSTANT, clip.then_some(1.0));
+    let training = Training { optimizer: Optimizer::Sgd, rate: 0.1, schedule, weight_decay: 0.0, clip_norm };
     ServerSettings {
         workers,
         training,
