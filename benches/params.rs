@@ -63,13 +63,15 @@ fn measure(cluster: &Cluster, rounds: usize, streams: u32) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = cluster.dir.path();
     fs::copy(root.join("benches/python/params.py"), dir.join("params.py")).expect("it is there");
-    let (package, nodes) = (root.join("packaging/python"), [0, 1].map(|number| cluster.pid(number).to_string()));
-    let (name, nodes) = (format!("streams-{streams}"), nodes.join(","));
+    // Where `tests/run` puts what tests of the package need.
+    let path =
+        [root.join("packaging/python"), root.join("target/python")].map(|path| path.display().to_string()).join(":");
+    let nodes = [0, 1].map(|number| cluster.pid(number).to_string()).join(",");
+    let name = format!("streams-{streams}");
     let text = format!(
         "kind = \"train\"\nname = \"{name}\"\nworkers = 2\nservers = 1\noutputs = [\"found.json\"]\n\
          command = [\"python3\", \"params.py\", \"--elsewhere\", \"{nodes}\", \"--streams\", \"{streams}\", \"--rounds\", \"{rounds}\"]\n\
-         env = {{ PYTHONPATH = \"{}\" }}\n",
-        package.display()
+         env = {{ PYTHONPATH = \"{path}\" }}\n"
     );
     let into = dir.join(format!("into-{name}"));
     let (code, output) = run_to_end(cluster, 0, &write_job(dir, &name, &text), &into);

@@ -70,10 +70,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
 
     fn seal(&mut self, plain: &[u8], last: bool) -> io::Result<()> {
         let start = self.outgoing.len();
-        self.outgoing.resize(start + HEADER_BYTES + plain.len() + TAG_BYTES, 0);
-        let frame = &mut self.outgoing[start..];
-        frame[HEADER_BYTES..HEADER_BYTES + plain.len()].copy_from_slice(plain);
-        self.sealer.seal(frame, plain.len(), last).map(|_| ())
+        self.outgoing.extend_from_slice(&[0; HEADER_BYTES]);
+        self.outgoing.extend_from_slice(plain);
+        self.outgoing.extend_from_slice(&[0; TAG_BYTES]);
+        self.sealer.seal(&mut self.outgoing[start..], plain.len(), last).map(|_| ())
     }
 
     fn poll_outgoing(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -40,7 +40,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     assert_eq!(job.work.env, [("NODECTL_PARAMS".to_string(), "{{\"workers\":1}}".to_string())]);
     let (sharing_of, mut job) = sharing(
         "workers = 3\nservers = 2\nconsistency = { local = 20, rate = 0.5 }\ncompression = { topk = 0.1 }\n\
-         block_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false",
+         block_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false\nnum_push_threads = 4\nnum_pull_threads = 8",
     )
     .unwrap();
     let wanted = Sharing {
@@ -49,6 +49,8 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
         compression: Compression::TopK { fraction: 0.1 },
         block_bytes: 64 << 10,
         replicas: 3,
+        num_push_threads: 4,
+        num_pull_threads: 8,
         use_sfb: Some(false),
         ..Sharing::default()
     };
@@ -58,6 +60,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     assert_eq!((job.repeat, job.work.env[0].1.as_str()), (5, "{{\"workers\":5}}"));
     for (keys, wanted) in [
         ("workers = 0", "workers"),
+        ("num_push_threads = 65", "more than 64"),
         ("consistency = \"ssp\"", "{ ssp = 2 }"),
         ("consistency = { ssp = 2, rate = 1 }", "rate"),
         ("compression = \"f8\"", "there is no `compression` \"f8\""),
