@@ -383,12 +383,13 @@ fn difference(new: &Register, known: &Register) -> String {
 async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
-    let Progress { tasks, done, failed, stopped, running, .. } = detail.progress;
+    let Progress { tasks, done, failed, stopped, running, queued, .. } = detail.progress;
     if done > 0 {
         return Some(Event::Over);
     }
     let is_same = crowded.is_some_and(|(known, _)| known == running);
-    let waiting = tasks.saturating_sub(failed + stopped + running);
+    // Those that a node prepares already are not without room.
+    let waiting = tasks.saturating_sub(failed + stopped + running + queued);
     if waiting == 0 || !is_same {
         *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
     }

@@ -50,7 +50,14 @@ struct Part {
 
 /// Bundles that other nodes are opening. Of each node there is one at a time.
 #[derive(Default)]
-pub struct Opening(Mutex<HashMap<NodeId, (u64, Vec<Option<Box<dyn Duplex>>>)>>);
+pub struct Opening(Mutex<HashMap<NodeId, Partial>>);
+
+/// A bundle, as far as its streams have come.
+#[derive(Default)]
+struct Partial {
+    connection: u64,
+    streams: Vec<Option<Box<dyn Duplex>>>,
+}
 
 struct Frame {
     /// So many messages about no block went before it.
@@ -177,18 +184,17 @@ impl Opening {
         let part = tokio::time::timeout(GREETING_TIMEOUT, Part::read(&mut stream)).await;
         let Part { connection, index, of } = part.map_err(|_| io::ErrorKind::TimedOut)??;
         let mut opening = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, streams) = opening.entry(from).or_default();
-        if *known != connection || streams.len() != usize::from(of) {
+        let partial = opening.entry(from).or_default();
+        if partial.connection != connection || partial.streams.len() != usize::from(of) {
             // What it began before, it has given up.
-            *known = connection;
-            *streams = (0..of).map(|_| None).collect();
+            *partial = Partial { connection, streams: (0..of).map(|_| None).collect() };
         }
-        streams[usize::from(index)] = Some(stream);
-        if !streams.iter().all(Option::is_some) {
+        partial.streams[usize::from(index)] = Some(stream);
+        if !partial.streams.iter().all(Option::is_some) {
             return Ok(None);
         }
-        let (_, streams) = opening.remove(&from).expect("just looked at");
-        Ok(Some(streams.into_iter().flatten().collect()))
+        let whole = opening.remove(&from).expect("just looked at");
+        Ok(Some(whole.streams.into_iter().flatten().collect()))
     }
 }
 

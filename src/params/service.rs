@@ -300,7 +300,9 @@ impl Service {
         self.kept.runtime.spawn(async move {
             let say = |text| {
                 // A full queue has other news; this will be said again.
-                let _ = events.upgrade().map(|events| events.try_send(Event::Said(text)));
+                if let Some(events) = events.upgrade() {
+                    let _ = events.try_send(Event::Said(text));
+                }
             };
             let found = checkpoints.newest(job, say).await.or(other);
             if let Some(events) = events.upgrade() {

@@ -16,6 +16,9 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc as events};
 
+/// Blocks that wait to be written: more than `logic::params` collects at once.
+const QUEUE: usize = 16;
+
 /// Where and how checkpoints of one job are kept.
 #[derive(Clone)]
 pub struct Keeping {
@@ -28,7 +31,7 @@ pub struct Keeping {
 
 /// A checkpoint that is being made. Dropping it gives it up.
 pub struct Writer {
-    blocks: mpsc::Sender<Order>,
+    blocks: mpsc::SyncSender<Order>,
 }
 
 enum Order {
@@ -37,9 +40,9 @@ enum Order {
 }
 
 impl Writer {
-    /// The file is made with the first block. What waits to be written is bounded by what `logic::params` collects at once.
+    /// The file is made with the first block.
     pub fn start(keeping: Keeping, kept: Kept, events: events::WeakSender<Event>) -> io::Result<Self> {
-        let (blocks, orders) = mpsc::channel();
+        let (blocks, orders) = mpsc::sync_channel(QUEUE);
         let write = move || {
             let tell = |event| {
                 if let Some(events) = events.upgrade() {

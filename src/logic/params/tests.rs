@@ -71,7 +71,7 @@ fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
 
 #[test]
 fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
-    seeds(40, |seed| {
+    seeds(16, |seed| {
         let every = [Every::Steps(3), Every::Millis(1)][seed as usize % 2];
         let mode = MODES[seed as usize / 2 % 4];
         let mut simulation = Simulation::keeping(seed, mode, 4, 30, Some(every));
@@ -91,7 +91,7 @@ fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
 
 #[test]
 fn without_checkpoints_all_begin_anew() {
-    seeds(12, |seed| {
+    seeds(8, |seed| {
         let mut simulation = Simulation::keeping(seed, MODES[seed as usize % 4], 4, 20, None);
         simulation.faults = true;
         for count in [3, 4] {
@@ -104,7 +104,7 @@ fn without_checkpoints_all_begin_anew() {
 
 #[test]
 fn the_last_checkpoint_is_what_all_workers_came_to() {
-    seeds(24, |seed| {
+    seeds(12, |seed| {
         let simulation = Simulation::keeping(seed, MODES[seed as usize % 4], 3, 7, Some(Every::Steps(100))).run(false);
         assert_eq!(simulation.finished, 3);
         assert_eq!(simulation.disk.checkpoints.len(), 1);
@@ -120,7 +120,7 @@ fn the_last_checkpoint_is_what_all_workers_came_to() {
 /// Two nodes whose connection breaks again and again.
 #[test]
 fn two_nodes_go_on_however_often_they_lose_each_other() {
-    seeds(60, |seed| {
+    seeds(24, |seed| {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 25);
         simulation.faults = true;
         for _ in 0..60 {

@@ -48,10 +48,13 @@ pub struct Sum {
     pub values: Vec<f32>,
 }
 
+/// Passes on what the node says of the others.
+type Say = Box<dyn Fn(&str) + Send>;
+
 pub struct Served {
     way: Way,
     sums: Vec<Sum>,
-    say: Option<Box<dyn Fn(&str) + Send>>,
+    say: Option<Say>,
     registered: Option<Joined>,
     clock: u64,
     heard: u64,

@@ -64,7 +64,9 @@ impl Simulation {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().take(count).collect();
         let workers: Vec<(NodeId, Worker)> =
             nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
-        nodes.iter().for_each(|node| drop(self.add_node(*node)));
+        for node in &nodes {
+            self.add_node(*node);
+        }
         for (node, worker) in workers {
             self.add_worker(node, worker);
         }
