@@ -71,7 +71,8 @@ fn cluster() -> Cluster {
 /// One training; returns its validation accuracy.
 fn train(cluster: &mut Cluster, trial: usize, name: &str, mut killer: Option<&mut Killer>) -> f64 {
     let name = format!("{name}-{trial}");
-    let file = digits::job(cluster, &name, trial as u64, "");
+    // A slow machine's training is hit more often than by the usual three kills of a worker.
+    let file = digits::job(cluster, &name, trial as u64, "retries = 50");
     let asked = |cluster: &Cluster| (0..NODES).find(|node| cluster.is_running(*node)).expect("one at most is away");
     let id = cluster.submit(asked(cluster), &file);
     let end = Instant::now() + LIMIT;

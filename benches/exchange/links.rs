@@ -4,8 +4,8 @@
 
 use super::nets::Net;
 use nodectl::{
-    logic::params::{exchange::Exchange, placement::Placement},
-    types::NodeId,
+    logic::params::placement::Placement,
+    types::{NodeId, exchange::Exchange},
 };
 use std::{
     cmp::Reverse,
