@@ -38,7 +38,9 @@ fn lab(cluster: &Cluster) -> PathBuf {
 
 /// Runs a job over the dataset: its patterns, their errors, and what integrated.
 fn patterns(cluster: &Cluster, dir: &Path, name: &str, more: &str) -> (Vec<f32>, Vec<f32>, String) {
-    let text = format!("kind = \"integrate\"\nname = \"{name}\"\ndatasets = \"scan.h5\"\npoints = 20\nerror_model = \"poisson\"\n{more}\n");
+    let text = format!(
+        "kind = \"integrate\"\nname = \"{name}\"\ndatasets = \"scan.h5\"\npoints = 20\nerror_model = \"poisson\"\n{more}\n"
+    );
     let into = cluster.dir.path().join(name);
     let (code, output) = run_to_end(cluster, 0, &write_job(dir, name, &text), &into);
     assert_eq!(code, Some(0), "{output}");
@@ -73,7 +75,9 @@ fn a_gpu_gives_the_patterns_of_the_processor() {
     let dir = lab(&cluster);
     for splitting in ["no", "bbox", "full"] {
         let more = |engine: &str| {
-            format!("poni = \"geometry.poni\"\nsplitting = \"{splitting}\"\nstrategy = \"whole\"\nengine = \"{engine}\"")
+            format!(
+                "poni = \"geometry.poni\"\nsplitting = \"{splitting}\"\nstrategy = \"whole\"\nengine = \"{engine}\""
+            )
         };
         let (cpu, cpu_errors, _) = patterns(&cluster, &dir, &format!("cpu-{splitting}"), &more("cpu"));
         let (gpu, gpu_errors, told) = patterns(&cluster, &dir, &format!("gpu-{splitting}"), &more("vulkan"));
@@ -103,7 +107,8 @@ fn write_detector(path: &Path) {
     };
     let sizes = [f64::from(PIXEL_M); 2].iter().flat_map(|size| size.to_le_bytes()).collect();
     let sizes = Array { info: Info { scalar: Scalar::F64, shape: vec![2] }, bytes: sizes };
-    let named = [("entry/instrument/detector/pixel_corners", &corners), ("entry/instrument/detector/pixel_size", &sizes)];
+    let named =
+        [("entry/instrument/detector/pixel_corners", &corners), ("entry/instrument/detector/pixel_size", &sizes)];
     arrays::write(path, &named, None).expect("written");
 }
 

@@ -34,7 +34,8 @@ impl Prepared {
             prepared.signal[pixel] = corrections.dark.as_ref().map_or(raw, |dark| raw - dark[pixel]);
             prepared.norm[pixel] = corrections.omega[pixel];
             let of_counts = if model.is_poissonian() { raw.max(1.0) } else { 0.0 };
-            prepared.variance[pixel] = of_counts + corrections.variance.as_ref().map_or(0.0, |variance| variance[pixel]);
+            prepared.variance[pixel] =
+                of_counts + corrections.variance.as_ref().map_or(0.0, |variance| variance[pixel]);
         }
         prepared
     }

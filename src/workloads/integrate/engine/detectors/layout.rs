@@ -72,20 +72,34 @@ impl PixelCorners {
     /// The middle of four corners (of hexagons too, as in pyFAI), in 32 bits.
     pub fn center(&self, row: usize, column: usize) -> [f64; 3] {
         let [a, b, c, d] = self.quadrangle(row, column);
-        std::array::from_fn(|axis| f64::from((0.25 * a[axis] + 0.25 * b[axis] + 0.25 * c[axis] + 0.25 * d[axis]) as f32))
+        std::array::from_fn(|axis| {
+            f64::from((0.25 * a[axis] + 0.25 * b[axis] + 0.25 * c[axis] + 0.25 * d[axis]) as f32)
+        })
     }
 }
 
 /// How a type of detector puts its pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrangement {
-    Regular { rounds_centers: bool },
+    Regular {
+        rounds_centers: bool,
+    },
     /// Side by side; those at borders between modules are `border` times as large.
-    WideBorders { module: [usize; 2], border: f64, turns: bool },
+    WideBorders {
+        module: [usize; 2],
+        border: f64,
+        turns: bool,
+    },
     /// Modules with a space between rows of them; columns at borders between modules are `border` times as wide.
-    SpacedModules { module: [usize; 2], border: f64, space_m: f64 },
+    SpacedModules {
+        module: [usize; 2],
+        border: f64,
+        space_m: f64,
+    },
     /// A part of a cylinder around a line along columns.
-    Cylinder { radius_m: f64 },
+    Cylinder {
+        radius_m: f64,
+    },
     /// Hexagons, odd rows half a pixel farther.
     Hexagons,
 }

@@ -83,11 +83,17 @@ struct Detector {
 enum Gaps {
     None,
     /// Rows and columns, from and to.
-    Stripes { rows: &'static [(usize, usize)], columns: &'static [(usize, usize)] },
+    Stripes {
+        rows: &'static [(usize, usize)],
+        columns: &'static [(usize, usize)],
+    },
     /// All beyond the circle that fits in.
     Circle,
     /// All but squares of so many pixels, by their first row and column.
-    Tiles { side: usize, firsts: &'static [(usize, usize)] },
+    Tiles {
+        side: usize,
+        firsts: &'static [(usize, usize)],
+    },
 }
 
 /// A detector with nothing left open.
@@ -142,7 +148,11 @@ pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) 
             }
             // pyFAI's own positions of centres and of corners do not agree otherwise.
             if orientation != 3 && !known.arrangement.turns() {
-                return Err(SettingsError::value("orientation", orientation.to_string(), format!("3, of {}", known.name)));
+                return Err(SettingsError::value(
+                    "orientation",
+                    orientation.to_string(),
+                    format!("3, of {}", known.name),
+                ));
             }
             known.arrangement.layout(shape, pixel, settings.radius_m)
         }
@@ -192,7 +202,8 @@ impl Resolved {
             _ if self.shape != known.shape => None,
             Gaps::None => None,
             Gaps::Stripes { rows: row_gaps, columns: column_gaps } => {
-                let is_gap = |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
+                let is_gap =
+                    |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
                 let column_gaps: Vec<bool> = (0..columns).map(|column| is_gap(column_gaps, column)).collect();
                 let row = |row: usize| {
                     let whole = is_gap(row_gaps, row);

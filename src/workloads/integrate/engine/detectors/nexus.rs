@@ -66,7 +66,9 @@ impl DetectorFile {
             None => {
                 let pixel = reader.numbers("pixel_size")?.unwrap_or_default();
                 match pixel[..] {
-                    [rows, columns] if rows > 0.0 && columns > 0.0 => Layout::Regular { pixel: [rows, columns], rounds_centers: true },
+                    [rows, columns] if rows > 0.0 && columns > 0.0 => {
+                        Layout::Regular { pixel: [rows, columns], rounds_centers: true }
+                    }
                     _ => return Err(invalid(format!("its detector has the pixel_size {pixel:?}"))),
                 }
             }

@@ -118,7 +118,9 @@ mod tests {
     fn codes(codes: &[(u32, u32)]) -> Vec<u8> {
         let bits = codes.iter().flat_map(|(code, width)| (0..*width).rev().map(move |bit| code >> bit & 1));
         let bits: Vec<u32> = bits.collect();
-        bits.chunks(8).map(|byte| byte.iter().enumerate().fold(0, |all, (at, bit)| all | (*bit as u8) << (7 - at))).collect()
+        bits.chunks(8)
+            .map(|byte| byte.iter().enumerate().fold(0, |all, (at, bit)| all | (*bit as u8) << (7 - at)))
+            .collect()
     }
 
     #[test]

@@ -107,9 +107,8 @@ impl Positions {
     fn measure_boxes(&mut self, corners: &Corners) {
         let columns = self.shape[1];
         let greatest = |of: &dyn Fn([f64; 2], usize) -> f64| {
-            let pixel = |at: usize| {
-                corners.of(at / columns, at % columns).map(|corner| of(corner, at)).fold(0.0, f64::max)
-            };
+            let pixel =
+                |at: usize| corners.of(at / columns, at % columns).map(|corner| of(corner, at)).fold(0.0, f64::max);
             (0..self.radial.len()).map(pixel).collect::<Vec<f64>>()
         };
         let radial_delta = greatest(&|corner, at| (corner[0] - self.radial[at]).abs());
