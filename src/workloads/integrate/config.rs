@@ -17,17 +17,14 @@
 use super::{
     chain::{self, Common, Input, Request, Strategy, Threads},
     datasets::{self, Named},
-    engine::{
-        Filter, Region, Settings, Unit,
-        detectors::{self, DetectorSettings},
-    },
+    engine::{Filter, Region, Settings, Unit},
     job::DEFAULT_RETRIES,
     plan::{EngineChoice, Existing},
-    settings::{DEFAULT_POINTS, Pictures, error_model, geometry, splitting},
+    settings::{DEFAULT_POINTS, Pictures, detector, error_model, geometry, splitting},
 };
 use crate::{
     types::{Resources, units::parse_bytes},
-    workloads::job_file::{Context, Fault, PlacedJob},
+    workloads::job_file::{Context, Fault, Item, PlacedJob},
 };
 use std::{ops::Range, path::PathBuf};
 
@@ -235,15 +232,9 @@ impl Config {
         };
         let mut geometry =
             geometry(&context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
-        if let Some(detector) = self.integration("detector") {
-            let names: Vec<&str> = detectors::names().collect();
-            let plain = |name: &str| name.to_lowercase().replace([' ', '-', '_'], "");
-            if !names.iter().any(|known| plain(known) == plain(&detector.value)) {
-                let fault = Fault::new(detector.span.clone(), format!("no detector is called `{}`", detector.value));
-                return Err(fault.suggest(&detector.value, &names));
-            }
-            geometry.detector = DetectorSettings { name: Some(detector.value.clone()), ..Default::default() };
-        }
+        let item = |entry: &Entry| Item { value: entry.value.clone(), span: entry.span.clone() };
+        let given = self.integration("detector").map(item);
+        let mut pictures = detector(&mut geometry, &context.base, &item(poni), given)?;
         let unit = self.word("unit", Unit::from_name)?.unwrap_or_default();
         let points = match self.integration("n_pts") {
             Some(entry) => whole(entry)?,
@@ -261,7 +252,6 @@ impl Config {
             settings.regions = vec![region];
         }
         settings.filter = self.filter(points)?;
-        let mut pictures = Pictures::default();
         for (key, what) in [("mask_file", "mask"), ("flatfield_file", "flat"), ("dark_file", "dark")] {
             if let Some(entry) = self.integration(key) {
                 let added = pictures.add(what, &entry.value, &context.base);

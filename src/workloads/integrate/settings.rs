@@ -1,7 +1,10 @@
 //! The keys of a job file that say how frames are integrated.
 
 use super::{
-    engine::{DetectorFile, ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit, detectors},
+    engine::{
+        DetectorFile, ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit,
+        detectors::{self, DetectorSettings},
+    },
     plan::{ImageFile, ImageFiles},
     run::images,
 };
@@ -39,24 +42,9 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
         let fault = Fault::new(fields.span.clone(), "the job has no `poni`");
         return Err(fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\""));
     };
-    let mut geometry =
-        geometry(&fields.context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
-    let folder = fields.context.base.join(&poni.value).parent().map(Path::to_owned).unwrap_or_default();
-    let mut place = (poni.span.clone(), folder);
-    if let Some(name) = fields.string("detector")? {
-        geometry.detector = if detectors::is_file(&name.value) {
-            place = (name.span, fields.context.base.to_owned());
-            detectors::DetectorSettings { file: Some(name.value.into()), ..Default::default() }
-        } else {
-            check_detector(&name)?;
-            detectors::DetectorSettings { name: Some(name.value), ..Default::default() }
-        };
-    }
-    let mut pictures = Pictures::default();
-    if let Some(file) = &geometry.detector.file {
-        let (span, folder) = place;
-        pictures.add_detector(&folder.join(file)).map_err(|why| Fault::new(span, why))?;
-    }
+    let base = &fields.context.base;
+    let mut geometry = geometry(&base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
+    let mut pictures = detector(&mut geometry, base, &poni, fields.string("detector")?)?;
     let unit = named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
     let points = fields.u32("points", 1)?.map_or(DEFAULT_POINTS, |points| points.value);
     let mut settings = Settings::new(geometry, unit, points);
@@ -98,13 +86,35 @@ pub(super) fn geometry(path: &Path) -> Result<Geometry, String> {
     Geometry::from_poni(&text).map_err(|error| told(error.to_string()))
 }
 
-fn check_detector(name: &Item<String>) -> Result<(), Fault> {
-    let names: Vec<&str> = detectors::names().collect();
-    let plain = |name: &str| name.to_lowercase().replace([' ', '-', '_'], "");
-    if names.iter().any(|known| plain(known) == plain(&name.value)) {
-        return Ok(());
+/// What a job says of its detector in place of its `.poni` file, and the file that says where its pixels are, if there is one.
+/// Paths in a job are below `base`, paths in a `.poni` file are beside it.
+pub(super) fn detector(
+    geometry: &mut Geometry,
+    base: &Path,
+    poni: &Item<String>,
+    given: Option<Item<String>>,
+) -> Result<Pictures, Fault> {
+    let path = base.join(&poni.value);
+    let mut place = (&poni.span, path.parent().unwrap_or(base));
+    if let Some(given) = &given {
+        let name = &given.value;
+        geometry.detector = if detectors::is_file(name) {
+            place = (&given.span, base);
+            DetectorSettings { file: Some(name.into()), ..Default::default() }
+        } else if detectors::is_known(name) {
+            DetectorSettings { name: Some(name.clone()), ..Default::default() }
+        } else {
+            let names: Vec<&str> = detectors::names().collect();
+            let fault = Fault::new(given.span.clone(), format!("no detector is called `{name}`"));
+            return Err(fault.suggest(name, &names));
+        };
     }
-    Err(Fault::new(name.span.clone(), format!("no detector is called `{}`", name.value)).suggest(&name.value, &names))
+    let mut pictures = Pictures::default();
+    if let Some(file) = &geometry.detector.file {
+        let (span, folder) = place;
+        pictures.add_detector(&folder.join(file)).map_err(|why| Fault::new(span.clone(), why))?;
+    }
+    Ok(pictures)
 }
 
 impl Pictures {

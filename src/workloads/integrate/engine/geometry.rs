@@ -226,6 +226,24 @@ impl Projection {
         self.rotation.of([p1, p2, distance])
     }
 
+    /// A place of 32 bits: where the parallax is corrected, these are kept.
+    fn seen_in_32_bits(&self, place: [f64; 3], distance: f64) -> Point {
+        let Some(parallax) = &self.parallax else { return self.seen(place) };
+        let place: [f32; 2] = std::array::from_fn(|axis| place[axis] as f32 - self.poni[axis] as f32);
+        let [p1, p2] = parallax.corrected_in_32_bits(place, distance).map(f64::from);
+        self.rotation.of([p1, p2, distance])
+    }
+
+    fn corner_seen(&self, place: [f64; 3]) -> Point {
+        self.seen_in_32_bits(place, f64::from(self.distance as f32 + place[2] as f32))
+    }
+
+    fn center_seen(&self, row: usize, column: usize, is_rounded: bool) -> Point {
+        let center = self.center(row, column, is_rounded);
+        let has_32_bits = matches!(self.layout, Layout::Corners(_)) || (is_rounded && self.layout.rounds_centers());
+        if has_32_bits { self.seen_in_32_bits(center, self.distance) } else { self.seen(center) }
+    }
+
     /// χ as the axis counts it.
     fn chi(&self, point: &Point) -> f64 {
         let chi = point.chi();
@@ -248,20 +266,20 @@ impl Projection {
 
     /// Radial positions of pixels' centres, unscaled.
     pub fn radial_centers(&self, unit: Unit) -> Vec<f64> {
-        self.each_pixel(|row, column| self.radial(&self.seen(self.center(row, column, false)), unit))
+        self.each_pixel(|row, column| self.radial(&self.center_seen(row, column, false), unit))
     }
 
     /// χ of pixels' centres. `after_corners_of`: pyFAI has corners by then, those of most units in 32 bits, and takes centres
     /// from them.
     pub fn chi_centers(&self, after_corners_of: Option<Unit>) -> Vec<f64> {
         let is_rounded = after_corners_of.is_some_and(|unit| !self.is_fast(unit));
-        self.each_pixel(|row, column| self.chi(&self.seen(self.center(row, column, is_rounded))))
+        self.each_pixel(|row, column| self.chi(&self.center_seen(row, column, is_rounded)))
     }
 
     /// Radial position and χ of the corners of pixels, with the 32 bits that pyFAI keeps of them.
     pub fn corners(&self, unit: Unit) -> Corners {
         let seen = |place: [f64; 3]| {
-            let point = self.seen(place);
+            let point = self.corner_seen(place);
             [self.radial(&point, unit) as f32, self.chi(&point) as f32]
         };
         if let Layout::Corners(corners) = &self.layout {
@@ -315,7 +333,7 @@ impl Projection {
     /// P = ½·[1 + cos²2θ - f·cos 2(χ + offset)·(1 - cos²2θ)].
     pub fn polarizations(&self, factor: f64, offset_rad: f64) -> Vec<f32> {
         self.each_pixel(|row, column| {
-            let point = self.seen(self.center(row, column, false));
+            let point = self.center_seen(row, column, false);
             let cos2 = point.radius().atan2(point.along).cos().powi(2);
             (0.5 * (1.0 + cos2 - factor * (2.0 * (point.chi() + offset_rad)).cos() * (1.0 - cos2))) as f32
         })

@@ -129,7 +129,8 @@ impl Arrangement {
 fn sizes(count: usize, module: usize, border: f64, pixel: f64) -> Vec<f64> {
     let is_at_border = |at: usize| {
         let border = (at + 1) / module;
-        (at % module == 0 || at % module == module - 1) && border > 0 && border < count / module
+        let is_beside = at.is_multiple_of(module) || (at + 1).is_multiple_of(module);
+        is_beside && border > 0 && border < count / module
     };
     (0..count).map(|at| if is_at_border(at) { pixel * border } else { pixel }).collect()
 }

@@ -180,6 +180,11 @@ pub fn is_file(name: &str) -> bool {
     ending.is_some_and(|ending| matches!(ending.as_str(), "h5" | "hdf5" | "nxs"))
 }
 
+/// Whether a type has such a name, or such another name.
+pub fn is_known(name: &str) -> bool {
+    find(name).is_ok()
+}
+
 /// The names of all types.
 pub fn names() -> impl Iterator<Item = &'static str> {
     table::DETECTORS.iter().map(|known| known.name)

@@ -84,10 +84,24 @@ impl Parallax {
         if length == 0.0 {
             return place;
         }
-        let tangent = length / distance_m;
-        let sin = (tangent / (1.0 + tangent * tangent).sqrt()).clamp(0.0, 1.0);
-        let by = interpolated(sin, &self.sin_incidence, &self.correction);
+        let by = self.by(length / distance_m);
         place.map(|along| along + by * (along / length))
+    }
+
+    /// The same of a place of 32 bits, as pyFAI has those of corners.
+    pub fn corrected_in_32_bits(&self, place: [f32; 2], distance_m: f64) -> [f32; 2] {
+        let length = (place[0] * place[0] + place[1] * place[1]).sqrt();
+        if length == 0.0 {
+            return place;
+        }
+        let by = self.by(f64::from(length / distance_m as f32));
+        place.map(|along| (f64::from(along) + by * f64::from(along / length)) as f32)
+    }
+
+    /// `tangent`: of the incidence.
+    fn by(&self, tangent: f64) -> f64 {
+        let sin = (tangent / (1.0 + tangent * tangent).sqrt()).clamp(0.0, 1.0);
+        interpolated(sin, &self.sin_incidence, &self.correction)
     }
 }
 
