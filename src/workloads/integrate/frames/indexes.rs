@@ -3,7 +3,7 @@
 
 use super::{
     chunks::Place,
-    objects::{Objects, number},
+    objects::{CHECKSUM_BYTES, Objects, number},
 };
 use rust_hdf5::format::{
     BlockReader, UNDEF_ADDR,
@@ -23,7 +23,6 @@ const MAX_CHUNKS: u64 = 1 << 22;
 const HEADER_BYTES: usize = 256;
 /// What the blocks of arrays begin with: a signature, a version, a class.
 const PREFIX_BYTES: usize = 6;
-const CHECKSUM_BYTES: usize = 4;
 
 type Places = BTreeMap<Vec<u64>, Place>;
 
@@ -172,7 +171,7 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
     let prefix = PREFIX_BYTES + addresses;
     if !header.is_paged() {
         let length = prefix + header.num_elmts as usize * elements.width();
-        let block = objects.read_block(header.data_blk_addr, length).ok()?;
+        let block = objects.checked(header.data_blk_addr, length)?;
         elements.take(block.get(prefix..)?, header.num_elmts)?;
         return Some(elements.places);
     }
@@ -188,7 +187,7 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
             continue;
         }
         let place = (header.data_blk_addr + prefix as u64).checked_add(page.checked_mul(stride)?)?;
-        let block = objects.read_block(place, count as usize * elements.width()).ok()?;
+        let block = objects.checked(place, count as usize * elements.width())?;
         elements.take(&block, count)?;
     }
     Some(elements.places)
@@ -225,7 +224,7 @@ pub(super) fn extensible(
     let prefix = PREFIX_BYTES + addresses;
     let direct = shape.idx_blk_elmts as usize * elements.width();
     let length = prefix + direct + (shape.ndblk_addrs + shape.nsblk_addrs) * addresses;
-    let block = objects.read_block(header.idx_blk_addr, length).ok()?;
+    let block = objects.checked(header.idx_blk_addr, length)?;
     elements.take(block.get(prefix..)?, shape.idx_blk_elmts)?;
     let pointers: Vec<u64> = block.get(prefix + direct..length)?.chunks_exact(addresses).map(number).collect();
     let (data, supers) = pointers.split_at_checked(shape.ndblk_addrs)?;
@@ -247,7 +246,7 @@ pub(super) fn extensible(
             }
             let bitmap = info.ndblks as usize * shape.dblk_page_init_size(level);
             let length = data_prefix + bitmap + info.ndblks as usize * addresses;
-            let block = objects.read_block(address, length).ok()?;
+            let block = objects.checked(address, length)?;
             written = block.get(data_prefix..data_prefix + bitmap)?.to_vec();
             block.get(data_prefix + bitmap..length)?.chunks_exact(addresses).map(number).collect()
         };
@@ -259,7 +258,7 @@ pub(super) fn extensible(
                 elements.skip(info.dblk_nelmts);
             } else if pages == 0 {
                 let length = data_prefix + info.dblk_nelmts as usize * elements.width();
-                let block = objects.read_block(address, length).ok()?;
+                let block = objects.checked(address, length)?;
                 elements.take(block.get(data_prefix..)?, info.dblk_nelmts)?;
             } else {
                 let first = address.checked_add((data_prefix + CHECKSUM_BYTES) as u64)?;
@@ -272,7 +271,7 @@ pub(super) fn extensible(
                         continue;
                     }
                     let place = first.checked_add(page.checked_mul(stride)?)?;
-                    let block = objects.read_block(place, in_page as usize * elements.width()).ok()?;
+                    let block = objects.checked(place, in_page as usize * elements.width())?;
                     elements.take(&block, in_page)?;
                 }
             }
