@@ -149,7 +149,12 @@ impl<'g> Elements<'g> {
     /// Where in the grid the next element is; the last axis counts fastest.
     fn place(&self) -> Vec<u64> {
         let mut rest = self.next;
-        let mut place: Vec<u64> = self.grid.iter().rev().map(|count| (rest % count, rest /= count).0).collect();
+        let along = |count: &u64| {
+            let along = rest % count;
+            rest /= count;
+            along
+        };
+        let mut place: Vec<u64> = self.grid.iter().rev().map(along).collect();
         place.reverse();
         place
     }
@@ -165,8 +170,11 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
     let addresses = usize::from(context.sizeof_addr);
     let is_filtered = header.client_id == FA_CLIENT_FILT_CHUNK;
     let mut elements = Elements::new(addresses, usize::from(header.element_size), is_filtered, bytes, grid)?;
-    if header.data_blk_addr == UNDEF_ADDR || header.num_elmts > MAX_CHUNKS {
-        return (header.data_blk_addr == UNDEF_ADDR).then(BTreeMap::new);
+    if header.data_blk_addr == UNDEF_ADDR {
+        return Some(elements.places);
+    }
+    if header.num_elmts > MAX_CHUNKS {
+        return None;
     }
     let prefix = PREFIX_BYTES + addresses;
     if !header.is_paged() {
