@@ -3,7 +3,7 @@
 
 use super::{
     chunks::Place,
-    objects::{Objects, number},
+    objects::{CHECKSUM_BYTES, Objects, number},
 };
 use rust_hdf5::format::{
     BlockReader, UNDEF_ADDR,
@@ -23,7 +23,6 @@ const MAX_CHUNKS: u64 = 1 << 22;
 const HEADER_BYTES: usize = 256;
 /// What the blocks of arrays begin with: a signature, a version, a class.
 const PREFIX_BYTES: usize = 6;
-const CHECKSUM_BYTES: usize = 4;
 
 type Places = BTreeMap<Vec<u64>, Place>;
 
@@ -150,7 +149,12 @@ impl<'g> Elements<'g> {
     /// Where in the grid the next element is; the last axis counts fastest.
     fn place(&self) -> Vec<u64> {
         let mut rest = self.next;
-        let mut place: Vec<u64> = self.grid.iter().rev().map(|count| (rest % count, rest /= count).0).collect();
+        let along = |count: &u64| {
+            let along = rest % count;
+            rest /= count;
+            along
+        };
+        let mut place: Vec<u64> = self.grid.iter().rev().map(along).collect();
         place.reverse();
         place
     }
@@ -166,13 +170,16 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
     let addresses = usize::from(context.sizeof_addr);
     let is_filtered = header.client_id == FA_CLIENT_FILT_CHUNK;
     let mut elements = Elements::new(addresses, usize::from(header.element_size), is_filtered, bytes, grid)?;
-    if header.data_blk_addr == UNDEF_ADDR || header.num_elmts > MAX_CHUNKS {
-        return (header.data_blk_addr == UNDEF_ADDR).then(BTreeMap::new);
+    if header.data_blk_addr == UNDEF_ADDR {
+        return Some(elements.places);
+    }
+    if header.num_elmts > MAX_CHUNKS {
+        return None;
     }
     let prefix = PREFIX_BYTES + addresses;
     if !header.is_paged() {
         let length = prefix + header.num_elmts as usize * elements.width();
-        let block = objects.read_block(header.data_blk_addr, length).ok()?;
+        let block = objects.checked(header.data_blk_addr, length)?;
         elements.take(block.get(prefix..)?, header.num_elmts)?;
         return Some(elements.places);
     }
@@ -188,7 +195,7 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
             continue;
         }
         let place = (header.data_blk_addr + prefix as u64).checked_add(page.checked_mul(stride)?)?;
-        let block = objects.read_block(place, count as usize * elements.width()).ok()?;
+        let block = objects.checked(place, count as usize * elements.width())?;
         elements.take(&block, count)?;
     }
     Some(elements.places)
@@ -225,7 +232,7 @@ pub(super) fn extensible(
     let prefix = PREFIX_BYTES + addresses;
     let direct = shape.idx_blk_elmts as usize * elements.width();
     let length = prefix + direct + (shape.ndblk_addrs + shape.nsblk_addrs) * addresses;
-    let block = objects.read_block(header.idx_blk_addr, length).ok()?;
+    let block = objects.checked(header.idx_blk_addr, length)?;
     elements.take(block.get(prefix..)?, shape.idx_blk_elmts)?;
     let pointers: Vec<u64> = block.get(prefix + direct..length)?.chunks_exact(addresses).map(number).collect();
     let (data, supers) = pointers.split_at_checked(shape.ndblk_addrs)?;
@@ -247,7 +254,7 @@ pub(super) fn extensible(
             }
             let bitmap = info.ndblks as usize * shape.dblk_page_init_size(level);
             let length = data_prefix + bitmap + info.ndblks as usize * addresses;
-            let block = objects.read_block(address, length).ok()?;
+            let block = objects.checked(address, length)?;
             written = block.get(data_prefix..data_prefix + bitmap)?.to_vec();
             block.get(data_prefix + bitmap..length)?.chunks_exact(addresses).map(number).collect()
         };
@@ -259,7 +266,7 @@ pub(super) fn extensible(
                 elements.skip(info.dblk_nelmts);
             } else if pages == 0 {
                 let length = data_prefix + info.dblk_nelmts as usize * elements.width();
-                let block = objects.read_block(address, length).ok()?;
+                let block = objects.checked(address, length)?;
                 elements.take(block.get(data_prefix..)?, info.dblk_nelmts)?;
             } else {
                 let first = address.checked_add((data_prefix + CHECKSUM_BYTES) as u64)?;
@@ -272,7 +279,7 @@ pub(super) fn extensible(
                         continue;
                     }
                     let place = first.checked_add(page.checked_mul(stride)?)?;
-                    let block = objects.read_block(place, in_page as usize * elements.width()).ok()?;
+                    let block = objects.checked(place, in_page as usize * elements.width())?;
                     elements.take(&block, in_page)?;
                 }
             }

@@ -4,6 +4,7 @@
 use rust_hdf5::format::{
     BlockReader, FormatContext, FormatError, FormatResult, UNDEF_ADDR,
     btree_v1::{BTreeV1Config, BTreeV1Node},
+    checksum::checksum_metadata,
     dense_link::read_dense_links,
     local_heap::{LocalHeapHeader, local_heap_get_string},
     messages::{
@@ -24,6 +25,7 @@ const MAX_BLOCK: u64 = 64 << 20;
 const MAX_BLOCKS: usize = 1 << 20;
 /// The most messages of a header.
 const MAX_MESSAGES: usize = 1 << 16;
+pub(super) const CHECKSUM_BYTES: usize = 4;
 const SUPERBLOCK_BYTES: usize = 512;
 const HEADER_BYTES: usize = 8192;
 
@@ -77,6 +79,14 @@ impl Objects {
             (objects.root, base) = (found.root_group_object_header_address, found.base_address);
         }
         (base == 0).then_some(objects)
+    }
+
+    /// A block that its checksum follows; None where that is another.
+    pub(super) fn checked(&mut self, offset: u64, length: usize) -> Option<Vec<u8>> {
+        let mut block = self.read_block(offset, length.checked_add(CHECKSUM_BYTES)?).ok()?;
+        let sum = u32::from_le_bytes(block.get(length..)?.try_into().ok()?);
+        block.truncate(length);
+        (checksum_metadata(&block) == sum).then_some(block)
     }
 
     /// The header of the object at this path, links followed.

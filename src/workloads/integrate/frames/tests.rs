@@ -1,7 +1,7 @@
 //! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
 
 use super::{Decoder, FrameError, Reader, Stack};
-use crate::types::Scalar;
+use crate::{types::Scalar, workloads::arrays::hdf5};
 use proptest::prelude::*;
 use std::{io::Write, path::PathBuf, sync::Arc};
 
@@ -242,7 +242,9 @@ proptest! {
         bytes.truncate(length.max(100));
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
-        if let Some(chunks) = super::chunks::Chunks::of(file.path(), "data") {
+        // As readers call it: the library's decoders may give up.
+        let chunks = hdf5::guarded(|| Ok(super::chunks::Chunks::of(file.path(), "data"))).unwrap_or(None);
+        if let Some(chunks) = chunks {
             for frame in 0..20 {
                 if let Some(Ok((raw, _))) = chunks.read(&[frame, 0, 0]) {
                     prop_assert!(raw.len() <= bytes.len());
