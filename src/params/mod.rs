@@ -373,7 +373,8 @@ async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time
 
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
-    let (connected, invited): (Arc<Mutex<BTreeSet<NodeId>>>, Arc<Mutex<BTreeSet<NodeId>>>) = Default::default();
+    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;

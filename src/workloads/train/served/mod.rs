@@ -44,10 +44,13 @@ pub struct Sum {
     pub values: Vec<f32>,
 }
 
+/// Tells people what workers wait for.
+type Say = Box<dyn Fn(&str) + Send>;
+
 pub struct Served {
     way: Way,
     sums: Vec<Sum>,
-    say: Option<Box<dyn Fn(&str) + Send>>,
+    say: Option<Say>,
     registered: Option<Joined>,
     clock: u64,
     heard: u64,
