@@ -406,7 +406,8 @@ async fn is_over(shared: &Shared, job: &Job) -> bool {
 
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
-    let (connected, invited): (Arc<Mutex<BTreeSet<NodeId>>>, Arc<Mutex<BTreeSet<NodeId>>>) = Default::default();
+    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;
