@@ -54,10 +54,16 @@ pub fn run(net: &Net, nodes: usize, replicas: u32, exchanges: &[Exchange]) -> Ou
     }
 }
 
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, PartialEq)]
 struct Time(f64);
 
 impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Time {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
@@ -259,7 +265,8 @@ impl<'n> Cluster<'n> {
             What::Gradient => {
                 self.blocks[block].gradients[step] += 1;
                 if self.blocks[block].gradients[step] == self.nodes.len() {
-                    for replica in self.blocks[block].homes[1..].to_vec() {
+                    let replicas = self.blocks[block].homes[1..].to_vec();
+                    for replica in replicas {
                         self.post(now, to, Message { what: What::Sum, to: replica, ..message });
                     }
                     self.give_values(now, message);
