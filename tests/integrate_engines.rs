@@ -78,7 +78,8 @@ fn a_gpu_gives_the_patterns_of_the_processor() {
     for splitting in ["no", "bbox", "full"] {
         let more = |engine: &str| {
             format!(
-                "poni = \"geometry.poni\"\nsplitting = \"{splitting}\"\nstrategy = \"whole\"\nengine = \"{engine}\""
+                "poni = \"geometry.poni\"\nsplitting = \"{splitting}\"\nstrategy = \"whole\"\nengine = \"{engine}\"\n\
+                 resources = {{ gpus = 0 }}"
             )
         };
         let (cpu, cpu_errors, _) = patterns(&cluster, &dir, &format!("cpu-{splitting}"), &more("cpu"));

@@ -36,7 +36,7 @@ pub(super) fn pack_bits(mut packed: &[u8], most: usize) -> Result<Vec<u8>, Strin
             i8::MIN => rest,
             count => {
                 let (byte, rest) = rest.split_first().ok_or(CUT)?;
-                bytes.resize(bytes.len() + 1 - isize::from(count) as usize, *byte);
+                bytes.resize(bytes.len() + 1 + usize::from(count.unsigned_abs()), *byte);
                 rest
             }
         };
