@@ -442,8 +442,8 @@ impl World {
                 self.statistics.takeovers += u64::from(text.starts_with("taking over"));
                 self.trace(|| format!("n{node}: {text}"));
             }
-            // No job of the simulation is a pool.
-            Effect::ReleaseWorker { .. } => {}
+            // No job of the simulation is a pool or a training.
+            Effect::ReleaseWorker { .. } | Effect::AnswerTraining { .. } | Effect::CopyCheckpoint { .. } => {}
             Effect::Left => self.leave_for_a_while(node),
             Effect::ForgetWork { .. } | Effect::ForgetJob { .. } => {}
         }

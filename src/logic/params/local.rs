@@ -183,11 +183,12 @@ impl Group {
         true
     }
 
-    /// The clock that others wait for this worker to end. None while it waits itself.
+    /// The clock that others wait for this worker to end. None while it waits itself, or when it has done all clocks.
     pub fn works_at(&self, worker: Worker) -> Option<Clock> {
         let local = self.locals.get(&worker).filter(|local| self.going && local.started && !local.finishing)?;
+        let is_done = self.config.settings.steps.is_some_and(|steps| local.clock > steps);
         let waits = local.ended.is_some() || local.barrier.is_some() || !local.pulling.is_empty();
-        (!waits).then_some(local.clock)
+        (!waits && !is_done).then_some(local.clock)
     }
 
     fn contribute(&mut self, worker: Worker, block: Block) {

@@ -52,7 +52,6 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
         num_push_threads: 4,
         num_pull_threads: 8,
         use_sfb: Some(false),
-        ..Sharing::default()
     };
     assert_eq!((sharing_of, job.repeat, job.task_count()), (wanted, 3, 3));
     assert_eq!(job.work.env[0].1, "{{\"workers\":3,\"servers\":2}}");
