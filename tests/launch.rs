@@ -14,7 +14,7 @@ use common::{
     job::{CountedJob, assert_all_squares, write_job},
     lab::Testbed,
     processes_with,
-    python::python_path,
+    python::python_path_of,
     terminal::Terminal,
     wait_for, wait_until,
 };
@@ -215,6 +215,9 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     assert!(both(&refused).contains("the field `server_nodes` is missing"), "{}", both(&refused));
 }
 
+/// Hosts of the lab do not see the user's own directory, nor a Python in it.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// w goes to 3, and each worker is told what it came to.
 const TRAINS: &str = "
 import sys, time
@@ -233,14 +236,14 @@ with ParameterServer.connect(optimizer='sgd', rate=0.1) as server:
 
 #[test]
 fn scripts_of_psd_run_share_parameters_through_its_servers() {
-    let (Some(path), Some(bed)) = (python_path(), hosts()) else { return };
+    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else { return };
     let cluster = Cluster::empty(Discovery::Peers);
     fs::write(bed.path().join("train.py"), TRAINS).expect("writable");
     let nodes = r#"{"worker_nodes": ["h1", "h2"], "server_nodes": ["h2", "h3"], "master_node": "h3"}"#;
     let config = write(&cluster, "cluster.json", nodes);
     let out = cluster.dir.path().join("out");
     let train = bed.path().join("train.py").display().to_string();
-    let command = format!("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' python3 {train}", path.display());
+    let command = format!("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' {} {train}", path.display(), PYTHON);
     let mut run = cluster.command(0);
     run.args(["psd-run", "-c", &config, "--master-port", "0", "--block-size", "256", "-o"]).arg(&out).arg(command);
     let done = run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts");
@@ -257,7 +260,7 @@ fn scripts_of_psd_run_share_parameters_through_its_servers() {
 /// The `ps` line's host runs no worker of the job, and has all of its parameters.
 #[test]
 fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
-    let (Some(path), Some(bed)) = (python_path(), hosts()) else { return };
+    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else { return };
     let cluster = submitter();
     let ports = [free_port(), free_port()];
     let file = write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\n", ports[0], ports[1]));
@@ -265,8 +268,9 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
     write(&cluster, "train.py", &TRAINS.replace("'--client_id=%d' % server.worker in sys.argv and ", ""));
     let text = format!(
-        "kind = 'train'\ncommand = ['python3', 'train.py']\nworkers = 2\nwhere = \"not labels.workers == '0'\"\n\
+        "kind = 'train'\ncommand = ['{}', 'train.py']\nworkers = 2\nwhere = \"not labels.workers == '0'\"\n\
          env = {{ PYTHONPATH = '{}', PYTHONDONTWRITEBYTECODE = '1' }}\n",
+        PYTHON,
         path.display()
     );
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "train", &text));

@@ -273,13 +273,13 @@ pub struct PsdRunArgs {
     /// The master's port; 0 takes a free one where the master is this machine
     #[arg(long, value_name = "PORT", default_value_t = 5555)]
     pub master_port: u16,
-    /// Tells the workers' command, as --num_push_threads
+    /// Tells the workers' command, as --num_push_threads, and `nodectl.params` in it
     #[arg(long, value_name = "N")]
     pub num_push_threads: Option<u32>,
-    /// Tells the workers' command, as --num_pull_threads
+    /// Tells the workers' command, as --num_pull_threads, and `nodectl.params` in it
     #[arg(long, value_name = "N")]
     pub num_pull_threads: Option<u32>,
-    /// Tells the workers' command, in bytes, as --block_size; e.g. `4 MiB`
+    /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g. `4 MiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub block_size: Option<u64>,
     /// Tells the workers' command --use_sfb=True

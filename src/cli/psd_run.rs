@@ -127,7 +127,8 @@ impl Run {
         let address =
             address.ok_or_else(|| CliError::Node(anyhow::anyhow!("the master did not say where it listens")))?;
         eprintln!("master: {address}");
-        self.facts.peers = vec![address.clone()];
+        // Its name may be one that only our ssh knows.
+        self.facts.peers = [address.as_str()].into_iter().chain(listening(&greeting)).map(str::to_string).collect();
         let this: &Self = self;
         stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         eprintln!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
@@ -161,7 +162,7 @@ impl Run {
                 member: &way_of(parts, name).expect("parts() has one for every worker").node.member,
                 client: k,
                 workers: self.cluster.workers.len(),
-                block_size: options.block_size,
+                options,
             };
             let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref(), &sharing);
             let path = self.out.join(format!("worker{k}.log"));
@@ -227,14 +228,19 @@ async fn follow(workers: &mut [Running]) -> Exit {
 /// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers elsewhere cannot use `localhost`; else
 /// the name by which we reach it.
 fn address_of(greeting: &str, host: &str) -> Option<String> {
-    let addresses = || greeting.lines().filter_map(|line| line.trim().strip_prefix("address")).map(str::trim);
     let is_loopback = |address: &&str| address.starts_with("127.") || address.starts_with("[::1]");
     if host == HERE {
-        return addresses().find(|address| !is_loopback(address)).or_else(|| addresses().next()).map(str::to_string);
+        let other = listening(greeting).find(|address| !is_loopback(address));
+        return other.or_else(|| listening(greeting).next()).map(str::to_string);
     }
-    let (_, port) = addresses().next()?.rsplit_once(':')?;
+    let (_, port) = listening(greeting).next()?.rsplit_once(':')?;
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
     Some(format!("{host}:{port}"))
+}
+
+/// The addresses at which `join` said that it listens.
+fn listening(greeting: &str) -> impl Iterator<Item = &str> {
+    greeting.lines().filter_map(|line| line.trim().strip_prefix("address")).map(str::trim)
 }
 
 #[cfg(test)]

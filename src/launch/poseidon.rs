@@ -102,15 +102,23 @@ pub struct Sharing<'a> {
     pub member: &'a str,
     pub client: usize,
     pub workers: usize,
-    /// Bytes; what the script itself says if None.
-    pub block_size: Option<u64>,
+    /// What is not given is as the script itself says.
+    pub options: &'a Options,
 }
 
 impl Sharing<'_> {
     fn lines(&self) -> Vec<String> {
         let mut settings = serde_json::json!({ "workers": self.workers });
-        if let Some(bytes) = self.block_size {
-            settings["block_bytes"] = bytes.into();
+        let Options { num_push_threads, num_pull_threads, block_size, use_sfb: _ } = *self.options;
+        let given = [
+            ("block_bytes", block_size),
+            ("num_push_threads", num_push_threads.map(u64::from)),
+            ("num_pull_threads", num_pull_threads.map(u64::from)),
+        ];
+        for (name, value) in given {
+            if let Some(value) = value {
+                settings[name] = value.into();
+            }
         }
         let variables = format!(
             "{SOCKET_VARIABLE}=\"$n/{SOCKET}\" {VARIABLE}={} NODECTL_JOB_ID=psd-{} NODECTL_TASK_ID={}",
@@ -189,7 +197,8 @@ mod tests {
 
     #[test]
     fn a_script_that_shares_parameters_finds_its_node_and_its_number() {
-        let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, block_size: Some(65_536) };
+        let options = Options { block_size: Some(65_536), num_push_threads: Some(4), ..Options::default() };
+        let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, options: &options };
         let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", &script]).env("XDG_DATA_HOME", "/data");
@@ -199,7 +208,7 @@ mod tests {
         let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
         for line in [
             "NODECTL_PARAMS_SOCKET=/data/nodectl-launched/ab-server0/params.sock",
-            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536}",
+            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536,\"num_push_threads\":4}",
             "NODECTL_JOB_ID=psd-ab",
             "NODECTL_TASK_ID=1",
         ] {

@@ -111,8 +111,8 @@ class ParameterServer:
             "consistency": _consistency(consistency, staleness, local_steps),
             "block_bytes": from_job.get("block_bytes", block_bytes),
             "replicas": replicas,
-            "num_push_threads": num_push_threads,
-            "num_pull_threads": num_pull_threads,
+            "num_push_threads": from_job.get("num_push_threads", num_push_threads),
+            "num_pull_threads": from_job.get("num_pull_threads", num_pull_threads),
             "compression": _compression(compression, fraction),
         }
         path = os.environ.get("NODECTL_PARAMS_SOCKET")
