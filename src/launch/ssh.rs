@@ -230,9 +230,10 @@ fn copy_script(hash: &str) -> String {
 }
 
 fn stop_script(launch: &str, member: &str, hash: &str) -> String {
-    // 3: no node answers; it is gone already. One that has just left may still write a last file.
-    let leave = "test -e \"$n\" || exit 0; \"$b\" --data-dir \"$n\" leave; s=$?; test $s = 0 || test $s = 3 || exit $s; \
-                 for i in 1 2 3 4 5 6; do rm -rf \"$n\" && exit 0; sleep 0.5; done; exit 1";
+    // 3: no node answers; it is gone already. One that has just left may still write a last file, so its process is waited for.
+    let leave = "test -e \"$n\" || exit 0; p=$(cat \"$n/lock\" 2>/dev/null); \"$b\" --data-dir \"$n\" leave; s=$?; \
+                 test $s = 0 || test $s = 3 || exit $s; \
+                 for i in $(seq 100); do kill -0 \"$p\" 2>/dev/null || break; sleep 0.1; done; rm -rf \"$n\"";
     [HOME, &program_path(hash), &data_dir(launch, member), leave].join("\n")
 }
 
