@@ -16,12 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    common::{
-        LATER,
-        cluster::{Cluster, Discovery},
-        job::write_job,
-    },
-    number, pause, proc, report,
+    common::{LATER, cluster::Cluster, job::write_job},
+    nodes_of_one_core, number, pause, proc, report,
 };
 
 const NODES: usize = 3;
@@ -74,7 +70,7 @@ fn main() {
 
 /// A job that survives all but one of its nodes.
 fn job(victim: Victim, moment: Duration) -> Duration {
-    let mut cluster = cluster();
+    let mut cluster = nodes_of_one_core(NODES);
     fs::write(cluster.dir.path().join("square.py"), MODULE).expect("writable");
     let text =
         format!("name = \"kills\"\nworker = \"square.py:Square\"\nparams = {{ i = {{ range = [0, {TASKS}] }} }}\n");
@@ -95,7 +91,7 @@ fn job(victim: Victim, moment: Duration) -> Duration {
 
 /// A program with a pool at node 0, which checks its results itself.
 fn pool(victim: Victim, moment: Duration) -> Duration {
-    let mut cluster = cluster();
+    let mut cluster = nodes_of_one_core(NODES);
     let began = Instant::now();
     let mut program = Program(survivor(&cluster).stdout(Stdio::piped()).spawn().expect("python3 starts"));
     let mut lines = BufReader::new(program.0.stdout.take().expect("piped")).lines();
@@ -130,15 +126,6 @@ fn kill(cluster: &mut Cluster, victim: Victim, head: usize) -> usize {
             other
         }
     }
-}
-
-fn cluster() -> Cluster {
-    let mut cluster = Cluster::empty(Discovery::Beacon);
-    for _ in 0..NODES {
-        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
-    }
-    cluster.wait_members(NODES);
-    cluster
 }
 
 /// `packaging/python/tests/survivor.py` at node 0; where that dies, it starts a node with the cluster's settings.

@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::{fs, path::Path};
 use support::{
     common::{
-        cluster::{Cluster, Discovery},
+        cluster::Cluster,
         job::{run_to_end, write_job},
     },
-    number, report,
+    nodes_of_one_core, number, report,
 };
 
 /// Of `num_push_threads` and `num_pull_threads`.
@@ -24,7 +24,7 @@ const CPU: f64 = 1.0;
 fn main() {
     report::title("parameter servers, worker and blocks on different nodes, 16 x 4 MiB");
     let rounds = number("--rounds", 15);
-    let cluster = cluster();
+    let cluster = nodes_of_one_core(2);
     for streams in STREAMS {
         let found = measure(&cluster, rounds, streams);
         let of = |name: &str, place: usize| found[name][place].as_f64().expect("a number");
@@ -46,16 +46,6 @@ fn main() {
             report::bar(&format!("  {name}: CPU of both ends"), cpu, CPU, "s/GB", "");
         }
     }
-}
-
-fn cluster() -> Cluster {
-    let mut cluster = Cluster::empty(Discovery::Beacon);
-    for _ in 0..2 {
-        // Room for one worker each.
-        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
-    }
-    cluster.wait_members(2);
-    cluster
 }
 
 /// GB/s and CPU-seconds a GB of each operation, by the worker whose blocks are elsewhere: the slower one.

@@ -12,11 +12,8 @@ use std::{
 };
 use support::{
     LIMIT,
-    common::{
-        cluster::{Cluster, Discovery},
-        processes_with,
-    },
-    digits, number, pause, report,
+    common::{cluster::Cluster, processes_with},
+    digits, nodes_of_one_core, number, pause, report,
 };
 
 const NODES: usize = 3;
@@ -33,7 +30,7 @@ fn main() {
         away: None,
         kills: [0; 2],
     };
-    let mut cluster = cluster();
+    let mut cluster = nodes_of_one_core(NODES);
     let quiet: Vec<f64> = (0..undisturbed).map(|trial| train(&mut cluster, trial, "quiet", None)).collect();
     killer.last = Instant::now();
     let mut found = Vec::new();
@@ -56,16 +53,6 @@ fn main() {
     let worst = mean - 3.0 * deviation.max(1.0 / 180.0);
     let below = found.iter().filter(|accuracy| **accuracy < worst).count();
     report::bar(&format!("trainings below {worst:.4}, three deviations"), below as f64, 0.0, "", "");
-}
-
-fn cluster() -> Cluster {
-    let mut cluster = Cluster::empty(Discovery::Beacon);
-    for _ in 0..NODES {
-        // Room for one worker each.
-        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
-    }
-    cluster.wait_members(NODES);
-    cluster
 }
 
 /// One training; returns its validation accuracy.

@@ -21,10 +21,21 @@ pub mod report;
 #[path = "../../tests/common/mod.rs"]
 pub mod common;
 
+use common::cluster::{Cluster, Discovery};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes.
 pub const LIMIT: Duration = Duration::from_secs(600);
+
+/// So many nodes that know each other, each with room for one task or worker.
+pub fn nodes_of_one_core(count: usize) -> Cluster {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    for _ in 0..count {
+        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    }
+    cluster.wait_members(count);
+    cluster
+}
 
 /// Asks every millisecond until there is an answer; panics, saying what was awaited, when `LIMIT` is over.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {

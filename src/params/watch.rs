@@ -7,7 +7,7 @@ use crate::{
         servers::message::{Clock, Worker},
     },
 };
-use rustix::process::{Pid, Signal, getsid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::{
     collections::HashMap,
     fs::{self, File},
@@ -71,7 +71,7 @@ impl Watch {
             let usual = watched.pace.usual();
             let millis = |time: Duration| time.as_millis() as u64;
             late.push(LateWorker { worker: *worker, clock, taken_ms: millis(taken), usual_ms: millis(usual) });
-            let Some(session) = watched.pid.and_then(|pid| getsid(Some(pid)).ok()) else { continue };
+            let Some(session) = watched.pid.and_then(session) else { continue };
             let ticks = ticks_of(session);
             let (first, before) = *watched.late.get_or_insert((Instant::now(), ticks));
             let spared = 1 + first.elapsed().as_secs() / NEXT_TO_NOTHING.as_secs();
@@ -100,10 +100,10 @@ impl Watch {
         if let Ok(mut log) = File::options().append(true).open(stderr) {
             let _ = writeln!(log, "{why}");
         }
-        let Ok(session) = getsid(Some(pid)) else { return };
+        let Some(led) = session(pid) else { return };
         // A task leads a session of its own; this node's is nobody's to end.
-        if getsid(None).is_ok_and(|own| own != session) {
-            for (pid, _) in members(session) {
+        if session(getpid()) != Some(led) {
+            for (pid, _) in members(led) {
                 // One that has just ended by itself is no problem.
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -116,33 +116,56 @@ pub fn peer(stream: &UnixStream) -> Option<Pid> {
     rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid)
 }
 
+/// The session that a process is in; none where its leader is outside this PID namespace, as a container's may be.
+fn session(pid: Pid) -> Option<Pid> {
+    stat(pid)?.session
+}
+
 /// The processor time of a session's processes, in ticks.
 fn ticks_of(session: Pid) -> u64 {
     members(session).iter().map(|(_, ticks)| ticks).sum()
 }
 
-/// A session's processes, each with its processor time in ticks: proc_pid_stat(5).
+/// A session's processes, each with its processor time in ticks.
 fn members(session: Pid) -> Vec<(Pid, u64)> {
-    let session = session.as_raw_nonzero().to_string();
-    let stat = |entry: fs::DirEntry| {
-        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // Behind the name, which may hold anything: state, parent, group, session, …, utime and stime.
-        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        (*fields.get(3)? == session).then_some((pid, ticks(11)? + ticks(12)?))
-    };
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(stat).collect()
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let stats = pids.filter_map(|pid| Some((pid, stat(pid)?)));
+    stats.filter(|(_, stat)| stat.session == Some(session)).map(|(pid, stat)| (pid, stat.ticks)).collect()
+}
+
+struct Stat {
+    session: Option<Pid>,
+    ticks: u64,
+}
+
+/// What the kernel says of a process: proc_pid_stat(5).
+fn stat(pid: Pid) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // Behind the name, which may hold anything: state, parent, group, session, …, utime and stime.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Stat { session: Pid::from_raw(fields.get(3)?.parse().ok()?), ticks: ticks(11)? + ticks(12)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn a_sessions_processes_are_found() {
-        let session = getsid(None).unwrap();
-        let me = rustix::process::getpid();
-        assert!(members(session).iter().any(|(pid, _)| *pid == me));
+        // Not a group's leader, it leads a session without a fork.
+        let mut child =
+            Command::new("setsid").args(["cat", "/dev/zero"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let led = Pid::from_child(&child);
+        let end = Instant::now() + Duration::from_secs(20);
+        while session(led) != Some(led) || ticks_of(led) == 0 {
+            assert!(Instant::now() < end, "no session of its own, or no processor time");
+            std::thread::yield_now();
+        }
+        assert_eq!(members(led).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>(), [led]);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

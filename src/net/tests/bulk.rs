@@ -1,7 +1,7 @@
 //! Blobs between real nodes, and a holder that breaks off.
 
 use super::{
-    cluster::{DEADLINE, keys, pair},
+    cluster::{DEADLINE, Node, keys, pair},
     rogue::Rogue,
 };
 use crate::{
@@ -19,6 +19,7 @@ use std::{
     net::{TcpListener, TcpStream},
     time::Instant,
 };
+use tokio::task::JoinHandle;
 
 fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|i| ((i * 2654435761) >> 13) as u8).collect()
@@ -76,9 +77,12 @@ async fn requests_for_one_blob_share_one_transfer() {
 
 /// Answers one question as a holder would whose direct port is the listener's.
 async fn offer(rogue: &mut Rogue, listener: &TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
+    offer_port(rogue, listener.local_addr().unwrap().port(), size).await
+}
+
+async fn offer_port(rogue: &mut Rogue, port: u16, size: usize) -> (Want, Offer, libp2p::Stream) {
     let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
     let want = Want::read(&mut stream).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let offer = Offer { size: size as u64, ticket: [5; 16], key: [6; 32], port };
     stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
     stream.flush().await.unwrap();
@@ -121,51 +125,64 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
     assert!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap() == plain);
 }
 
+/// A holder whose port is closed, and which the node that fetches from it has asked to call back.
+struct AskedToCall {
+    one: Node,
+    _two: Node,
+    _rogue: Rogue,
+    plain: Vec<u8>,
+    fetching: JoinHandle<Result<(), String>>,
+    offer: Offer,
+    stream: libp2p::Stream,
+    /// Where it is to call.
+    port: u16,
+}
+
+impl AskedToCall {
+    async fn new() -> Self {
+        let (mut one, two) = pair().await;
+        let mut rogue = Rogue::connect(&one).await;
+        one.until_up(rogue.id).await;
+        let plain = bytes(3 * seal::FRAME_BYTES + 5);
+        let fetching = tokio::spawn(one.net.fetch(BlobHash::of(&plain), vec![rogue.id]));
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (_, offer, mut stream) = offer_port(&mut rogue, closed, plain.len()).await;
+        let mut called = [0; 3];
+        stream.read_exact(&mut called).await.unwrap();
+        assert_eq!(called[0], CALL_BACK);
+        let port = u16::from_le_bytes([called[1], called[2]]);
+        Self { one, _two: two, _rogue: rogue, plain, fetching, offer, stream, port }
+    }
+
+    async fn arrives(self) {
+        tokio::time::timeout(DEADLINE, self.fetching).await.unwrap().unwrap().unwrap();
+        assert!(self.one.blobs.has(BlobHash::of(&self.plain)));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
-    let (mut one, _two) = pair().await;
-    let mut rogue = Rogue::connect(&one).await;
-    one.until_up(rogue.id).await;
-    let plain = bytes(3 * seal::FRAME_BYTES + 5);
-    let hash = BlobHash::of(&plain);
-    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_, offer, mut stream) = offer_at_closed(&mut rogue, closed, plain.len()).await;
-    // It is asked to call back, and says that it cannot.
-    let mut called = [0; 3];
-    stream.read_exact(&mut called).await.unwrap();
-    assert_eq!(called[0], CALL_BACK);
-    stream.write_all(&[0]).await.unwrap();
-    stream.flush().await.unwrap();
+    let mut asked = AskedToCall::new().await;
+    // It says that it cannot.
+    asked.stream.write_all(&[0]).await.unwrap();
+    asked.stream.flush().await.unwrap();
     let mut choice = [0; 1];
-    stream.read_exact(&mut choice).await.unwrap();
+    asked.stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
-    stream.write_all(&sealed(&plain, &offer)).await.unwrap();
-    stream.flush().await.unwrap();
-    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
-    assert!(one.blobs.has(hash));
+    asked.stream.write_all(&sealed(&asked.plain, &asked.offer)).await.unwrap();
+    asked.stream.flush().await.unwrap();
+    asked.arrives().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_cannot_be_dialed_dials() {
-    let (mut one, _two) = pair().await;
-    let mut rogue = Rogue::connect(&one).await;
-    one.until_up(rogue.id).await;
-    let plain = bytes(3 * seal::FRAME_BYTES + 5);
-    let hash = BlobHash::of(&plain);
-    let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_, offer, mut stream) = offer_at_closed(&mut rogue, closed, plain.len()).await;
-    let mut called = [0; 3];
-    stream.read_exact(&mut called).await.unwrap();
-    assert_eq!(called[0], CALL_BACK);
-    let mut tcp = TcpStream::connect(("127.0.0.1", u16::from_le_bytes([called[1], called[2]]))).unwrap();
-    tcp.write_all(&offer.ticket).unwrap();
-    stream.write_all(&[1]).await.unwrap();
-    stream.flush().await.unwrap();
-    tcp.write_all(&sealed(&plain, &offer)).unwrap();
-    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
-    assert!(one.blobs.has(hash));
+    let mut asked = AskedToCall::new().await;
+    let mut tcp = TcpStream::connect(("127.0.0.1", asked.port)).unwrap();
+    tcp.write_all(&asked.offer.ticket).unwrap();
+    asked.stream.write_all(&[1]).await.unwrap();
+    asked.stream.flush().await.unwrap();
+    tcp.write_all(&sealed(&asked.plain, &asked.offer)).unwrap();
+    asked.arrives().await;
 }
 
 /// The node holds the blob and is asked to bring it.
@@ -188,18 +205,6 @@ async fn a_requester_that_cannot_dial_is_called_back() {
     listener.accept().unwrap().0.read_to_end(&mut came).unwrap();
     assert_eq!(came, [&offer.ticket[..], &sealed(b"a blob", &offer)].concat());
     assert!(show(&offer.ticket, offer.port).is_empty(), "the ticket is used");
-}
-
-/// The same, but nobody listens at the port any more.
-async fn offer_at_closed(rogue: &mut Rogue, closing: TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
-    let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
-    let want = Want::read(&mut stream).await.unwrap();
-    let port = closing.local_addr().unwrap().port();
-    drop(closing);
-    let offer = Offer { size: size as u64, ticket: [5; 16], key: [6; 32], port };
-    stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
-    stream.flush().await.unwrap();
-    (want, offer, stream)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
