@@ -31,7 +31,7 @@ use utoipa::{IntoParams, ToSchema};
 const FOLLOW_PERIOD: Duration = Duration::from_millis(250);
 /// How often a log is looked for again when it moved from the runner to its record in between.
 const MOVES: u32 = 20;
-/// The same while it is followed: longer than a silent node or coordinator takes to be found dead.
+/// How often a coordinator that does not answer is asked again: longer than it takes to be found dead.
 const FOLLOW_MOVES: u32 = 120;
 const READ_BYTES: usize = 64 << 10;
 
@@ -83,6 +83,7 @@ pub(super) async fn log(
         follow: args.follow,
         followed: None,
         is_over: false,
+        job_is_over: false,
         at: At::Unknown,
     };
     let tail = tail.begin().await?;
@@ -102,6 +103,8 @@ struct Tail {
     followed: Option<Attempt>,
     /// All that `followed` wrote was given.
     is_over: bool,
+    /// No task of the job starts any more.
+    job_is_over: bool,
     at: At,
 }
 
@@ -210,10 +213,9 @@ impl Tail {
     /// Looks for the log until it is somewhere; `moves` counts how often in vain. Gives a line that tells of another
     /// attempt, if one is followed from here on.
     async fn find_again(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {
-        let most = if self.follow { FOLLOW_MOVES } else { MOVES };
         let place = match self.locate().await {
             // A coordinator that died has a successor soon.
-            Err(_) if self.follow && *moves < most => return self.look_later(moves).await,
+            Err(_) if self.follow && *moves < FOLLOW_MOVES => return self.look_later(moves).await,
             place => place?,
         };
         match place {
@@ -227,16 +229,27 @@ impl Tail {
                 self.show_ended(&record).await?;
                 return Ok(notice);
             }
-            // The coordinator has not heard of the end yet.
-            Location::Running { attempt, .. } if self.followed == Some(attempt) && *moves < most => {
-                return self.look_later(moves).await;
+            // Its record does not count yet; or its node did not answer, and may the next time.
+            Location::Running { node, attempt }
+                if self.followed == Some(attempt) && (self.follow || *moves < MOVES) =>
+            {
+                self.look_later(moves).await?;
+                self.at = At::Running { node, attempt };
             }
             Location::Running { node, attempt } if self.follow || self.followed.is_none() => {
                 let notice = self.turn_to(attempt);
                 self.at = At::Running { node, attempt };
                 return Ok(notice);
             }
-            Location::Nowhere if self.follow && !self.job_is_over().await? => return self.look_later(&mut 0).await,
+            Location::Nowhere if self.follow && !self.job_is_over => {
+                // Between the two questions it may have started and ended: once more, then.
+                self.job_is_over = self.job_is_over().await?;
+                if self.job_is_over {
+                    self.at = At::Unknown;
+                } else {
+                    return self.look_later(&mut 0).await;
+                }
+            }
             // Another attempt took its place: the log that was read is over.
             Location::Ended(_) | Location::Running { .. } | Location::Nowhere => {}
         }

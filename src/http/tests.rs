@@ -318,6 +318,25 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
 }
 
 #[tokio::test]
+async fn a_task_that_ends_with_its_job_between_two_questions_is_followed_to_its_end() {
+    let mut looks = 0;
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { .. } => {
+            looks += 1;
+            let ended = Location::Ended(record(0, Outcome::Done, b"all of it\n"));
+            Ok(Answer::Where(if looks < 3 { Location::Nowhere } else { ended }))
+        }
+        Query::Watch { cursor, .. } => {
+            Ok(Answer::Watch { cursor: *cursor, progress: progress(Phase::Done, 1, 0), records: Vec::new() })
+        }
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let follow = LogRequest { follow: true, ..LogRequest::default() };
+    assert_eq!(text(node.client.log("0000000000000007", 0, follow).await.unwrap()).await, "all of it\n");
+}
+
+#[tokio::test]
 async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
     let log = "line\n".repeat(10_000);
     let hash = BlobHash::of(log.as_bytes());

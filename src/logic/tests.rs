@@ -5,7 +5,7 @@ mod pools;
 use super::*;
 use crate::types::{
     Answer, Attempt, Captured, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, ParamSpace, Phase, Query, QueryError,
-    Resources, TaskIndex, TaskRecord, WorkSpec,
+    Resources, TaskIndex, TaskRecord, WorkSpec, query::Location,
 };
 use std::sync::Arc;
 
@@ -118,8 +118,13 @@ impl Solo {
 
     /// The attempt that runs longest ends.
     fn end(&mut self, outcome: Outcome) {
+        let record = self.record(outcome);
+        self.turn(vec![Input::TaskEnded { job: self.job, record: Box::new(record) }]);
+    }
+
+    fn record(&mut self, outcome: Outcome) -> TaskRecord {
         let (task, attempt) = self.running.remove(0);
-        let record = TaskRecord {
+        TaskRecord {
             task,
             attempt,
             node: self.state.node(),
@@ -133,8 +138,7 @@ impl Solo {
             stderr: Captured::default(),
             value: None,
             outputs: Vec::new(),
-        };
-        self.turn(vec![Input::TaskEnded { job: self.job, record: Box::new(record) }]);
+        }
     }
 
     fn head(&self) -> &crate::types::JobHead {
@@ -224,6 +228,18 @@ fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     assert_eq!((solo.head().phase, solo.started), (Phase::Running, 2));
     solo.end(raised());
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 2));
+}
+
+#[test]
+fn an_attempt_that_has_ended_is_still_found_before_its_record_is_on_disk() {
+    let mut solo = Solo::with(1, 0);
+    let record = solo.record(Outcome::Done);
+    let (now, job, attempt) = (Now { mono: solo.mono, wall_ms: 0 }, solo.job, record.attempt);
+    let effects = solo.state.handle(now, [Input::TaskEnded { job, record: Box::new(record) }]);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Persist { .. })), "{effects:?}");
+    let told = solo.state.handle(now, [Input::Ask { id: 9, query: Query::Locate { job, task: 0 } }]);
+    let at_its_node = Location::Running { node: solo.state.node(), attempt };
+    assert_eq!(format!("{:?}", answers(&told)), format!("{:?}", [Ok::<_, QueryError>(Answer::Where(at_its_node))]));
 }
 
 fn answers(effects: &[Effect]) -> Vec<&Result<Answer, QueryError>> {

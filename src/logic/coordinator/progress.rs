@@ -267,7 +267,12 @@ impl Coordinator {
         if let Some(active) = running {
             return Some(Location::Running { node: active.node, attempt: active.attempt });
         }
-        matches!(lattice.cell(task), Cell::Unknown).then_some(Location::Nowhere)
+        if !matches!(lattice.cell(task), Cell::Unknown) {
+            return None;
+        }
+        // An attempt that has ended is nowhere else while its record is being made durable.
+        let settling = self.results.settling_at(task);
+        Some(settling.map_or(Location::Nowhere, |(node, attempt)| Location::Running { node, attempt }))
     }
 
     /// Why the job, or one task of it, is not running.

@@ -52,6 +52,8 @@ pub struct Pipeline {
 #[derive(Debug, Default)]
 struct Settling {
     records: u32,
+    /// The node and the attempt that the last of them is of.
+    of: Option<(NodeId, Attempt)>,
     /// The join of those that other replicas had.
     learned: Cell,
 }
@@ -75,14 +77,21 @@ impl Pipeline {
         self.settling.contains_key(&task)
     }
 
+    /// Where an attempt ran whose record is on its way: what it wrote is there until the record counts.
+    pub fn settling_at(&self, task: TaskIndex) -> Option<(NodeId, Attempt)> {
+        self.settling.get(&task)?.of
+    }
+
     /// A record that needs no blobs is on its way.
     pub(super) fn accept(&mut self, record: Arc<TaskRecord>) {
-        self.begin(record.task);
+        self.begin(&record);
         self.accepted.push(record);
     }
 
-    fn begin(&mut self, task: TaskIndex) {
-        self.settling.entry(task).or_default().records += 1;
+    fn begin(&mut self, record: &TaskRecord) {
+        let settling = self.settling.entry(record.task).or_default();
+        settling.records += 1;
+        settling.of = Some((record.node, record.attempt));
     }
 
     fn end(&mut self, task: TaskIndex) {
@@ -100,6 +109,7 @@ impl Pipeline {
         let settling = self.settling.entry(record.task).or_default();
         let joined = settling.learned.join(cell);
         let is_news = settling.learned != joined;
+        settling.of = Some((record.node, record.attempt));
         settling.learned = joined;
         settling.records += u32::from(is_news);
         is_news
@@ -162,7 +172,7 @@ impl Coordinator {
             self.failed(&record);
             return self.acknowledge(core, from, &record);
         }
-        self.results.begin(task);
+        self.results.begin(&record);
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
         }
