@@ -23,8 +23,10 @@ use std::{
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// How long a node may take until its API answers.
-const START: Duration = Duration::from_secs(30);
+/// How long a node may take until its API answers: what it writes first may have to wait for a disk that is busy with copies.
+const START: Duration = Duration::from_secs(60);
+/// How long one may take to leave.
+const LEAVE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How much of a failed node's log is shown.
 const SHOWN_LOG_BYTES: u64 = 4 << 10;
@@ -53,7 +55,7 @@ pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     let node = client.node().await?;
     client.leave().await?;
     // It closes its socket last: who joins again right after this finds the place free.
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + LEAVE;
     while client.node().await.is_ok() && Instant::now() < deadline {
         tokio::time::sleep(LOOK_AGAIN).await;
     }

@@ -1,6 +1,6 @@
 //! Nodes: start, kill, restart, ask.
 
-use super::{SOON, netns::Lab, unique, wait_until};
+use super::{NEVER, SOON, netns::Lab, output_within, unique, wait_until};
 use serde_json::Value;
 use std::{
     fs,
@@ -227,7 +227,7 @@ impl Cluster {
     }
 
     pub fn run(&self, number: usize, arguments: &[&str]) -> Output {
-        self.command(number).args(arguments).stdin(Stdio::null()).output().expect("nodectl starts")
+        output_within(NEVER, self.command(number).args(arguments))
     }
 
     /// Its stdout; panics unless it exits with 0.

@@ -1,11 +1,15 @@
 //! The real programs that nodes are launched through, on this machine: SLURM, HTCondor, sshd on loopback. Each in a directory of
 //! its own, gone with the test. The scripts are in `tests/lab`.
 
+use super::{LATER, output_within};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 use tempfile::TempDir;
+
+/// The status of scripts that cannot do their work on this machine.
+const CANNOT: i32 = 77;
 
 /// A testbed that is up.
 pub struct Testbed {
@@ -19,12 +23,16 @@ impl Testbed {
     /// Brings one up, with settings of its script. None, and a word on stderr, where this machine cannot have it.
     pub fn up(kind: &'static str, settings: &[(&str, &str)]) -> Option<Self> {
         if !super::is_root() {
-            eprintln!("SKIPPED: {kind} is tested as root: hosts are namespaces, packages may have to be installed");
+            eprintln!("SKIPPED: {kind} is tested as root: hosts are namespaces");
             return None;
         }
         let dir = tempfile::Builder::new().prefix("lab-").tempdir().expect("a temporary directory");
-        let output = script(&format!("{kind}-up.sh")).arg(dir.path()).envs(settings.iter().copied()).output();
-        let output = output.expect("there is bash");
+        let mut up = script(&format!("{kind}-up.sh"));
+        let output = output_within(LATER, up.arg(dir.path()).envs(settings.iter().copied()));
+        if output.status.code() == Some(CANNOT) {
+            eprintln!("SKIPPED: {}", super::cluster::both(&output).trim());
+            return None;
+        }
         assert!(output.status.success(), "{kind}-up.sh: {}", super::cluster::both(&output));
         let variables = variables(&dir.path().join("env.sh"));
         Some(Self { kind, dir, variables })
@@ -37,22 +45,28 @@ impl Testbed {
     /// A client's program, such as `squeue`.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(program);
-        command.args(arguments).envs(self.variables.iter().cloned()).stdin(Stdio::null());
-        command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
+        command.args(arguments).envs(self.variables.iter().cloned());
+        output_within(LATER, &mut command)
     }
 }
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        let _ = script(&format!("{}-down.sh", self.kind)).arg(self.dir.path()).arg("--purge").output();
+        // Not a panic, as this may run in one.
+        let mut down = Command::new("timeout");
+        down.args(["--kill-after=5", "60", "bash"]).arg(path_of(&format!("{}-down.sh", self.kind)));
+        let _ = down.arg(self.dir.path()).arg("--purge").stdin(Stdio::null()).stdout(Stdio::null()).status();
     }
 }
 
 fn script(name: &str) -> Command {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(name);
     let mut command = Command::new("bash");
-    command.arg(path).stdin(Stdio::null());
+    command.arg(path_of(name));
     command
+}
+
+fn path_of(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(script)
 }
 
 /// The exports of a testbed's environment, with `$PATH` filled in.

@@ -22,6 +22,7 @@ pub mod terminal;
 
 use std::{
     fs,
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -29,6 +30,8 @@ use std::{
 pub const SOON: Duration = Duration::from_secs(30);
 /// Time for a whole job.
 pub const LATER: Duration = Duration::from_secs(120);
+/// Nothing takes longer, unless it never ends.
+pub const NEVER: Duration = Duration::from_secs(300);
 
 /// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is over.
 pub fn wait_for<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -51,6 +54,34 @@ pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) 
 #[allow(clippy::disallowed_methods)]
 fn pause() {
     std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Runs a program to its end, and what it said; panics, saying that, when it has not ended within `limit`. What it leaves behind
+/// may hold its streams open as long as it likes.
+pub fn output_within(limit: Duration, command: &mut Command) -> Output {
+    let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
+    let [stdout, stderr] = files.each_ref().map(|file| file.reopen().expect("just made"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let read = || files.each_ref().map(|file| fs::read(file).expect("ours"));
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            let [stdout, stderr] = read();
+            return Output { status, stdout, stderr };
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            let said = read().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            panic!("not ended within {limit:?}: {command:?}\n{said}");
+        }
+        pause();
+    }
 }
 
 /// Processes (zombies left out) that have this word among their arguments.

@@ -16,6 +16,7 @@ if hosts_up; then note "already up"; echo "$D/env.sh"; exit 0; fi
 trap '[ $? = 0 ] || "$HERE/ssh-down.sh" "$D" >/dev/null 2>&1' EXIT
 pam=no root=; [ "$(id -u)" != 0 ] || root=1
 if [ -n "$root" ]; then
+    timeout 10 unshare --uts --mount true || cannot "no UTS and mount namespaces"
     mkdir -p /run/sshd && chmod 755 /run/sshd           # sshd's privilege separation folder
     case $(getent shadow "$ME" | cut -d: -f2) in '!'*) pam=yes;; esac     # without PAM, sshd refuses locked accounts
 fi

@@ -21,7 +21,7 @@ use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
 
 /// How long a node of this machine may take to start.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(75);
 
 pub struct Ground {
     pub client: Client,
