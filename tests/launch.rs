@@ -9,11 +9,11 @@ mod readme;
 mod schedulers;
 
 use common::{
-    LATER, SOON,
+    LATER, NEVER, SOON,
     cluster::{Cluster, Discovery, both, text},
     job::{CountedJob, assert_all_squares, write_job},
     lab::Testbed,
-    processes_with,
+    output_within, processes_with,
     python::python_path_of,
     terminal::Terminal,
     wait_for, wait_until,
@@ -25,7 +25,6 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -47,7 +46,7 @@ fn nodectl(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Command {
 fn launch(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Output {
     let secret = cluster.dir.path().join("secret");
     let mut command = nodectl(cluster, bed, arguments);
-    command.arg("--secret-file").arg(secret).output().expect("nodectl starts")
+    output_within(NEVER, command.arg("--secret-file").arg(secret))
 }
 
 fn launched_nodes(cluster: &Cluster) -> usize {
@@ -107,12 +106,12 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
     assert!(processes_with(secret.trim()).is_empty());
     let copies = || fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched/bin")).expect("a copy").count();
     assert_eq!(copies(), 1);
-    let down = nodectl(&cluster, &bed, &["down", &file]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
     let left = fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched")).expect("there").count();
     assert_eq!(left, 1, "the copy of the program only");
-    let nothing = nodectl(&cluster, &bed, &["down", &file]).output().expect("nodectl starts");
+    let nothing = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
     assert_eq!(nothing.status.code(), Some(2), "{}", both(&nothing));
 }
 
@@ -140,7 +139,7 @@ fn on_a_terminal_the_table_is_drawn_in_place() {
     for word in ["HOST", "STATE", "GPUS", "JOINED AFTER"] {
         assert!(last.matches(word).count() == 1 && last.matches("joined").count() == 2, "{last:?}");
     }
-    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
 
@@ -169,7 +168,7 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     let strict = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--strict"]);
     assert_eq!(strict.status.code(), Some(1), "{}", both(&strict));
     // Hosts that never were reached cannot be told to stop: they stay written down, and are named again.
-    let down = nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]));
     assert_eq!(down.status.code(), Some(1), "{}", both(&down));
     wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
 }
@@ -194,7 +193,7 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
             "2",
             command,
         ]);
-        run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts")
+        output_within(NEVER, run.envs(bed.variables.iter().cloned()))
     };
     let done = psd_run(&format!("sh {}/train.sh --lr 0.1", bed.path().display()));
     assert_eq!(done.status.code(), Some(0), "{}", both(&done));
@@ -246,7 +245,7 @@ fn scripts_of_psd_run_share_parameters_through_its_servers() {
     let command = format!("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' {} {train}", path.display(), PYTHON);
     let mut run = cluster.command(0);
     run.args(["psd-run", "-c", &config, "--master-port", "0", "--block-size", "256", "-o"]).arg(&out).arg(command);
-    let done = run.envs(bed.variables.iter().cloned()).output().expect("nodectl starts");
+    let done = output_within(NEVER, run.envs(bed.variables.iter().cloned()));
     let log = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(done.status.code(), Some(0), "{}{}{}", both(&done), log("worker0.log"), log("worker1.log"));
     for k in 0..2 {
@@ -285,7 +284,7 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
         logs.collect::<String>()
     };
     assert!(log("h1").contains("2 workers train on 2 nodes; this one keeps "), "{}", log("h1"));
-    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
 
@@ -298,11 +297,16 @@ fn an_interrupted_psd_run_leaves_nothing_behind() {
     run.args(["psd-run", "-c", &config, "-o", "out", "--master-port", "0", &format!("sh -c 'sleep {nap}' #")]);
     let told = cluster.dir.path().join("told");
     let log = fs::File::create(&told).expect("writable");
-    let mut run = run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts");
-    wait_until(LATER, "the worker runs", || !processes_with(&nap).is_empty());
-    kill_process(Pid::from_child(&run), Signal::INT).expect("our child");
-    let status = wait_for(LATER, "psd-run ends", || run.try_wait().expect("our child"));
-    let told = fs::read_to_string(told).unwrap_or_default();
+    let mut run = Launcher(run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts"));
+    let told = || fs::read_to_string(&told).unwrap_or_default();
+    wait_until(LATER, "the worker runs", || {
+        let ended = run.0.try_wait().expect("our child");
+        assert_eq!(ended, None, "{}", told());
+        !processes_with(&nap).is_empty()
+    });
+    kill_process(Pid::from_child(&run.0), Signal::INT).expect("our child");
+    let status = wait_for(LATER, "psd-run ends", || run.0.try_wait().expect("our child"));
+    let told = told();
     assert_eq!(status.code(), Some(130), "{told}");
     wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
     let home = cluster.dir.path().join(".local/share/nodectl-launched");
@@ -321,12 +325,12 @@ fn a_mode_of_several_machines_needs_no_node_here() {
         write_job(cluster.dir.path(), "names", "command = ['uname', '-n']\nrepeat = 4\ncomputing = 'mode.toml'\n");
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out", "--json"]);
-    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    let run = output_within(NEVER, run.env("NODECTL_SECRET", secret.trim()));
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     let results = common::job::read_results(&cluster.dir.path().join("out"));
     let names: Vec<String> = results.values().map(common::job::stdout).collect();
     assert!(names.len() == 4 && names.iter().all(|name| name.trim() == "h2"), "workers' hosts only: {names:?}");
-    let after = nodectl(&cluster, &bed, &["nodes"]).output().expect("nodectl starts");
+    let after = output_within(NEVER, &mut nodectl(&cluster, &bed, &["nodes"]));
     assert_eq!(after.status.code(), Some(3), "its own node has left: {}", both(&after));
 }
 
@@ -358,10 +362,50 @@ fn slurm_gives_nodes_that_join_work_and_go() {
     let together = launch(&cluster, &bed, &["up", "--slurm", "--together", "--nodes", "2", "--time", "10m"]);
     assert_eq!(together.status.code(), Some(0), "{}", both(&together));
     assert_eq!(launched_nodes(&cluster), 4);
-    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     assert_eq!(queue(&bed), "", "no allocation is left");
     wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+}
+
+/// The launcher's program and data directory, and the nodes' own, are each in a temporary directory that nobody else sees.
+#[test]
+fn slurms_nodes_that_share_no_files_are_sent_what_they_need() {
+    let Some(bed) = Testbed::up("slurm", &[("SLURM_PRIVATE", "1")]) else { return };
+    let cluster = submitter();
+    let program = cluster.dir.path().join("nodectl");
+    fs::copy(env!("CARGO_BIN_EXE_nodectl"), &program).expect("there is room");
+    let secret = cluster.dir.path().join("secret").display().to_string();
+    let up = |arguments: &[&str]| {
+        let configured = nodectl(&cluster, &bed, &[&["up", "--slurm", "--secret-file", &secret], arguments].concat());
+        let mut command = Command::new(&program);
+        command.args(configured.get_args()).current_dir(cluster.dir.path());
+        command.env_clear().envs(configured.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        output_within(NEVER, &mut command)
+    };
+    let unsent = up(&["--time", "10m"]);
+    assert_eq!(unsent.status.code(), Some(1), "{}", both(&unsent));
+    assert!(both(&unsent).contains("--transfer sends them what they need"), "{}", both(&unsent));
+    let apart = up(&["--nodes", "2", "--cpus-per-node", "1", "--time", "10m", "--transfer"]);
+    assert_eq!(apart.status.code(), Some(0), "{}", both(&apart));
+    assert_eq!(launched_nodes(&cluster), 2);
+    let text = "command = ['sh', '-c', 'echo $(({i} * {i}))']\nparams = { i = [0, 1, 2, 3] }\nwait = true\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "squares", text));
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), 4);
+    let together = up(&["--nodes", "2", "--cpus-per-node", "1", "--time", "10m", "--transfer", "--together"]);
+    assert_eq!(together.status.code(), Some(0), "{}", both(&together));
+    assert_eq!(launched_nodes(&cluster), 4);
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    assert_eq!(queue(&bed), "", "no allocation is left");
+    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    for node in 1..=4 {
+        let left = fs::read_dir(bed.path().join(format!("tmp{node}"))).expect("it was made").flatten();
+        let left: Vec<_> =
+            left.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().contains("nodectl")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 /// Whatever happens to the test, this process ends.
@@ -411,7 +455,7 @@ fn allocations_of_a_launcher_that_crashed_are_found() {
     fs::remove_dir_all(cluster.data_dir(0).join("launched")).expect("it was written down");
     let other = bed.run("sbatch", &["--wrap", "sleep 600", "-o", "/dev/null"]);
     assert!(other.status.success(), "{}", both(&other));
-    let nothing = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    let nothing = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert!(both(&nothing).contains("down --all"), "{}", both(&nothing));
     let down = launch(&cluster, &bed, &["down", "--all"]);
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
@@ -431,7 +475,7 @@ fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
     let file = write_job(cluster.dir.path(), "told", &text);
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out"]);
-    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    let run = output_within(NEVER, run.env("NODECTL_SECRET", secret.trim()));
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     let said = both(&run);
     assert!(said.contains("2 allocations of 2 workers with 1 cores each: 4 workers, 4 cores, 2 GPUs"), "{said}");
@@ -485,20 +529,13 @@ fn what_runs_at_walltime_is_done_elsewhere_and_loses_no_retry() {
 
 // --- HTCondor
 
+/// Its root is made by `tests/run`, from a mirror, which may be far away.
 fn condor() -> Option<Testbed> {
-    // Its root is made once: from a mirror, which may be far away.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab-condor-root");
-    static MADE: OnceLock<bool> = OnceLock::new();
-    let make = || {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/condor-root.sh");
-        let made =
-            Command::new("timeout").arg("300").arg("bash").arg(script).arg(&root).output().expect("there is bash");
-        if !made.status.success() {
-            eprintln!("SKIPPED: HTCondor could not be had within 5 minutes: {}", both(&made));
-        }
-        made.status.success()
-    };
-    if common::is_root() && !MADE.get_or_init(make) {
+    if !root.join(".ready").exists() {
+        let told = fs::read_to_string(root.with_extension("log")).unwrap_or_default();
+        let why = told.lines().last().unwrap_or("tests/run unpacks it");
+        eprintln!("SKIPPED: HTCondor is not in {}: {why}", root.display());
         return None;
     }
     let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
@@ -522,7 +559,7 @@ fn condor_gives_nodes_without_a_shared_file_system() {
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
     assert_eq!(launched_nodes(&cluster), 2);
     run_squares(&cluster, 4, "true");
-    let down = nodectl(&cluster, &bed, &["down"]).output().expect("nodectl starts");
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     assert_eq!(condor_queue(&bed), "", "no job is left");
     wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);

@@ -74,11 +74,14 @@ impl StartedNode {
     }
 }
 
-/// Starts a node that works alone. Returns when its API answers.
+/// Starts a node that works alone: it does so also where settings say that this machine's node takes no work, since nobody else
+/// would. Returns when its API answers.
 pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
-    let foundation = Foundation::lay(settings)?;
+    let mut settings = settings.clone();
+    settings.node.takes_work = true;
+    let foundation = Foundation::lay(&settings)?;
     let offline = Arc::new(Offline::new(foundation.store.blobs()));
-    foundation.build(settings, offline.clone(), offline, true).await
+    foundation.build(&settings, offline.clone(), offline, true).await
 }
 
 /// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded` has ended.

@@ -221,6 +221,9 @@ pub struct RequestArgs {
     /// SLURM: one job of all nodes, which start together or not at all, in place of a job for each
     #[arg(long)]
     pub together: bool,
+    /// SLURM: its nodes share no files with this machine; they are sent this program and, sealed by MUNGE, the secret
+    #[arg(long)]
+    pub transfer: bool,
     /// HTCondor's requirements on machines
     #[arg(long, value_name = "EXPRESSION")]
     pub requirements: Option<String>,

@@ -63,9 +63,7 @@ pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
     let cluster = poseidon::load(&args.cluster_config)?;
     fs::create_dir_all(&args.out).map_err(|source| CliError::file("making", &args.out, source))?;
     let binary = own_binary()?;
-    let hashed = binary.clone();
-    let program = tokio::task::spawn_blocking(move || Program::open(&hashed)).await;
-    let program = program.map_err(|error| CliError::Node(anyhow::anyhow!("hashing this program: {error}")))??;
+    let program = Program::open(&binary).await?;
     let launch = Ground::new_id()?;
     let facts = ClusterFacts { cluster: format!("psd-{launch}"), peers: Vec::new(), launch, binary };
     let secret = app::generate_secret();

@@ -86,6 +86,7 @@ struct SlurmTable {
     gpus_per_node: Option<u32>,
     memory: Option<String>,
     together: bool,
+    transfer: bool,
     options: Vec<String>,
 }
 
@@ -188,6 +189,7 @@ impl File {
                 gpus: Some(self.slurm.gpus_per_node.unwrap_or(gpus)),
                 memory: quantity("memory", self.slurm.memory, parse_bytes)?,
                 together: self.slurm.together,
+                transfer: self.slurm.transfer,
                 more: self.slurm.options,
             }),
             System::Condor => Machines::Condor(condor::Request {

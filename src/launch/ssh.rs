@@ -18,7 +18,7 @@ use std::{
 use zeroize::Zeroizing;
 
 /// A node that does not answer its own command by then is not there; it says so itself sooner.
-const START_LIMIT: Duration = Duration::from_secs(45);
+const START_LIMIT: Duration = Duration::from_secs(75);
 /// Tasks get some seconds to end.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// For the program's bytes, on a slow line.
@@ -59,8 +59,14 @@ pub enum Step {
 }
 
 impl Program {
-    /// Reads and hashes it: blocks.
-    pub fn open(path: &Path) -> Result<Self, LaunchError> {
+    /// Reads and hashes it, on a thread that may block.
+    pub async fn open(path: &Path) -> Result<Self, LaunchError> {
+        let (path, read) = (path.to_path_buf(), path.to_path_buf());
+        let opened = tokio::task::spawn_blocking(move || Self::read(&read)).await;
+        opened.unwrap_or_else(|error| Err(LaunchError::Unreadable { path, source: io::Error::other(error) }))
+    }
+
+    fn read(path: &Path) -> Result<Self, LaunchError> {
         let unreadable = |source| LaunchError::Unreadable { path: path.to_path_buf(), source };
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         let mut file = std::fs::File::open(path).map_err(unreadable)?;
@@ -282,6 +288,6 @@ mod tests {
         let path = directory.path().join("p");
         std::fs::write(&path, "abc").unwrap();
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"; // FIPS 180-4, example of SHA-256
-        assert_eq!(Program::open(&path).unwrap().hash, known);
+        assert_eq!(Program::read(&path).unwrap().hash, known);
     }
 }

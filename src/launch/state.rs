@@ -149,7 +149,7 @@ fn start_ticks(pid: u32) -> Option<u64> {
 }
 
 /// A file of mode 0600 that is there whole or not at all.
-fn write_private(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
     let temporary = path.with_extension(format!("new-{}", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;

@@ -2,10 +2,12 @@
 # slurm-up.sh [DIR]     Real Slurm on one host: munged, slurmctld, N slurmd (multiple-slurmd).
 # All state lives in DIR (default: a fresh mktemp folder); prints DIR/env.sh, to be sourced by the clients.
 #   SLURM_NODES=4 SLURM_CPUS=4 SLURM_GPUS=2 SLURM_MEM=2000   per-node, all may exceed what the machine has
+#   SLURM_PRIVATE=1  each node has its own temporary folder (root only), as if nothing were shared
 #   SLURM_NODE_TIMEOUT=30   seconds until a dead slurmd's node is DOWN
 . "$(dirname "$(readlink -f "$0")")/testbed-lib.sh"
 N=${SLURM_NODES:-4} CPUS=${SLURM_CPUS:-4} GPUS=${SLURM_GPUS:-2} MEM=${SLURM_MEM:-2000}
 need_pkgs "slurmctld slurmd munged sinfo" slurm-wlm munge
+[ "${SLURM_PRIVATE:-0}" = 0 ] || timeout 10 unshare --mount true || cannot "no mount namespaces"
 D=$(state_dir up "${1:-}") || exit 1
 case $D in *[\ ,\;%\[\]]*) die "DIR must have no spaces, commas, brackets, percent signs";; esac
 if alive "$D/slurmctld.pid" slurmctld; then note "already up"; echo "$D/env.sh"; exit 0; fi
@@ -81,7 +83,16 @@ munged --force --key-file="$D/munge/key" --socket="$D/munge/socket" --pid-file="
        --log-file="$D/log/munged.log" --seed-file="$D/munge/seed" --num-threads=2 || die "munged: see $D/log"
 wait_until 10 munge --socket="$D/munge/socket" -n || die "munged does not answer"
 slurmctld -c 2>>"$D/log/start.err" || die "slurmctld: see $D/log"
-for ((i=1; i<=N; i++)); do slurmd -c -N n$i 2>>"$D/log/start.err" || die "slurmd n$i: see $D/log"; done
+T=${TMPDIR:-/tmp}
+for ((i=1; i<=N; i++)); do
+    set -- slurmd -c -N n$i
+    if [ "${SLURM_PRIVATE:-0}" != 0 ]; then     # DIR stays reachable even when it lies in the temporary folder
+        mkdir -p "$D/tmp$i"; chmod 1777 "$D/tmp$i"
+        set -- unshare --mount sh -c "cd $D && mount --bind $D/tmp$i $T && mkdir -p $D &&
+            mount --no-canonicalize --bind . $D || exit 1; cd /; exec $*"
+    fi
+    "$@" 2>>"$D/log/start.err" || die "slurmd n$i: see $D/log"
+done
 idle() { [ "$(sinfo -h -N -p main -o %t | grep -c '^idle$')" = "$N" ]; }
 wait_until 30 idle || { sinfo >&2; die "nodes did not become idle: see $D/log"; }
 

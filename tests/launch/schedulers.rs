@@ -12,7 +12,7 @@ fn run_mode(cluster: &Cluster, bed: &Testbed, mode: &str, more: &str) -> String 
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     let into = format!("out-{}", common::unique());
     let mut run = nodectl(cluster, bed, &["run", "--computing", &mode, &job, "--into", &into]);
-    let run = run.env("NODECTL_SECRET", secret.trim()).output().expect("nodectl starts");
+    let run = output_within(NEVER, run.env("NODECTL_SECRET", secret.trim()));
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     both(&run)
 }

@@ -31,9 +31,7 @@ pub async fn start_hosts(
     timeout: Option<Duration>,
     board: &Board,
 ) -> Result<(), CliError> {
-    let binary = ground.facts.binary.clone();
-    let program = tokio::task::spawn_blocking(move || Program::open(&binary)).await;
-    let program = program.map_err(|error| CliError::Node(anyhow::anyhow!("hashing this program: {error}")))??;
+    let program = Program::open(&ground.facts.binary).await?;
     let nodes = hosts.iter().map(|host| HostNode { target: Target::of(host), member: host.name.clone() }).collect();
     ground.keep(What::Hosts { program: program.hash.clone(), hosts: nodes }, None)?;
     for host in &hosts {

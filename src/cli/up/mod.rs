@@ -108,11 +108,15 @@ fn kind(args: &UpArgs) -> Result<Kind, CliError> {
             gpus: request.gpus_per_node,
             memory: request.memory,
             together: request.together,
+            transfer: request.transfer,
             more: request.options,
         }));
     }
     if request.partition.is_some() || request.account.is_some() || request.together {
         return Err(CliError::Usage("--partition, --account and --together are SLURM's: use --slurm".into()));
+    }
+    if request.transfer {
+        return Err(CliError::Usage("--transfer is SLURM's: HTCondor always sends nodes what they need".into()));
     }
     let absolute = |path: &std::path::PathBuf| {
         std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))

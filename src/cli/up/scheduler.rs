@@ -8,13 +8,16 @@ use crate::{
         condor::{self, Condor, JobState, Submission},
         node::NodeFacts,
         slurm::{self, AllocationState, Script, Slurm},
+        ssh::Program,
         state::{Process, What},
     },
 };
 use std::{
+    collections::BTreeSet,
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
+use tokio::sync::Mutex;
 
 /// How much of a job's log is shown.
 const SHOWN_LOG_BYTES: u64 = 600;
@@ -28,8 +31,18 @@ pub enum Kind {
 
 /// A scheduler, ready for one launch.
 pub enum Scheduler {
-    Slurm { slurm: Slurm, request: slurm::Request, script: Script },
-    Condor { condor: Condor, request: condor::Request, submission: Submission },
+    /// `sent`: the jobs that were sent what they need, where that is so.
+    Slurm {
+        slurm: Slurm,
+        request: slurm::Request,
+        script: Script,
+        sent: Mutex<BTreeSet<String>>,
+    },
+    Condor {
+        condor: Condor,
+        request: condor::Request,
+        submission: Submission,
+    },
 }
 
 /// A job of the launch.
@@ -61,8 +74,9 @@ impl Scheduler {
         Ok(match kind {
             Kind::Slurm(request) => {
                 let together = request.together;
-                let script = Script { launch, directory, secret_file, facts, node, together };
-                Self::Slurm { slurm: Slurm::new(name), request, script }
+                let sent = if request.transfer { Some(Program::open(&facts.binary).await?.hash) } else { None };
+                let script = Script { launch, directory, secret_file, facts, node, together, sent };
+                Self::Slurm { slurm: Slurm::new(name), request, script, sent: Mutex::default() }
             }
             Kind::Condor(request) => {
                 let submission = Submission { launch, directory, secret_file, facts, node };
@@ -86,16 +100,21 @@ impl Scheduler {
 
     pub async fn submit(&self, count: u32) -> Result<(), LaunchError> {
         match self {
-            Self::Slurm { slurm, request, script } => slurm.submit(request, script, count).await,
+            Self::Slurm { slurm, request, script, .. } => slurm.submit(request, script, count).await,
             Self::Condor { condor, request, submission } => condor.submit(request, submission, count).await,
         }
     }
 
-    /// The launch's jobs that have not ended.
+    /// The launch's jobs that have not ended. Whoever starts one looks at it until it is a node: so those that see no files of ours
+    /// are sent them here, when they are seen to run.
     pub async fn jobs(&self) -> Result<Vec<Job>, LaunchError> {
         match self {
-            Self::Slurm { slurm, script, .. } => {
+            Self::Slurm { slurm, script, sent, .. } => {
                 let jobs = slurm.jobs(Some(&script.launch)).await?;
+                if script.sent.is_some() {
+                    let failed = slurm.deliver(&jobs, script, &mut *sent.lock().await).await;
+                    failed.into_iter().for_each(|error| eprintln!("warning: {error}"));
+                }
                 Ok(jobs.into_iter().map(|job| Job { state: slurm_state(&job), id: job.id }).collect())
             }
             Self::Condor { condor, submission, .. } => {
@@ -138,8 +157,13 @@ impl Scheduler {
     /// What it means that an ended job left no log.
     pub fn silence(&self) -> String {
         match self {
+            Self::Slurm { script, .. } if script.sent.is_some() => {
+                let log = slurm::sent_to(&script.launch, "*");
+                format!("its job has ended; its log is {log}.log on its node, if it got that far")
+            }
             Self::Slurm { script, .. } => format!(
-                "its job has ended and left no log in {}: SLURM's nodes must see that directory",
+                "its job has ended and left no log in {}: where SLURM's nodes do not see that directory, --transfer sends \
+                 them what they need",
                 script.directory.display()
             ),
             Self::Condor { .. } => "its job has ended and left no log".into(),

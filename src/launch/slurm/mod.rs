@@ -4,17 +4,20 @@
 //! | file | owns |
 //! |---|---|
 //! | `script` | options of `sbatch`, and the script that becomes a node (pure) |
+//! | `transfer` | the program and the secret, sent to nodes that see no files of this machine |
 //! | `queue` | what `squeue` prints, and SLURM's times (pure) |
 
 pub mod queue;
 pub mod script;
+mod transfer;
 
 use super::{
     LaunchError,
     process::{Call, Finished},
 };
+use futures::{StreamExt, stream};
 pub use queue::{Allocation, AllocationState, parse_time};
-pub use script::{Request, Script};
+pub use script::{Request, Script, sent_to};
 use std::{collections::BTreeSet, time::Duration};
 
 /// One call of SLURM's programs; its own message timeout is 10 s by default.
@@ -22,6 +25,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How long nodes may take to leave, before their jobs are cancelled for good.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Jobs that are sent files at the same time.
+const SENT_AT_ONCE: usize = 8;
 
 /// SLURM, as this user sees it: the jobs that carry one name.
 #[derive(Clone, Debug)]
@@ -74,6 +79,17 @@ impl Slurm {
         let mut jobs = queue::parse_squeue(&finished.stdout)?;
         jobs.retain(|job| launch.is_none_or(|launch| job.launch.as_deref() == Some(launch)));
         Ok(jobs)
+    }
+
+    /// Sends to those of the jobs that run and are not in `sent` what their nodes need; `sent` are then all that run. Returns what
+    /// went wrong: such a job waits a while, says that it got nothing, and ends.
+    pub async fn deliver(&self, jobs: &[Allocation], script: &Script, sent: &mut BTreeSet<String>) -> Vec<LaunchError> {
+        let running = jobs.iter().filter(|job| job.state == AllocationState::Running).map(|job| job.id.clone());
+        let running: BTreeSet<String> = running.collect();
+        let sending = stream::iter(running.difference(sent)).map(|id| transfer::send(id, script));
+        let failed = sending.buffer_unordered(SENT_AT_ONCE).filter_map(async |sent| sent.err()).collect().await;
+        *sent = running;
+        failed
     }
 
     /// Has the nodes of these jobs leave, then cancels what is left; returns when SLURM has none of them any more.

@@ -42,6 +42,11 @@ pub fn squeue_args(job_name: &str) -> Vec<String> {
     vec!["--me".into(), "-h".into(), "-r".into(), format!("--name={job_name}"), "-o".into(), FORMAT.into()]
 }
 
+/// Asks for the number of a job, or of an array's element.
+pub fn number_args(id: &str) -> Vec<String> {
+    vec!["-h".into(), format!("--jobs={id}"), "-o".into(), "%A".into()]
+}
+
 pub fn parse_squeue(text: &str) -> Result<Vec<Allocation>, LaunchError> {
     text.lines().filter(|line| !line.trim().is_empty()).map(parse_line).collect()
 }
