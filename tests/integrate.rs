@@ -177,7 +177,9 @@ fn a_node_that_dies_takes_no_dataset_with_it() {
 fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
     let cluster = Cluster::of(1);
     let dir = lab(&cluster, &[]);
-    let (watched, out) = (cluster.dir.path().join("raw"), cluster.dir.path().join("patterns"));
+    // Results below what is watched are not integrated again.
+    let watched = cluster.dir.path().join("raw");
+    let out = watched.join("patterns");
     fs::create_dir(&watched).expect("writable");
     let file = job(&dir, "live", &format!("output = {out:?}"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
@@ -194,6 +196,8 @@ fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     let one = f32s(&read(&out.join("chunked.h5"), "entry/result/data"));
     assert_eq!(f32s(&read(&out.join("bitshuffle_zstd.h5"), "entry/result/data")), one);
+    let runs = fs::read_dir(out.join("runs")).expect("it is there").count();
+    assert_eq!(runs, 2, "one for each file, none for what came of them");
 }
 
 /// silx, pyFAI and h5py go by these attributes.

@@ -144,8 +144,18 @@ pub fn run(
             break;
         }
     }
-    for (_, outbox) in service.peers.values() {
-        outbox.close();
+}
+
+impl Drop for Service {
+    /// Also where a fault of this program ends the thread: nobody is to wait for it.
+    fn drop(&mut self) {
+        for (_, outbox) in self.peers.values() {
+            outbox.close();
+        }
+        if std::thread::panicking() {
+            let why = "a fault of nodectl ended this node's part in the training; its log says which";
+            self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+        }
     }
 }
 

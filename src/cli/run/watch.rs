@@ -38,8 +38,10 @@ const MAX_DEPTH: usize = 8;
 type State = (u64, u64);
 
 /// Files and what is known of them.
-#[derive(Default)]
 struct Watch {
+    dir: PathBuf,
+    /// Directories below it that results are written to.
+    results: Vec<PathBuf>,
     /// Since when a file has been as it is.
     resting: BTreeMap<PathBuf, (State, Instant)>,
     /// As it was when it was integrated.
@@ -52,20 +54,21 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
         return Err(CliError::Usage(format!("{} is no directory", dir.display())));
     }
     // Mistakes in the job file show at once.
-    job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
+    let jobs = job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
+    let watch = Watch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
     let (client, own) = solo::connect(settings, true).await?;
-    let ended = integrate_all(&client, &args, dir, own.is_some()).await;
+    let ended = integrate_all(&client, &args, watch, own.is_some()).await;
     solo::stop(own).await;
     ended
 }
 
-async fn integrate_all(client: &Client, args: &RunArgs, dir: &Path, solo: bool) -> Result<Exit, CliError> {
+async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: bool) -> Result<Exit, CliError> {
     let mut interrupts = Interrupts::listen()?;
     let plan = Plan::new(&args.follow, solo);
-    let (mut watch, mut exit) = (Watch::default(), Exit::Done);
-    eprintln!("watching {}; Ctrl-C ends it", dir.display());
+    let mut exit = Exit::Done;
+    eprintln!("watching {}; Ctrl-C ends it", watch.dir.display());
     loop {
-        let (files, is_again) = watch.ready(dir, Instant::now());
+        let (files, is_again) = watch.ready(Instant::now());
         if files.is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(PERIOD) => continue,
@@ -124,10 +127,26 @@ fn runs(jobs: &[PlannedJob], into: Option<&Path>) -> PathBuf {
     into.map_or(beside, Path::to_path_buf)
 }
 
+/// Every directory that results are written to.
+fn results(jobs: &[PlannedJob], into: Option<&Path>) -> Vec<PathBuf> {
+    let deliveries = jobs.iter().filter_map(|job| job.delivery.as_ref()).map(|delivery| delivery.directory.clone());
+    deliveries.chain([runs(jobs, into)]).collect()
+}
+
 impl Watch {
+    fn new(dir: &Path, results: Vec<PathBuf>) -> Result<Self, CliError> {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let (dir, results) = (absolute(dir), results.iter().map(|path| absolute(path)).collect::<Vec<_>>());
+        if results.contains(&dir) {
+            let told = format!("results would be written into {}, which is watched", dir.display());
+            return Err(CliError::Usage(format!("{told}\nhint: a directory below or beside it may be `output`")));
+        }
+        Ok(Self { dir, results, resting: BTreeMap::new(), taken: BTreeMap::new() })
+    }
+
     /// The files that are to be integrated now, and whether they were before.
-    fn ready(&mut self, dir: &Path, now: Instant) -> (Vec<PathBuf>, bool) {
-        let found = integrate::files_below(dir, MAX_DEPTH);
+    fn ready(&mut self, now: Instant) -> (Vec<PathBuf>, bool) {
+        let found = integrate::files_below(&self.dir, MAX_DEPTH, &self.results);
         let names: BTreeSet<&PathBuf> = found.iter().map(|(path, _)| path).collect();
         self.resting.retain(|path, _| names.contains(path));
         let mut ready: [Vec<(PathBuf, State)>; 2] = Default::default();
@@ -170,8 +189,11 @@ mod tests {
         fs::copy(fixture.join("chunked.h5"), &path).unwrap();
         fs::copy(fixture.join("eiger_data_000001.h5"), dir.path().join("eiger_data_000001.h5")).unwrap();
         fs::write(&bad, "not yet").unwrap();
-        let (mut watch, start) = (Watch::default(), Instant::now());
-        let mut ready = |seconds: u64| watch.ready(dir.path(), start + Duration::from_secs(seconds));
+        let results = dir.path().join("patterns");
+        fs::create_dir(&results).unwrap();
+        fs::copy(fixture.join("chunked.h5"), results.join("of_a.h5")).unwrap();
+        let (mut watch, start) = (Watch::new(dir.path(), vec![results]).unwrap(), Instant::now());
+        let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
         assert_eq!(ready(0), (Vec::new(), true), "it may still be written");
         assert_eq!(ready(3), (vec![path.clone()], false));
         assert_eq!(ready(6), (Vec::new(), true), "once is enough");
@@ -179,5 +201,13 @@ mod tests {
         assert_eq!(ready(7), (Vec::new(), true));
         assert_eq!(ready(10), (vec![path], true));
         assert_eq!(ready(70), (vec![bad], false), "why it cannot be read is worth knowing");
+    }
+
+    #[test]
+    fn results_have_a_directory_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |results: &Path| Watch::new(&dir.path().join("raw"), vec![results.to_path_buf()]).is_err();
+        assert!(refused(&dir.path().join("raw")));
+        assert!(!refused(&dir.path().join("raw/patterns")) && !refused(dir.path()));
     }
 }

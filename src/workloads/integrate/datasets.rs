@@ -72,12 +72,16 @@ pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Exi
 }
 
 /// HDF5 files below a directory with their lengths and times of change, by name; without Dectris' data files, which are read
-/// through their master files.
-pub fn files_below(dir: &Path, depth: usize) -> Vec<(PathBuf, (u64, u64))> {
+/// through their master files, and without what is in the directories `except`.
+pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
     builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
-    // Finished frames of datasets that are being integrated.
-    builder.filter_entry(|entry| !entry.file_name().as_encoded_bytes().ends_with(PARTS.as_bytes()));
+    let except = except.to_vec();
+    builder.filter_entry(move |entry| {
+        // Finished frames of datasets that are being integrated.
+        let is_parts = entry.file_name().as_encoded_bytes().ends_with(PARTS.as_bytes());
+        !is_parts && !except.iter().any(|except| except == entry.path())
+    });
     let is_data = |name: &str| {
         let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
         digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
