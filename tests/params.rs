@@ -327,6 +327,51 @@ fn too_little_memory_for_the_parameters_is_told_before_training() {
     assert!(both(&log).contains("`memory` is 200"), "{}\n{}", both(&output), both(&log));
 }
 
+/// A dense layer whose gradients go as factors beside one whose gradients go whole: both come to the same.
+const FACTORS_SCRIPT: &str = r#"
+import json, sys
+import numpy as np
+from nodectl.params import ParameterServer
+
+random = np.random.default_rng(7)
+x = random.normal(size=(8, 40)).astype("f4")
+target = (x @ random.normal(size=(40, 60))).astype("f4")
+with ParameterServer.connect(optimizer="momentum", rate=0.05) as server:
+    mine = slice(server.worker, None, server.workers)
+    start = {"whole": np.zeros((60, 40)), "factored": np.zeros((60, 40))}
+    values = server.register(start, factored=["factored"])
+    for wrong in (lambda: server.push("factored"), lambda: server.push_factors("factored", np.ones((40, 60)), np.ones((40, 40)))):
+        try:
+            wrong()
+        except ValueError as error:
+            print(error)
+    for _ in range(20):
+        back = {name: 2 * (x[mine] @ w.T - target[mine]) / len(x[mine]) for name, w in values.items()}
+        server.push({"whole": back["whole"].T @ x[mine]})
+        server.push_factors("factored", back["factored"], x[mine])
+        server.clock(len(x[mine]))
+        values = server.pull()
+    difference = np.abs(values["whole"] - values["factored"]).max() / np.abs(values["whole"]).max()
+    json.dump({"difference": float(difference), "w": values["factored"].ravel().tolist()}, open("out.json", "w"))
+"#;
+
+#[test]
+fn gradients_as_factors_come_to_what_whole_ones_come_to() {
+    let Some(path) = python_path() else { return };
+    let cluster = cluster(2, &path);
+    let job = job(&cluster, "factors", 2, 2, "{}");
+    fs::write(job.with_file_name("train.py"), FACTORS_SCRIPT).expect("writable");
+    let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+    assert_eq!(outcomes[0]["w"], outcomes[1]["w"]);
+    assert!(
+        outcomes[0]["difference"].as_f64().is_some_and(|difference| difference < 1e-5),
+        "{}",
+        outcomes[0]["difference"]
+    );
+    let told = cluster.ok(0, &["logs", "last", "0"]);
+    assert!(told.contains("use `push_factors`") && told.contains("factors of 40 samples take more room"), "{told}");
+}
+
 /// Fits y = x·w + b with JAX.
 const JAX_SCRIPT: &str = r#"
 import json, sys
@@ -386,12 +431,60 @@ with ParameterServer.connect(optimizer="nesterov", rate=0.7, momentum=0.6, consi
     json.dump(values, open("out.json", "w"))
 "#;
 
+/// A model whose first layer's gradients are factors, if it is told so.
+const SFB_SCRIPT: &str = r#"
+import json, sys, torch
+from nodectl.params import ParameterServer
+from nodectl.torch import DistributedOptimizer
+
+use_sfb = json.loads(sys.argv[1])["use_sfb"]
+torch.manual_seed(3)
+x = torch.randn(16, 64)
+target = torch.tanh(x @ torch.randn(64, 10))
+model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Tanh(), torch.nn.Linear(96, 10))
+with ParameterServer.connect(optimizer="momentum", rate=0.05, use_sfb=use_sfb) as server:
+    optimizer = DistributedOptimizer(model, server, batch=16)
+    assert list(optimizer._factors) == (["0.weight"] if use_sfb else []), "the small layer's gradient is less than its factors"
+    mine = slice(server.worker, None, server.workers)
+    while server.step < 30:
+        torch.nn.functional.mse_loss(model(x[mine]), target[mine]).backward()
+        optimizer.step(len(x[mine]))
+        optimizer.zero_grad()
+    json.dump({"w": torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()}, open("out.json", "w"))
+"#;
+
+#[test]
+fn models_of_pytorch_send_factors_of_their_dense_layers() {
+    let Some(path) = python_path() else { return };
+    if !has_pytorch() {
+        return;
+    }
+    let cluster = cluster(2, &path);
+    let weights = [true, false].map(|use_sfb| {
+        let job = job(&cluster, &format!("sfb-{use_sfb}"), 2, 2, &format!("{{\"use_sfb\": {use_sfb}}}"));
+        fs::write(job.with_file_name("train.py"), SFB_SCRIPT).expect("writable");
+        let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
+        assert_eq!(outcomes[0], outcomes[1]);
+        serde_json::from_value::<Vec<f64>>(outcomes[0]["w"].clone()).expect("numbers")
+    });
+    let differs = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-4;
+    assert!(!weights[0].iter().zip(&weights[1]).any(differs), "{weights:?}");
+}
+
+fn has_pytorch() -> bool {
+    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
+    let has_it = has_it.is_ok_and(|output| output.status.success());
+    if !has_it {
+        println!("SKIPPED: no PyTorch (pip install torch)");
+    }
+    has_it
+}
+
 #[test]
 fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
     let Some(path) = python_path() else { return };
-    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
-    if !has_it.is_ok_and(|output| output.status.success()) {
-        return println!("SKIPPED: no PyTorch (pip install torch)");
+    if !has_pytorch() {
+        return;
     }
     let cluster = cluster(2, &path);
     let job = job(&cluster, "local", 2, 2, "{}");

@@ -285,7 +285,7 @@ pub struct PsdRunArgs {
     /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g. `4 MiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub block_size: Option<u64>,
-    /// Tells the workers' command --use_sfb=True
+    /// Tells the workers' command --use_sfb=True, and scripts with nodectl.torch to send sufficient factors of dense layers
     #[arg(long)]
     pub use_sfb: bool,
     /// How long ssh may take to connect

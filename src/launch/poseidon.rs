@@ -109,7 +109,7 @@ pub struct Sharing<'a> {
 impl Sharing<'_> {
     fn lines(&self) -> Vec<String> {
         let mut settings = serde_json::json!({ "workers": self.workers });
-        let Options { num_push_threads, num_pull_threads, block_size, use_sfb: _ } = *self.options;
+        let Options { num_push_threads, num_pull_threads, block_size, use_sfb } = *self.options;
         let given = [
             ("block_bytes", block_size),
             ("num_push_threads", num_push_threads.map(u64::from)),
@@ -119,6 +119,9 @@ impl Sharing<'_> {
             if let Some(value) = value {
                 settings[name] = value.into();
             }
+        }
+        if use_sfb {
+            settings["use_sfb"] = true.into();
         }
         let variables = format!(
             "{SOCKET_VARIABLE}=\"$n/{SOCKET}\" {VARIABLE}={} NODECTL_JOB_ID=psd-{} NODECTL_TASK_ID={}",
@@ -197,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_script_that_shares_parameters_finds_its_node_and_its_number() {
-        let options = Options { block_size: Some(65_536), num_push_threads: Some(4), ..Options::default() };
+        let options =
+            Options { block_size: Some(65_536), num_push_threads: Some(4), use_sfb: true, ..Options::default() };
         let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, options: &options };
         let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
         let mut shell = std::process::Command::new("sh");
@@ -208,7 +212,7 @@ mod tests {
         let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
         for line in [
             "NODECTL_PARAMS_SOCKET=/data/nodectl-launched/ab-server0/params.sock",
-            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536,\"num_push_threads\":4}",
+            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536,\"num_push_threads\":4,\"use_sfb\":true}",
             "NODECTL_JOB_ID=psd-ab",
             "NODECTL_TASK_ID=1",
         ] {

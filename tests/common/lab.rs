@@ -1,7 +1,7 @@
 //! The real programs that nodes are launched through, on this machine: SLURM, HTCondor, sshd on loopback. Each in a directory of
 //! its own, gone with the test. The scripts are in `tests/lab`.
 
-use super::{LATER, output_within};
+use super::{LATER, NEVER, output_within};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -28,7 +28,7 @@ impl Testbed {
         }
         let dir = tempfile::Builder::new().prefix("lab-").tempdir().expect("a temporary directory");
         let mut up = script(&format!("{kind}-up.sh"));
-        let output = output_within(LATER, up.arg(dir.path()).envs(settings.iter().copied()));
+        let output = output_within(NEVER, up.arg(dir.path()).envs(settings.iter().copied()));
         if output.status.code() == Some(CANNOT) {
             eprintln!("SKIPPED: {}", super::cluster::both(&output).trim());
             return None;

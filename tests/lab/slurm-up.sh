@@ -81,7 +81,7 @@ export SLURM_CONF=$D/slurm.conf
 # --force: munged otherwise refuses when a parent folder is not o+x (mktemp -d inside mktemp -d)
 munged --force --key-file="$D/munge/key" --socket="$D/munge/socket" --pid-file="$D/munged.pid" \
        --log-file="$D/log/munged.log" --seed-file="$D/munge/seed" --num-threads=2 || die "munged: see $D/log"
-wait_until 10 munge --socket="$D/munge/socket" -n || die "munged does not answer"
+wait_until 60 munge --socket="$D/munge/socket" -n || die "munged does not answer"
 slurmctld -c 2>>"$D/log/start.err" || die "slurmctld: see $D/log"
 T=${TMPDIR:-/tmp}
 for ((i=1; i<=N; i++)); do
@@ -94,6 +94,6 @@ for ((i=1; i<=N; i++)); do
     "$@" 2>>"$D/log/start.err" || die "slurmd n$i: see $D/log"
 done
 idle() { [ "$(sinfo -h -N -p main -o %t | grep -c '^idle$')" = "$N" ]; }
-wait_until 30 idle || { sinfo >&2; die "nodes did not become idle: see $D/log"; }
+wait_until 90 idle || { sinfo >&2; die "nodes did not become idle: see $D/log"; }
 
 echo "$D/env.sh"

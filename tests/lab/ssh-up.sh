@@ -88,10 +88,10 @@ cat > "$D/env.sh" <<ENV
 export PATH=$D/bin:\$PATH
 export SSH_TESTBED=$D SSH_TESTBED_CONFIG=$D/ssh_config
 ENV
-wait_until 10 hosts_up || { tail -n 3 "$D"/h*/log >&2; die "an sshd did not start"; }
+wait_until 60 hosts_up || { tail -n 3 "$D"/h*/log >&2; die "an sshd did not start"; }
 answer() {      # by the built-in sftp, which runs no shell: start-up files can be slow
-    local i p=(); for ((i=1; i<=N; i++)); do timeout 5 "$D/bin/ssh" -s "h$i" sftp </dev/null & p+=($!); done
+    local i p=(); for ((i=1; i<=N; i++)); do timeout 20 "$D/bin/ssh" -o ConnectTimeout=20 -s "h$i" sftp </dev/null & p+=($!); done
     for i in "${p[@]}"; do wait "$i" || return 1; done
 }
-wait_until 10 answer || { tail -n 5 "$D"/h*/log >&2; die "a host does not let us in"; }
+wait_until 90 answer || { tail -n 5 "$D"/h*/log >&2; die "a host does not let us in"; }
 echo "$D/env.sh"

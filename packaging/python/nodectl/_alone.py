@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, Iterable, List, Mapping, Union
 
 import numpy as np
 
-from .params import Arrays, Names, ParameterServer
+from .params import Arrays, Names, ParameterServer, check_factored, check_factors
 
 
 class Alone(ParameterServer):
@@ -25,9 +25,10 @@ class Alone(ParameterServer):
     def step(self) -> int:
         return self._clock
 
-    def register(self, arrays: Mapping[str, Any]) -> Arrays:
+    def register(self, arrays: Mapping[str, Any], factored: Iterable[str] = ()) -> Arrays:
         if self._values:
             raise ValueError("parameters were registered already")
+        self._factored = check_factored(arrays, factored)
         if not arrays:
             raise ValueError("there are no parameters to share")
         self._values = {name: np.array(array, dtype=np.float32) for name, array in arrays.items()}
@@ -44,6 +45,12 @@ class Alone(ParameterServer):
         return self._gradients
 
     def push(self, gradients: Union[Names, Mapping[str, Any]] = None) -> None:
+        for name in list(gradients) if isinstance(gradients, Mapping) else self._listed(gradients):
+            if name in self._factored:
+                raise ValueError("`%s` was registered as factored: use `push_factors`" % name)
+        self._push(gradients)
+
+    def _push(self, gradients: Union[Names, Mapping[str, Any]]) -> None:
         if isinstance(gradients, Mapping):
             for name, gradient in gradients.items():
                 mine = self._gradients[name]
@@ -58,6 +65,10 @@ class Alone(ParameterServer):
             if name in self._pushed:
                 raise ValueError("`%s` was pushed in this clock already" % name)
             self._pushed.add(name)
+
+    def push_factors(self, name: str, rows: Any, columns: Any) -> None:
+        rows, columns = check_factors(name, self._values, self._factored, rows, columns)
+        self._push({name: rows.T @ columns})
 
     def clock(self, samples: int = 1) -> int:
         for name, gradient in self._gradients.items():

@@ -56,6 +56,8 @@ class ParameterServer:
     #: This worker's number, from 0, and how many there are.
     worker: int
     workers: int
+    #: Gradients of dense layers are to go as sufficient factors, where that is less: `connect` or `psd-run` asked for it, in "bsp".
+    use_sfb: bool
 
     @property
     def step(self) -> int:
@@ -86,6 +88,7 @@ class ParameterServer:
         replicas: int = 2,
         num_push_threads: int = 2,
         num_pull_threads: int = 2,
+        use_sfb: bool = False,
     ) -> "ParameterServer":
         """The optimizer's rule and rate, and what workers may see of each other.
 
@@ -95,6 +98,7 @@ class ParameterServer:
             an outer step with the average of what they came to.
         compression: of gradients between nodes: "none", "f16", "bf16", "int8", "topk" with `fraction`.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
+        use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """
         from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
         settings = {
@@ -117,14 +121,18 @@ class ParameterServer:
         }
         path = os.environ.get("NODECTL_PARAMS_SOCKET")
         if path and from_job:
-            return _Shared(path, settings, from_job)
-        from ._alone import Alone
+            server: ParameterServer = _Shared(path, settings, from_job)
+        else:
+            from ._alone import Alone
 
-        return Alone(settings)
+            server = Alone(settings)
+        server.use_sfb = from_job.get("use_sfb", use_sfb) and consistency == "bsp"
+        return server
 
-    def register(self, arrays: Mapping[str, Any]) -> Arrays:
+    def register(self, arrays: Mapping[str, Any], factored: Iterable[str] = ()) -> Arrays:
         """Names and initial values of the parameters, in the order in which the model uses them: the same on every worker. Where
-        training goes on already, the values are those of the others. Returns the arrays in which `pull` puts values."""
+        training goes on already, the values are those of the others. Returns the arrays in which `pull` puts values. The matrices
+        named by `factored` get their gradients by `push_factors`; they are kept by every node, and need "bsp"."""
         raise NotImplementedError
 
     @property
@@ -140,6 +148,13 @@ class ParameterServer:
 
     def push(self, gradients: Union[Names, Mapping[str, Any]] = None) -> None:
         """Gradients by name; or names of those that were written into `gradients`, all if there are none. Each once a clock."""
+        raise NotImplementedError
+
+    def push_factors(self, name: str, rows: Any, columns: Any) -> None:
+        """The gradient of an M × N matrix as sufficient factors: the sum over k of the outer products of `rows[k]` and `columns[k]`,
+        from K × M and K × N arrays. A dense layer's are what came back to its outputs and what went into it, for each sample. Sent in
+        place of the gradient, to every node: K(M + N) numbers, for which there has to be room in its place, 16 numbers less.
+        Source: Xie et al., arXiv 1511.08486."""
         raise NotImplementedError
 
     def clock(self, samples: int = 1) -> int:
@@ -203,16 +218,18 @@ class _Shared(ParameterServer):
     def step(self) -> int:
         return self._clock + (not self._released)
 
-    def register(self, arrays: Mapping[str, Any]) -> Arrays:
+    def register(self, arrays: Mapping[str, Any], factored: Iterable[str] = ()) -> Arrays:
         if self._names:
             raise ValueError("parameters were registered already")
+        self._factored = check_factored(arrays, factored)
         initial = {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
         begin = self._from_job.get("init_from")
         if begin:
             initial = _safetensors.begin_from(begin, initial)
         tensors = [{"name": name, "shape": list(array.shape)} for name, array in initial.items()]
         register: Dict[str, Any] = {"job": os.environ["NODECTL_JOB_ID"], "worker": self.worker}
-        register.update(tensors=tensors, settings=self._settings)
+        settings = dict(self._settings, factored=[index for index, name in enumerate(initial) if name in self._factored])
+        register.update(tensors=tensors, settings=settings)
         register["memory_bytes"] = self._from_job.get("memory_bytes")
         resume = self._from_job.get("resume_from")
         if resume:
@@ -243,9 +260,10 @@ class _Shared(ParameterServer):
     def push(self, gradients: Union[Names, Mapping[str, Any]] = None) -> None:
         self._free()
         names = list(gradients) if isinstance(gradients, Mapping) else self._listed(gradients)
-        again = [name for name in names if self._index(name) in self._pushed]
-        if again:
-            raise ValueError("`%s` was pushed in this clock already" % again[0])
+        for name in names:
+            self._is_new(name)
+            if name in self._factored:
+                raise ValueError("`%s` was registered as factored: use `push_factors`" % name)
         if isinstance(gradients, Mapping):
             for name, gradient in gradients.items():
                 mine = self._gradients[name]
@@ -257,6 +275,18 @@ class _Shared(ParameterServer):
         self._pushed.update(indices)
         if indices:
             self._send(_PUSH, self._clock, np.asarray(indices, "<u4").tobytes())
+
+    def push_factors(self, name: str, rows: Any, columns: Any) -> None:
+        self._free()
+        self._is_new(name)
+        rows, columns = check_factors(name, self._values, self._factored, rows, columns)
+        # As src/params/factors.rs has it.
+        place, middle = self._gradients[name].reshape(-1), _ALIGNMENT + rows.size
+        place[:1].view("<u4")[0] = len(rows)
+        place[_ALIGNMENT:middle] = rows.reshape(-1)
+        place[middle : middle + columns.size] = columns.reshape(-1)
+        self._pushed.add(self._index(name))
+        self._send(_PUSH, self._clock, np.asarray([self._index(name)], "<u4").tobytes())
 
     def clock(self, samples: int = 1) -> int:
         self._free()
@@ -291,6 +321,10 @@ class _Shared(ParameterServer):
                 self._send(_CLOSE, 0, b"")
             finally:
                 self._socket.close()
+
+    def _is_new(self, name: str) -> None:
+        if self._index(name) in self._pushed:
+            raise ValueError("`%s` was pushed in this clock already" % name)
 
     def _index(self, name: str) -> int:
         try:
@@ -375,6 +409,28 @@ class _Shared(ParameterServer):
         os.close(descriptors[0])
         self._memory = np.frombuffer(memory, "<f4")
         return registered
+
+
+def check_factored(arrays: Mapping[str, Any], factored: Iterable[str]) -> "frozenset[str]":
+    """The names of matrices."""
+    names = frozenset(factored)
+    for name in names:
+        if name not in arrays or np.ndim(arrays[name]) != 2:
+            raise ValueError("`%s` cannot be factored: it is no matrix that is registered" % name)
+    return names
+
+
+def check_factors(name: str, values: Arrays, factored: "frozenset[str]", rows: Any, columns: Any) -> Any:
+    """Factors as f32 arrays that belong to a parameter."""
+    if name not in factored:
+        raise ValueError("`%s` was not registered as factored" % name)
+    rows, columns = np.asarray(rows, dtype=np.float32), np.asarray(columns, dtype=np.float32)
+    m, n = values[name].shape
+    if rows.ndim != 2 or columns.ndim != 2 or (rows.shape[1], columns.shape[1]) != (m, n) or len(rows) != len(columns):
+        raise ValueError("factors of `%s` have shapes %s and %s, not (K, %d) and (K, %d)" % (name, rows.shape, columns.shape, m, n))
+    if _ALIGNMENT + rows.size + columns.size > m * n:
+        raise ValueError("factors of %d samples take more room than the gradient of `%s`, %d x %d" % (len(rows), name, m, n))
+    return rows, columns
 
 
 def _optimizer(name: str, momentum: float, betas: Any, epsilon: Optional[float]) -> Any:

@@ -74,7 +74,7 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
                 }
                 if change.submit > 0 {
                     match scheduler.submit(change.submit).await {
-                        Ok(()) => has_submitted = true,
+                        Ok(_) => has_submitted = true,
                         Err(error) if has_submitted => eprintln!("warning: {error}"),
                         Err(error) => return error.into(),
                     }

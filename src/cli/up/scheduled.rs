@@ -22,10 +22,13 @@ pub async fn start_jobs(
     board: &Board,
 ) -> Result<(), CliError> {
     scheduler.keep(ground, None)?;
-    scheduler.submit(count).await?;
+    let mut seen = BTreeSet::new();
+    // Known from now on: one may end before anybody looks at the queue.
+    for id in scheduler.submit(count).await? {
+        add(scheduler, board, &id, &mut seen, count);
+    }
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut asked: Option<Instant> = None;
-    let mut seen = BTreeSet::new();
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
             let jobs = scheduler.jobs().await?;
@@ -53,16 +56,8 @@ pub async fn start_jobs(
 /// Brings the table up to what the scheduler says.
 fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<String>, count: u32) {
     for job in jobs {
-        let members = if scheduler.is_together() {
-            (0..count).map(|node| format!("{}.{node}", job.id)).collect()
-        } else {
-            vec![job.id.clone()]
-        };
-        let is_new = seen.insert(job.id.clone());
-        for member in members {
-            if is_new {
-                board.add(Row::new(&member, format!("job {member}"), State::Waiting));
-            }
+        add(scheduler, board, &job.id, seen, count);
+        for member in members(scheduler, &job.id, count) {
             match &job.state {
                 JobIs::Waiting(why) => board.set(&member, State::Waiting, why),
                 JobIs::Running(place) => board.set(&member, State::Started, &format!("on {place}")),
@@ -79,5 +74,22 @@ fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<
         let words = scheduler.last_words(&row.member);
         let words = if words.is_empty() { scheduler.silence() } else { format!("its job has ended: {words}") };
         board.set(&row.member, State::Failed, &words);
+    }
+}
+
+/// Rows for a job that has none.
+fn add(scheduler: &Scheduler, board: &Board, id: &str, seen: &mut BTreeSet<String>, count: u32) {
+    if seen.insert(id.to_string()) {
+        for member in members(scheduler, id, count) {
+            board.add(Row::new(&member, format!("job {member}"), State::Waiting));
+        }
+    }
+}
+
+/// The nodes of a job.
+fn members(scheduler: &Scheduler, id: &str, count: u32) -> Vec<String> {
+    match scheduler.is_together() {
+        true => (0..count).map(|node| format!("{id}.{node}")).collect(),
+        false => vec![id.to_string()],
     }
 }

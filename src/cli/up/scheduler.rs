@@ -98,7 +98,8 @@ impl Scheduler {
         ground.keep(self.what(), launcher)
     }
 
-    pub async fn submit(&self, count: u32) -> Result<(), LaunchError> {
+    /// Returns the ids of the jobs that this makes, as far as the scheduler says them.
+    pub async fn submit(&self, count: u32) -> Result<Vec<String>, LaunchError> {
         match self {
             Self::Slurm { slurm, request, script, .. } => slurm.submit(request, script, count).await,
             Self::Condor { condor, request, submission } => condor.submit(request, submission, count).await,

@@ -14,7 +14,7 @@ use super::{
     process::{Call, Finished},
 };
 pub use queue::{Job, JobState};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 pub use submit::{Request, Submission};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,9 +37,15 @@ impl Condor {
         &self.batch_name
     }
 
-    /// Submits `count` jobs. Where it stays unknown whether `condor_submit` was heard, the queue decides.
-    pub async fn submit(&self, request: &Request, submission: &Submission, count: u32) -> Result<(), LaunchError> {
-        let before = self.jobs(Some(&submission.launch)).await?.len();
+    /// Submits `count` jobs. Where it stays unknown whether `condor_submit` was heard, the queue decides. Returns the jobs' ids.
+    pub async fn submit(
+        &self,
+        request: &Request,
+        submission: &Submission,
+        count: u32,
+    ) -> Result<Vec<String>, LaunchError> {
+        let ids = |jobs: Vec<Job>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
+        let before = ids(self.jobs(Some(&submission.launch)).await?);
         submission.write_script(request)?;
         let text = submission.description(request, &self.batch_name, count);
         let call = Call::new("condor_submit", ["-terse", "-"], LIMIT).input(text);
@@ -47,15 +53,17 @@ impl Condor {
         loop {
             tries += 1;
             match call.clone().run().await {
-                Ok(finished) if finished.is_ok() => return Ok(()),
+                Ok(finished) if finished.is_ok() => return Ok(queue::parse_submitted(&finished.stdout, count)),
                 Ok(finished) if !is_away(&finished) || tries == 3 => return Err(refused("condor_submit", &finished)),
                 Err(source) if tries == 3 => {
                     return Err(LaunchError::Call { doing: "condor_submit".into(), source });
                 }
                 _ => {}
             }
-            if self.jobs(Some(&submission.launch)).await?.len() > before {
-                return Ok(());
+            let mut new = ids(self.jobs(Some(&submission.launch)).await?);
+            new.retain(|id| !before.contains(id));
+            if !new.is_empty() {
+                return Ok(new.into_iter().collect());
             }
         }
     }

@@ -43,6 +43,17 @@ pub fn condor_q_args(batch_name: &str) -> Vec<String> {
     ["-constraint", &constraint, "-json", "-attributes", attributes].map(str::to_string).to_vec()
 }
 
+/// The jobs that `condor_submit -terse` says it has made: `7.0 - 7.2`.
+pub fn parse_submitted(text: &str, count: u32) -> Vec<String> {
+    let first = text.lines().last().unwrap_or_default().split(" - ").next().unwrap_or_default().trim();
+    match first.strip_suffix(".0") {
+        Some(cluster) if !cluster.is_empty() && cluster.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (0..count).map(|process| format!("{cluster}.{process}")).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Reads the answer, which is empty, not an empty list, when there is no job.
 pub fn parse_condor_q(text: &str) -> Result<Vec<Job>, LaunchError> {
     if text.trim().is_empty() {
@@ -77,6 +88,15 @@ mod tests {
 
     /// As HTCondor 23.9 of Debian 13 printed it.
     const CAPTURED: &str = include_str!("../../../tests/fixtures/launch/condor_q.json");
+
+    #[test]
+    fn jobs_are_known_before_the_queue_shows_them() {
+        assert_eq!(parse_submitted("7.0 - 7.2\n", 3), ["7.0", "7.1", "7.2"]);
+        assert_eq!(parse_submitted("7.0 - 7.0\n", 1), ["7.0"]);
+        for text in ["", "1 job(s) submitted to cluster 7.\n", ".0 - .1"] {
+            assert_eq!(parse_submitted(text, 2), [""; 0], "{text}");
+        }
+    }
 
     #[test]
     fn a_captured_queue_is_read() {

@@ -44,9 +44,10 @@ impl Slurm {
     }
 
     /// Submits `count` jobs of one node, or one job of `count` nodes if the request says so. Where it stays unknown whether
-    /// `sbatch` was heard, the queue decides; nothing is submitted twice.
-    pub async fn submit(&self, request: &Request, script: &Script, count: u32) -> Result<(), LaunchError> {
-        let before = self.jobs(Some(&script.launch)).await?.len();
+    /// `sbatch` was heard, the queue decides; nothing is submitted twice. Returns the jobs' ids.
+    pub async fn submit(&self, request: &Request, script: &Script, count: u32) -> Result<Vec<String>, LaunchError> {
+        let ids = |jobs: Vec<Allocation>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
+        let before = ids(self.jobs(Some(&script.launch)).await?);
         let call = Call::new("sbatch", request.sbatch_args(&self.job_name, script, count), LIMIT).input(script.text());
         let doing = || "sbatch".to_string();
         let mut tries = 0;
@@ -54,7 +55,9 @@ impl Slurm {
             tries += 1;
             let ended = call.clone().run().await;
             match ended {
-                Ok(finished) if finished.is_ok() => return Ok(()),
+                Ok(finished) if finished.is_ok() => {
+                    return Ok(queue::parse_sbatch(&finished.stdout, request.together, count));
+                }
                 Ok(finished) if !is_away(&finished) => return Err(refused("sbatch", &finished)),
                 ended if tries == 3 => {
                     let finished = ended.map_err(|source| LaunchError::Call { doing: doing(), source })?;
@@ -62,8 +65,10 @@ impl Slurm {
                 }
                 _ => {}
             }
-            if self.jobs(Some(&script.launch)).await?.len() > before {
-                return Ok(());
+            let mut new = ids(self.jobs(Some(&script.launch)).await?);
+            new.retain(|id| !before.contains(id));
+            if !new.is_empty() {
+                return Ok(new.into_iter().collect());
             }
         }
     }

@@ -42,6 +42,16 @@ pub fn squeue_args(job_name: &str) -> Vec<String> {
     vec!["--me".into(), "-h".into(), "-r".into(), format!("--name={job_name}"), "-o".into(), FORMAT.into()]
 }
 
+/// The jobs that `sbatch --parsable` says it has made (`12`, or `12;cluster`), as `squeue` names them.
+pub fn parse_sbatch(text: &str, together: bool, count: u32) -> Vec<String> {
+    let id = text.lines().last().and_then(|line| line.split(';').next()).unwrap_or_default().trim();
+    match !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()) {
+        false => Vec::new(),
+        true if together => vec![id.to_string()],
+        true => (0..count).map(|element| format!("{id}_{element}")).collect(),
+    }
+}
+
 /// Asks for the number of a job, or of an array's element.
 pub fn number_args(id: &str) -> Vec<String> {
     vec!["-h".into(), format!("--jobs={id}"), "-o".into(), "%A".into()]
@@ -124,6 +134,15 @@ mod tests {
         assert_eq!(jobs[4].left, None, "without a limit");
         assert_eq!(parse_squeue("").unwrap(), []);
         assert!(parse_squeue("squeue: something new").unwrap_err().to_string().contains("something new"));
+    }
+
+    #[test]
+    fn jobs_are_known_before_the_queue_shows_them() {
+        assert_eq!(parse_sbatch("12\n", false, 2), ["12_0", "12_1"]);
+        assert_eq!(parse_sbatch("12;lab\n", true, 2), ["12"]);
+        for text in ["", "Submitted batch job 12\n", ";"] {
+            assert_eq!(parse_sbatch(text, false, 2), [""; 0], "{text}");
+        }
     }
 
     #[test]
