@@ -487,9 +487,14 @@ pub struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub struct PredictArgs {
     /// The model that a training left: model.safetensors, or a checkpoint
-    pub model: PathBuf,
+    #[arg(required_unless_present = "job")]
+    pub model: Option<PathBuf>,
+    /// In place of a file: the model of a training job, or while there is none its newest checkpoint
+    #[arg(long, value_name = "JOB", conflicts_with = "model")]
+    pub job: Option<String>,
     /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`
     pub data: String,
     /// Where answers go: a .csv file, or a .npy file with all of them [default: CSV, printed]

@@ -44,6 +44,7 @@ use crate::{
     workloads::{PlannedJob, job_file},
 };
 pub use chain::all_results;
+pub use fetch::blob_bytes;
 use follow::Followed;
 use interrupt::{Interrupts, Policy};
 use std::{path::PathBuf, time::Duration};

@@ -52,18 +52,24 @@ impl Group {
             return;
         }
         let current = self.current_clock();
+        let last = self.config.settings.steps.unwrap_or(Clock::MAX);
         if self.view.finished {
-            if current > self.saved {
-                self.begin_checkpoint(current, true);
+            // Behind the last step there are sums only: the file is of that step, and has them all.
+            let clock = current.min(last);
+            if clock > self.saved {
+                self.begin_checkpoint(clock, true);
             } else {
-                self.tell_saved(current);
+                self.tell_saved(clock);
             }
+            return;
+        }
+        if current > last {
             return;
         }
         match rule.every {
             // Told before it is reached, so that no clock passes unseen. The last one is kept in any case.
             Every::Steps(steps) if current - current % steps <= self.saved => {
-                let last = self.config.settings.steps.filter(|last| current < *last).unwrap_or(Clock::MAX);
+                let last = if current < last { last } else { Clock::MAX };
                 self.begin_checkpoint((current - current % steps + steps).min(last), false);
             }
             Every::Steps(_) => self.begin_checkpoint(current, false),

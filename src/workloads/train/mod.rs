@@ -30,9 +30,10 @@ mod script;
 pub mod served;
 mod team;
 
+pub use file::ModelFile;
 #[cfg(test)]
 pub(super) use job::KEYS;
-pub use parameters::{Parameters, ParametersError, State, Tensor};
+pub use parameters::{Parameters, ParametersError, Tensor};
 pub use plan::PLAN_FILE;
 pub use predict::{Prediction, predict};
 pub use team::{resume_script, set_team};
