@@ -51,7 +51,7 @@ fn file_of(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
 }
 
 /// Cancels a job once it has a checkpoint in the middle, and puts the newest where job files find it.
-fn cancelled(cluster: &Cluster, file: &Path, name: &str) -> u64 {
+fn cancelled(cluster: &Cluster, file: &Path, name: &str) -> (String, u64) {
     let id = cluster.submit(0, file);
     first_kept(cluster, &id, 1);
     cluster.ok(0, &["cancel", &id]);
@@ -60,7 +60,7 @@ fn cancelled(cluster: &Cluster, file: &Path, name: &str) -> u64 {
     wait_until(LATER, "no worker is left", || workers_of(cluster.dir.path()).is_empty());
     let (step, path) = file_of(cluster, &id);
     fs::copy(path, cluster.dir.path().join(name)).expect("copied");
-    step
+    (id, step)
 }
 
 /// Fetches the results of a job that has ended well.
@@ -167,12 +167,17 @@ fn an_ended_training_of_one_worker_is_resumed_also_for_longer() {
 fn what_one_worker_kept_several_go_on_from_and_the_other_way_round() {
     let cluster = cluster(2, 2);
     let quiet = run(&cluster, &kept(&cluster, "quiet", EITHER, "", "40"), "quiet");
-    for (before, after) in [(1, 2), (2, 1), (2, 3)] {
-        let name = format!("from-{before}-to-{after}");
+    for (before, after, by_file) in [(1, 2, true), (1, 2, false), (2, 1, false), (2, 3, true)] {
+        let name = format!("from-{before}-to-{after}-{by_file}");
         let first = kept(&cluster, &name, EITHER, &format!("workers = {before}"), "40");
-        let step = cancelled(&cluster, &first, "begun.safetensors");
-        let more = format!("workers = {after}\nresume_from = \"begun.safetensors\"");
-        let into = run(&cluster, &kept(&cluster, &name, EITHER, &more, "40"), &name);
+        let (id, step) = cancelled(&cluster, &first, "begun.safetensors");
+        let resume_from = if by_file { "resume_from = \"begun.safetensors\"" } else { "" };
+        let file = kept(&cluster, &name, EITHER, &format!("workers = {after}\n{resume_from}"), "40");
+        let into = cluster.dir.path().join(&name);
+        let [file, directory] = [&file, &into].map(|path| path.to_str().expect("UTF-8"));
+        let mut arguments = vec!["run", file, "--into", directory];
+        arguments.extend(["--resume", &id].into_iter().filter(|_| !by_file));
+        cluster.ok(0, &arguments);
         assert_eq!(went_on_at(&into), Some(step), "{name}");
         assert_near(&metrics(&into), &metrics(&quiet));
         if after > 1 {
@@ -239,6 +244,9 @@ fn predictions_come_from_any_checkpoint_and_from_any_model() {
     cluster.wait_end(0, &none);
     let refused = cluster.run(0, &["predict", "--job", &none, points]);
     assert!(refused.status.code() == Some(2) && both(&refused).contains("has no checkpoint"), "{}", both(&refused));
+    let file = kept(&cluster, "unbegun", EITHER, "", "40");
+    let refused = cluster.run(0, &["run", "--resume", &none, file.to_str().expect("UTF-8")]);
+    assert!(refused.status.code() == Some(2) && both(&refused).contains("has no checkpoint"), "{}", both(&refused));
     let both_given = cluster.run(0, &["predict", "--job", &none, "model.safetensors", points]);
     assert_eq!(both_given.status.code(), Some(2), "{}", both(&both_given));
 }
@@ -246,7 +254,7 @@ fn predictions_come_from_any_checkpoint_and_from_any_model() {
 #[test]
 fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     let mut cluster = cluster(1, 2);
-    let step = cancelled(&cluster, &kept(&cluster, "first", EITHER, "", "40"), "begun.safetensors");
+    let (_, step) = cancelled(&cluster, &kept(&cluster, "first", EITHER, "", "40"), "begun.safetensors");
     let server = cluster.add(&[("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1"), ("NODECTL_NODE__CORES", "1")]);
     cluster.wait_members(2);
     // No worker runs there: what it keeps came from the other's disk.

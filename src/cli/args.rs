@@ -306,8 +306,8 @@ pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     #[arg(required_unless_present = "resume")]
     pub job_file: Option<PathBuf>,
-    /// Runs a training job that has ended once more, from its newest checkpoint
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["job_file", "extend", "computing", "watch"])]
+    /// Runs a training job that has ended once more, from its newest checkpoint; with a job file, the training in that from there
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch"])]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB")]

@@ -26,8 +26,7 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
     let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
     let Some((_, runtime)) = shared.way.get() else { return Err(io::Error::other("this node begins yet")) };
     let checkpoints = &shared.checkpoints;
-    // A worker that does not read what it is told is noticed when it shall be told where to write.
-    let say = |text: String| drop(tell(stream, Kind::Status, 0, text.as_bytes()));
+    let say = |text: String| tell(stream, Kind::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
     let part = Part(checkpoints.part(job)?);
     let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;

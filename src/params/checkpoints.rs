@@ -162,8 +162,8 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint of a job on any node, brought here; None only if there never was one, and never if there `is_one` for
-    /// certain. `say` gets what is waited for.
-    pub async fn newest(&self, job: JobId, is_one: bool, say: impl Fn(String)) -> Option<PathBuf> {
+    /// certain. `say` gets what is waited for, and says whether anybody still does.
+    pub async fn newest(&self, job: JobId, is_one: bool, say: impl Fn(String) -> bool) -> Option<PathBuf> {
         let begun = Instant::now();
         loop {
             let (known, nodes) = self.known(job).await;
@@ -178,23 +178,27 @@ impl Checkpoints {
             // Of equal ones that which is here.
             let best = found.into_iter().max_by_key(|(step, node)| (*step, *node == self.me));
             let is_late = begun.elapsed() >= PATIENCE;
-            match (best, known) {
+            let waited_for = match (best, known) {
                 (None, None) if !is_one => return None,
                 (Some((step, node)), known) if is_late || known.is_none_or(|known| step >= known) => {
                     if node == self.me {
                         return Some(self.path(job, step));
                     }
-                    match self.fetch(job, step, node, u32::MAX).await {
+                    // It takes the oldest's place: who asks often does not gather them.
+                    let keep = self.list(job).len().max(2) as u32;
+                    match self.fetch(job, step, node, keep).await {
                         Ok(path) => return Some(path),
-                        Err(error) => say(format!("fetching the checkpoint of step {step} failed: {error}")),
+                        Err(error) => format!("fetching the checkpoint of step {step} failed: {error}"),
                     }
                 }
-                (None, None) => say("looking for the checkpoint to go on from".into()),
-                (_, known) => {
+                (_, None) => "looking for the checkpoint to go on from".into(),
+                (_, Some(step)) => {
                     let away: Vec<String> = nodes.iter().map(NodeId::short).map(|node| node.to_string()).collect();
-                    let (step, away) = (known.unwrap_or(0), away.join(" and "));
-                    say(format!("waiting for node {away}, which has the checkpoint of step {step}"));
+                    format!("waiting for node {}, which has the checkpoint of step {step}", away.join(" and "))
                 }
+            };
+            if !say(waited_for) {
+                return None;
             }
             tokio::time::sleep(LOOK).await;
         }

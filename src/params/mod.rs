@@ -236,7 +236,13 @@ impl Trainings for ParameterServers {
 
     fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
         let checkpoints = self.shared.checkpoints.clone();
-        Box::pin(async move { checkpoints.newest(job, false, |text| tracing::info!("{text}")).await })
+        Box::pin(async move {
+            let say = |text: String| {
+                tracing::info!("{text}");
+                true
+            };
+            checkpoints.newest(job, false, say).await
+        })
     }
 
     fn forget(&self, job: JobId) {

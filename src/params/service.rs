@@ -300,9 +300,7 @@ impl Service {
         self.kept.runtime.spawn(async move {
             let say = |text| {
                 // A full queue has other news; this will be said again.
-                if let Some(events) = events.upgrade() {
-                    let _ = events.try_send(Event::Said(text));
-                }
+                events.upgrade().map(|events| events.try_send(Event::Said(text))).is_some()
             };
             let found = checkpoints.newest(job, is_resumed, say).await;
             if let Some(events) = events.upgrade() {

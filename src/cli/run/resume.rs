@@ -1,4 +1,5 @@
-//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended.
+//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended; or another job file's training, from that
+//! of any.
 
 use super::{
     Plan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
@@ -15,18 +16,27 @@ use crate::{
     ports::wall_ms,
     types::{BlobHash, FileEntry, JobSpec, Manifest, NodeId, WorkSpec},
     wire::api::Stored,
-    workloads::train::{self, PLAN_FILE},
+    workloads::{
+        PlannedJob,
+        train::{self, PLAN_FILE, RESUMED},
+    },
 };
 use std::sync::Arc;
-
-/// Where the workers of the new job find the checkpoint.
-const CHECKPOINT: &str = "resumed/checkpoint.safetensors";
 
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let (client, own) = solo::connect(settings, !args.detach).await?;
     let ended = submit_and_follow(&client, resumed, args).await;
     solo::stop(own).await;
     ended
+}
+
+/// Has the training of a job file go on from the newest checkpoint of another job.
+pub async fn go_on(client: &Client, resumed: &str, jobs: &mut [PlannedJob]) -> Result<(), CliError> {
+    let [job] = jobs else {
+        return Err(CliError::Usage("the file has several jobs: `--resume` is for one training".into()));
+    };
+    let stored = client.store_checkpoint(resumed).await?;
+    train::resume_planned(job, (hash_of(&stored)?, stored.bytes)).map_err(CliError::Usage)
 }
 
 async fn submit_and_follow(client: &Client, resumed: &str, args: &RunArgs) -> Result<Exit, CliError> {
@@ -58,21 +68,24 @@ async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Resu
             .map_err(|error| usage(error.to_string()))?,
         None => Manifest::default(),
     };
-    let hash = stored.hash.parse().map_err(|_| usage(format!("the node gave no usable hash: {}", stored.hash)))?;
-    manifest.files.retain(|file| file.path != CHECKPOINT);
-    manifest.files.push(FileEntry { path: CHECKPOINT.into(), bytes: stored.bytes, hash, executable: false });
+    let hash = hash_of(stored)?;
+    manifest.files.retain(|file| file.path != RESUMED);
+    manifest.files.push(FileEntry { path: RESUMED.into(), bytes: stored.bytes, hash, executable: false });
     manifest.files.sort_by(|one, other| one.path.cmp(&other.path));
     let mut work = work.clone();
     if let Some(plan) = manifest.files.iter_mut().find(|file| file.path == PLAN_FILE) {
-        let bytes =
-            train::resumed_plan(&blob_bytes(client, &plan.hash.to_string(), None).await?, CHECKPOINT).map_err(usage)?;
+        let bytes = train::resumed_plan(&blob_bytes(client, &plan.hash.to_string(), None).await?).map_err(usage)?;
         (plan.hash, plan.bytes) = (BlobHash::of(&bytes), bytes.len() as u64);
         client.put_bytes(bytes.into()).await?;
     } else {
-        train::resume_script(&mut work.env, CHECKPOINT).map_err(usage)?;
+        train::resume_script(&mut work.env).map_err(usage)?;
     }
     let bytes = postcard::to_stdvec(&manifest).expect("plain data always encodes");
     work.inputs = Some(BlobHash::of(&bytes));
     client.put_bytes(bytes.into()).await?;
     Ok(work)
+}
+
+fn hash_of(stored: &Stored) -> Result<BlobHash, CliError> {
+    stored.hash.parse().map_err(|_| CliError::Usage(format!("the node gave no usable hash: {}", stored.hash)))
 }
