@@ -23,6 +23,7 @@ use std::{
 /// Serves the connection to its end. `stream` has said `payload`.
 pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
     let Alone { job, keep } = serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
+    let keep = keep.max(1);
     let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
     let Some((_, runtime)) = shared.way.get() else { return Err(io::Error::other("this node begins yet")) };
     let checkpoints = &shared.checkpoints;

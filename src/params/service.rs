@@ -226,7 +226,8 @@ impl Service {
             Event::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.
             Event::Unneeded => {
-                self.over |= self.group.is_idle() && (self.has_lingered() || self.group.view().epoch.number > 0);
+                let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;
+                self.over |= self.group.is_idle() && self.writer.is_none() && has_ended;
             }
             Event::Waits => self.ending = true,
             Event::Unfinished { crowded } => {

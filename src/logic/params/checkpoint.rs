@@ -51,25 +51,26 @@ impl Group {
         if !self.going || !self.conducts() || self.saving.is_some() {
             return;
         }
-        let current = self.current_clock();
+        // Behind the last step there are sums only: what is kept then is of that step.
         let last = self.config.settings.steps.unwrap_or(Clock::MAX);
+        let current = self.current_clock().min(last);
         if self.view.finished {
-            // Behind the last step there are sums only: the file is of that step, and has them all.
-            let clock = current.min(last);
-            if clock > self.saved {
-                self.begin_checkpoint(clock, true);
+            if current > self.saved {
+                self.begin_checkpoint(current, true);
             } else {
-                self.tell_saved(clock);
+                self.tell_saved(current);
             }
             return;
         }
-        if current > last {
-            return;
-        }
         match rule.every {
-            // Told before it is reached, so that no clock passes unseen. The last one is kept in any case.
+            // The last one is kept in any case.
+            _ if current == last => {
+                if current > self.saved {
+                    self.begin_checkpoint(current, false);
+                }
+            }
+            // Told before it is reached, so that no clock passes unseen.
             Every::Steps(steps) if current - current % steps <= self.saved => {
-                let last = if current < last { last } else { Clock::MAX };
                 self.begin_checkpoint((current - current % steps + steps).min(last), false);
             }
             Every::Steps(_) => self.begin_checkpoint(current, false),

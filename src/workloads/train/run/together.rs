@@ -135,8 +135,12 @@ impl<'t> Together<'t> {
 
     fn clocks(&mut self) -> Result<(), TrainError> {
         let clocks = clocks(self.plan, self.split.training.len());
+        let mut has_begun = false;
         loop {
             let turn = self.served.begin()?;
+            if !std::mem::replace(&mut has_begun, true) && turn.clock > 0 {
+                self.outputs.say(&format!("begins behind step {}", turn.clock))?;
+            }
             if turn.clock > clocks {
                 return Ok(());
             }
@@ -259,7 +263,7 @@ impl<'t> Together<'t> {
         Ok((totals, count))
     }
 
-    /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end has it already.
+    /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end may have it already.
     fn validate(&mut self, share: Share, epoch: u32, found: &mut History) -> Result<(), TrainError> {
         let Some(data) = &self.split.validation else { return Ok(()) };
         let known = History::of(self.served.sum(0)?).validation(epoch);
