@@ -166,7 +166,7 @@ fn an_ended_training_of_one_worker_is_resumed_also_for_longer() {
 
 #[test]
 fn what_one_worker_kept_several_go_on_from_and_the_other_way_round() {
-    let cluster = cluster(2, 2);
+    let cluster = cluster(1, 4);
     let quiet = run(&cluster, &kept(&cluster, "quiet", EITHER, "", "40"), "quiet");
     for (before, after, by_file) in [(1, 2, true), (1, 2, false), (2, 1, false), (2, 3, true)] {
         let name = format!("from-{before}-to-{after}-{by_file}");

@@ -7,7 +7,10 @@ use common::{
     LATER,
     cluster::Cluster,
     job::read_results,
-    training::{LAYERS, MOMENTUM, accuracy, assert_near, cluster, job, metrics, model, run, samples, workers_of},
+    training::{
+        LAYERS, MOMENTUM, accuracy, assert_near, cluster, job, metrics, model, run, run_undisturbed, samples,
+        workers_of,
+    },
     wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +46,7 @@ fn every_mode_learns_on_two_nodes() {
         ("local", "consistency = { local = 4, momentum = 0.5 }"),
     ] {
         let file = job(&cluster, name, &format!("workers = 2\nepochs = 20\n{mode}"), layers, "rate = 0.01");
-        let into = run(&cluster, &file, name);
+        let into = run_undisturbed(&cluster, &file, name, 2);
         assert!(accuracy(&into) > 0.85, "{name}: {:?}", metrics(&into));
         assert_eq!(samples(&into).values().sum::<u64>(), 540 * 20, "{name}: every sample once an epoch");
     }
@@ -110,11 +113,11 @@ fn gradients_as_factors_come_to_what_gradients_by_servers_come_to() {
     let layers = "{ dense = 256 }, \"tanh\", { dense = 128 }, \"tanh\", { dense = 3 }";
     let of = |name: &str, more: &str| {
         let file = job(&cluster, name, &format!("workers = 2\nepochs = 4\n{more}"), layers, MOMENTUM);
-        run(&cluster, &file, name)
+        run_undisturbed(&cluster, &file, name, 2)
     };
     let (factors, servers) = (of("factors", ""), of("servers", "use_sfb = false"));
     assert_near(&metrics(&factors), &metrics(&servers));
-    let again = run(&cluster, &cluster.dir.path().join("factors.toml"), "again");
+    let again = run_undisturbed(&cluster, &cluster.dir.path().join("factors.toml"), "again", 2);
     assert!(model(&again) == model(&factors), "the same bits");
     let jobs = cluster.json(0, &["jobs", "--json"]);
     let id =

@@ -50,6 +50,25 @@ pub fn run(cluster: &Cluster, file: &Path, into: &str) -> PathBuf {
     into
 }
 
+/// The same, on several nodes, with all of so many workers from the first clock to the last. A machine that is so busy that it keeps a node
+/// from answering for seconds has it taken for dead: then the others do its part for a while, and sums are rounded in another way. So
+/// what must be the same bits, or have each sample once in every mode, is tried again.
+pub fn run_undisturbed(cluster: &Cluster, file: &Path, into: &str, workers: u64) -> PathBuf {
+    const TRIES: usize = 6;
+    let tries = (0..TRIES).map(|number| run(cluster, file, &format!("{into}-{number}")));
+    tries
+        .into_iter()
+        .find(|into| is_undisturbed(into, workers))
+        .unwrap_or_else(|| panic!("{into}: workers left in each of {TRIES} runs"))
+}
+
+/// Whether each clock was divided among so many workers, and none was begun anew.
+fn is_undisturbed(into: &Path, workers: u64) -> bool {
+    let clocks = samples_of_workers(into);
+    let each = clocks.values().all(|parts| parts.iter().all(|(_, of)| *of == workers) && parts.len() as u64 == workers);
+    each && !clocks.is_empty()
+}
+
 /// The one directory that has the model.
 pub fn left(into: &Path) -> PathBuf {
     let with: Vec<PathBuf> = fs::read_dir(into)
@@ -87,15 +106,21 @@ pub fn model(into: &Path) -> Vec<u8> {
 
 /// Samples of each clock, over all workers, as those have it that have a directory.
 pub fn samples(into: &Path) -> BTreeMap<u64, u64> {
-    let mut samples = BTreeMap::new();
+    let sum = |parts: Vec<(u64, u64)>| parts.into_iter().map(|(samples, _)| samples).sum();
+    samples_of_workers(into).into_iter().map(|(clock, parts)| (clock, sum(parts))).collect()
+}
+
+/// For each clock what workers did in it: samples, and among how many it was divided.
+fn samples_of_workers(into: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
+    let mut all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for entry in fs::read_dir(into).expect("a directory") {
         let text = fs::read_to_string(entry.expect("readable").path().join("worker.csv")).unwrap_or_default();
         for line in text.lines().skip(1) {
-            let cells: Vec<u64> = line.split(',').take(3).map(|cell| cell.parse().expect("a number")).collect();
-            *samples.entry(cells[0]).or_default() += cells[2];
+            let cells: Vec<u64> = line.split(',').take(5).map(|cell| cell.parse().expect("a number")).collect();
+            all.entry(cells[0]).or_default().push((cells[2], cells[4]));
         }
     }
-    samples
+    all
 }
 
 pub fn accuracy(into: &Path) -> f64 {
