@@ -7,6 +7,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     python::python_path,
+    training::checkpoints,
     wait_until,
 };
 use std::{
@@ -208,17 +209,6 @@ fn submit(cluster: &Cluster, node: usize, job: &Path) -> String {
     let output = command.stdin(Stdio::null()).output().expect("nodectl starts");
     assert!(output.status.success(), "{}", both(&output));
     String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().next().expect("an id").to_string()
-}
-
-/// What is shown of a job's checkpoints: steps, each with the names of its nodes.
-fn checkpoints(cluster: &Cluster, node: usize, job: &str) -> Vec<(u64, Vec<String>)> {
-    let shown = cluster.json(node, &["job", job, "--json"]);
-    let mut all: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
-    for file in shown["training"]["checkpoints"].as_array().into_iter().flatten() {
-        let name = file["node_name"].as_str().expect("a name").to_string();
-        all.entry(file["step"].as_u64().expect("a number")).or_default().push(name);
-    }
-    all.into_iter().collect()
 }
 
 const KEPT: &str = "[checkpoint]\nevery = 20\nkeep = 2\n";

@@ -6,108 +6,15 @@ mod common;
 use common::{
     LATER,
     cluster::Cluster,
-    job::{read_results, run_to_end, write_job},
+    job::read_results,
+    training::{
+        LAYERS, MOMENTUM, accuracy, assert_near, cluster, job, metrics, model, run, run_undisturbed, samples,
+        workers_of,
+    },
     wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
-
-/// 600 points of three classes, of which one is rare.
-fn write_points(dir: &Path) {
-    let class = |x: i32, y: i32| if x + y > 40 { 2 } else { i32::from(x > y) };
-    let lines: String = (0..600).map(|i| (i % 25, i / 25)).map(|(x, y)| format!("{x},{y},{}\n", class(x, y))).collect();
-    fs::write(dir.join("points.csv"), lines).expect("writable");
-}
-
-/// A job on them. `more` are keys of the job, before its tables.
-fn job(cluster: &Cluster, name: &str, more: &str, layers: &str, optimizer: &str) -> PathBuf {
-    let dir = cluster.dir.path();
-    write_points(dir);
-    let text = format!(
-        "kind = \"train\"\nseed = 5\nbatch = 50\n{more}\n[data]\ntable = \"points.csv\"\nstandardize = true\nvalidation = 0.1\n\
-         class_weights = \"balanced\"\n[model]\nlayers = [{layers}]\n[optimizer]\n{optimizer}\n"
-    );
-    write_job(dir, name, &text)
-}
-
-const LAYERS: &str = "{ dense = 24 }, \"tanh\", { dense = 3 }";
-const MOMENTUM: &str =
-    "kind = \"momentum\"\nrate = 0.1\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5\nweight_decay = 1e-4";
-
-/// A cluster whose nodes have so many cores each.
-fn cluster(nodes: usize, cores: u32) -> Cluster {
-    let mut cluster = Cluster::of(0);
-    for _ in 0..nodes {
-        cluster.add(&[("NODECTL_NODE__CORES", &cores.to_string())]);
-    }
-    cluster.wait_members(nodes);
-    cluster
-}
-
-fn run(cluster: &Cluster, file: &Path, into: &str) -> PathBuf {
-    let into = cluster.dir.path().join(into);
-    let (code, output) = run_to_end(cluster, 0, file, &into);
-    assert_eq!(code, Some(0), "{output}");
-    into
-}
-
-/// The one directory that has the model.
-fn left(into: &Path) -> PathBuf {
-    let with: Vec<PathBuf> = fs::read_dir(into)
-        .expect("a directory")
-        .map(|entry| entry.expect("readable").path())
-        .filter(|path| path.join("model.safetensors").is_file())
-        .collect();
-    let [one] = with.as_slice() else { panic!("one model, not {with:?}") };
-    for file in ["metrics.csv", "loss.svg", "accuracy.svg", "confusion.csv", "events.out.tfevents.nodectl"] {
-        assert!(one.join(file).is_file(), "{file}");
-    }
-    one.clone()
-}
-
-/// `metrics.csv` without times.
-fn metrics(into: &Path) -> Vec<Vec<f64>> {
-    let text = fs::read_to_string(left(into).join("metrics.csv")).expect("it is there");
-    let row = |line: &str| line.split(',').take(7).map(|cell| cell.parse().expect("a number")).collect();
-    text.lines().skip(1).map(row).collect()
-}
-
-/// The same but for rounding: a sample of 540 or 60 at the edge of a class may fall to the other side.
-fn assert_near(one: &[Vec<f64>], other: &[Vec<f64>]) {
-    const TOLERANCES: [f64; 7] = [0.0, 0.0, 1e-9, 4e-3, 4e-3, 4e-3, 0.02];
-    assert_eq!(one.len(), other.len());
-    for (a, b) in one.iter().zip(other) {
-        let is_near = a.iter().zip(b).zip(TOLERANCES).all(|((a, b), tolerance)| (a - b).abs() <= tolerance);
-        assert!(is_near, "{one:?}\n{other:?}");
-    }
-}
-
-fn model(into: &Path) -> Vec<u8> {
-    fs::read(left(into).join("model.safetensors")).expect("it is there")
-}
-
-/// Samples of each clock, over all workers, as those have it that have a directory.
-fn samples(into: &Path) -> BTreeMap<u64, u64> {
-    let mut samples = BTreeMap::new();
-    for entry in fs::read_dir(into).expect("a directory") {
-        let text = fs::read_to_string(entry.expect("readable").path().join("worker.csv")).unwrap_or_default();
-        for line in text.lines().skip(1) {
-            let cells: Vec<u64> = line.split(',').take(3).map(|cell| cell.parse().expect("a number")).collect();
-            *samples.entry(cells[0]).or_default() += cells[2];
-        }
-    }
-    samples
-}
-
-fn accuracy(into: &Path) -> f64 {
-    let results = read_results(into);
-    let found = results.values().find_map(|result| result["value"]["validation_accuracy"].as_f64());
-    found.unwrap_or_else(|| panic!("{results:?}"))
-}
+use std::path::{Path, PathBuf};
 
 #[test]
 fn workers_come_to_what_one_comes_to_and_always_to_the_same_bits() {
@@ -139,7 +46,7 @@ fn every_mode_learns_on_two_nodes() {
         ("local", "consistency = { local = 4, momentum = 0.5 }"),
     ] {
         let file = job(&cluster, name, &format!("workers = 2\nepochs = 20\n{mode}"), layers, "rate = 0.01");
-        let into = run(&cluster, &file, name);
+        let into = run_undisturbed(&cluster, &file, name, 2);
         assert!(accuracy(&into) > 0.85, "{name}: {:?}", metrics(&into));
         assert_eq!(samples(&into).values().sum::<u64>(), 540 * 20, "{name}: every sample once an epoch");
     }
@@ -164,16 +71,6 @@ fn ended(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
     let metrics = metrics(&into);
     assert_eq!(metrics.len(), 80);
     into
-}
-
-/// Training workers whose node's data directory is one of the cluster's.
-fn workers_of(home: &Path) -> Vec<u32> {
-    let home = home.to_str().expect("UTF-8").as_bytes();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    common::processes_with("train-worker").into_iter().filter(is_ours).collect()
 }
 
 #[test]
@@ -216,11 +113,11 @@ fn gradients_as_factors_come_to_what_gradients_by_servers_come_to() {
     let layers = "{ dense = 256 }, \"tanh\", { dense = 128 }, \"tanh\", { dense = 3 }";
     let of = |name: &str, more: &str| {
         let file = job(&cluster, name, &format!("workers = 2\nepochs = 4\n{more}"), layers, MOMENTUM);
-        run(&cluster, &file, name)
+        run_undisturbed(&cluster, &file, name, 2)
     };
     let (factors, servers) = (of("factors", ""), of("servers", "use_sfb = false"));
     assert_near(&metrics(&factors), &metrics(&servers));
-    let again = run(&cluster, &cluster.dir.path().join("factors.toml"), "again");
+    let again = run_undisturbed(&cluster, &cluster.dir.path().join("factors.toml"), "again", 2);
     assert!(model(&again) == model(&factors), "the same bits");
     let jobs = cluster.json(0, &["jobs", "--json"]);
     let id =

@@ -7,6 +7,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end, write_job},
+    training::workers_of,
     wait_for,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,16 +78,6 @@ fn tensorboard_reads(directory: &Path) {
     assert!(both(&output).contains("15 765"), "{}", both(&output));
 }
 
-/// Training workers whose node's data directory is one of the cluster's.
-fn workers_of(cluster: &Cluster) -> Vec<u32> {
-    let home = cluster.dir.path().to_str().expect("UTF-8").as_bytes();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    common::processes_with("train-worker").into_iter().filter(is_ours).collect()
-}
-
 #[test]
 fn a_killed_worker_is_replaced_and_the_curve_is_the_same() {
     let cluster = Cluster::of(2);
@@ -97,7 +88,7 @@ fn a_killed_worker_is_replaced_and_the_curve_is_the_same() {
                [model]\nlayers = [{ dense = 16 }, \"tanh\", { dense = 3 }]\n";
     let file = write_job(dir, "killed", job);
     let id = cluster.submit(0, &file);
-    let worker = wait_for(LATER, "a worker runs", || workers_of(&cluster).first().copied());
+    let worker = wait_for(LATER, "a worker runs", || workers_of(cluster.dir.path()).first().copied());
     kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).expect("ours");
     assert_eq!(cluster.wait_end(0, &id), "done");
     let (killed, quiet) = (dir.join("killed"), dir.join("quiet"));

@@ -309,8 +309,8 @@ pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     #[arg(required_unless_present = "resume")]
     pub job_file: Option<PathBuf>,
-    /// Runs a training job that has ended once more, from its newest checkpoint
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["job_file", "extend", "computing", "watch"])]
+    /// Runs a training job that has ended once more, from its newest checkpoint; with a job file, the training in that from there
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch"])]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB")]
@@ -490,9 +490,14 @@ pub struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub struct PredictArgs {
     /// The model that a training left: model.safetensors, or a checkpoint
-    pub model: PathBuf,
+    #[arg(required_unless_present = "job")]
+    pub model: Option<PathBuf>,
+    /// In place of a file: the model of a training job, or while there is none its newest checkpoint
+    #[arg(long, value_name = "JOB", conflicts_with = "model")]
+    pub job: Option<String>,
     /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`
     pub data: String,
     /// Where answers go: a .csv file, or a .npy file with all of them [default: CSV, printed]

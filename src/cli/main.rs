@@ -63,7 +63,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         Command::Completions { shell } => return files::completions(shell),
         Command::Man { dir } => return files::man(dir.as_deref()),
         Command::Init(args) => return files::init(&args),
-        Command::Predict(args) => return predict::predict(&args),
+        Command::Predict(args) if args.job.is_none() => return predict::predict(&args),
         Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
         _ => {}
     }
@@ -102,10 +102,10 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Logs(args) => ask::logs(&client, args).await,
         Command::Cancel(args) => ask::cancel(&client, args).await,
         Command::Retry(args) => ask::retry(&client, args).await,
+        Command::Predict(args) => predict::predict_with_job(&args, &settings).await,
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
         Command::Init(_)
-        | Command::Predict(_)
         | Command::Bench(_)
         | Command::Config(_)
         | Command::Completions { .. }

@@ -3,15 +3,48 @@
 use super::{
     args::PredictArgs,
     exit::{CliError, Exit, print},
+    run, solo,
 };
-use crate::workloads::{
-    arrays::{self, Array},
-    train,
+use crate::{
+    app::settings::Settings,
+    http::Client,
+    types::servers::MODEL,
+    workloads::{
+        arrays::{self, Array},
+        train::{self, ModelFile},
+    },
 };
+use std::path::{Path, PathBuf};
 
+/// Asks the model in a file; no node is needed.
 pub fn predict(args: &PredictArgs) -> Result<Exit, CliError> {
+    let path = args.model.as_deref().unwrap_or(Path::new(MODEL));
+    answer(args, &ModelFile::read(path).map_err(|error| CliError::Usage(error.to_string()))?)
+}
+
+/// Asks the model of a job.
+pub async fn predict_with_job(args: &PredictArgs, settings: &Settings) -> Result<Exit, CliError> {
+    let (client, own) = solo::connect(settings, true).await?;
+    let model = model_of(&client, args.job.as_deref().unwrap_or_default()).await;
+    solo::stop(own).await;
+    answer(args, &model?)
+}
+
+/// What a job has left, or the newest checkpoint of one that has left no model.
+async fn model_of(client: &Client, job: &str) -> Result<ModelFile, CliError> {
+    let results = run::all_results(client, job, false).await?;
+    let mut outputs = results.iter().flat_map(|result| result.outputs.iter().map(move |output| (result, output)));
+    let bytes = match outputs.find(|(_, output)| output.path == MODEL) {
+        Some((result, model)) => run::blob_bytes(client, &model.hash, Some(&result.node)).await?,
+        None => run::blob_bytes(client, &client.store_checkpoint(job).await?.hash, None).await?,
+    };
+    let name = PathBuf::from(format!("the model of job {job}"));
+    ModelFile::decode(&name, &bytes).map_err(|error| CliError::Usage(error.to_string()))
+}
+
+fn answer(args: &PredictArgs, model: &ModelFile) -> Result<Exit, CliError> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let prediction = train::predict(&args.model, &args.data, threads).map_err(CliError::Usage)?;
+    let prediction = train::predict(model, &args.data, threads).map_err(CliError::Usage)?;
     let Some(path) = &args.output else {
         print(&prediction.to_csv())?;
         return Ok(Exit::Done);

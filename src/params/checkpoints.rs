@@ -92,6 +92,20 @@ impl Checkpoints {
         Ok(directory.join(format!("{}.part", self.counter.fetch_add(1, Ordering::Relaxed))))
     }
 
+    /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It is linked where that can be, and stays
+    /// where it is.
+    pub fn adopt(&self, job: JobId, step: u64, file: &Path) -> io::Result<()> {
+        if self.list(job).iter().any(|known| known.step >= step) {
+            return Ok(());
+        }
+        let part = Part(self.part(job)?);
+        if fs::hard_link(file, &part.0).is_err() {
+            fs::copy(file, &part.0)?;
+        }
+        File::open(&part.0)?.sync_all()?;
+        self.keep(job, step, &part.0, u32::MAX).map(drop)
+    }
+
     /// Gives a file that is whole and durable its name, and removes the oldest beyond those that stay.
     pub fn keep(&self, job: JobId, step: u64, part: &Path, keep: u32) -> io::Result<PathBuf> {
         let path = self.path(job, step);
@@ -99,7 +113,11 @@ impl Checkpoints {
         File::open(self.of(job))?.sync_all()?;
         let all = self.list(job);
         for old in all.iter().take(all.len().saturating_sub(keep as usize)) {
-            fs::remove_file(&old.path)?;
+            match fs::remove_file(&old.path) {
+                // Another that came at the same time has done so.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         Ok(path)
     }
@@ -113,12 +131,16 @@ impl Checkpoints {
         }
     }
 
-    /// Tells the job's coordinator of a checkpoint here, and has another member copy it.
-    pub async fn publish(&self, job: JobId, step: u64, keep: u32) {
-        let node = self.me;
-        if let Err(error) = self.node.ask(Query::Saved { job, step, node }).await {
+    /// Tells the job's coordinator of a checkpoint here.
+    pub async fn tell(&self, job: JobId, step: u64) {
+        if let Err(error) = self.node.ask(Query::Saved { job, step, node: self.me }).await {
             tracing::warn!("the coordinator of job {job} does not know of its checkpoint of step {step}: {error}");
         }
+    }
+
+    /// The same, and has another member copy it.
+    pub async fn publish(&self, job: JobId, step: u64, keep: u32) {
+        self.tell(job, step).await;
         let mut others = self.others().await;
         others.sort_by_key(|node| {
             *blake3::Hasher::new().update(&job.0.to_le_bytes()).update(&node.0).finalize().as_bytes()
@@ -134,13 +156,14 @@ impl Checkpoints {
     /// Brings a checkpoint here, as a second copy.
     pub async fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
         match self.fetch(job, step, from, keep).await {
-            Ok(_) => drop(self.node.ask(Query::Saved { job, step, node: self.me }).await),
+            Ok(_) => self.tell(job, step).await,
             Err(error) => tracing::warn!("no copy of the checkpoint of step {step} of job {job}: {error}"),
         }
     }
 
-    /// The newest checkpoint of a job on any node, brought here; None only if there never was one. `say` gets what is waited for.
-    pub async fn newest(&self, job: JobId, say: impl Fn(String)) -> Option<PathBuf> {
+    /// The newest checkpoint of a job on any node, brought here; None only if there never was one, and never if there `is_one` for
+    /// certain. `say` gets what is waited for, and says whether anybody still does.
+    pub async fn newest(&self, job: JobId, is_one: bool, say: impl Fn(String) -> bool) -> Option<PathBuf> {
         let begun = Instant::now();
         loop {
             let (known, nodes) = self.known(job).await;
@@ -155,22 +178,27 @@ impl Checkpoints {
             // Of equal ones that which is here.
             let best = found.into_iter().max_by_key(|(step, node)| (*step, *node == self.me));
             let is_late = begun.elapsed() >= PATIENCE;
-            match (best, known) {
-                (None, None) => return None,
+            let waited_for = match (best, known) {
+                (None, None) if !is_one => return None,
                 (Some((step, node)), known) if is_late || known.is_none_or(|known| step >= known) => {
                     if node == self.me {
                         return Some(self.path(job, step));
                     }
-                    match self.fetch(job, step, node, u32::MAX).await {
+                    // It takes the oldest's place: who asks often does not gather them.
+                    let keep = self.list(job).len().max(2) as u32;
+                    match self.fetch(job, step, node, keep).await {
                         Ok(path) => return Some(path),
-                        Err(error) => say(format!("fetching the checkpoint of step {step} failed: {error}")),
+                        Err(error) => format!("fetching the checkpoint of step {step} failed: {error}"),
                     }
                 }
-                (_, known) => {
+                (_, None) => "looking for the checkpoint to go on from".into(),
+                (_, Some(step)) => {
                     let away: Vec<String> = nodes.iter().map(NodeId::short).map(|node| node.to_string()).collect();
-                    let (step, away) = (known.unwrap_or(0), away.join(" and "));
-                    say(format!("waiting for node {away}, which has the checkpoint of step {step}"));
+                    format!("waiting for node {}, which has the checkpoint of step {step}", away.join(" and "))
                 }
+            };
+            if !say(waited_for) {
+                return None;
             }
             tokio::time::sleep(LOOK).await;
         }

@@ -5,7 +5,7 @@
 use super::{Shared, worker};
 use crate::{
     ports::{Duplex, NodeHandle},
-    types::{Answer, NodeInfo, PoolToken, Query},
+    types::{Answer, JobId, NodeInfo, PoolToken, Query},
     wire::api::params::{MAX_REGISTER_BYTES, Register},
 };
 use std::{io, sync::Arc, time::Duration};
@@ -30,9 +30,10 @@ pub fn serves(info: &NodeInfo) -> bool {
     info.labels.get(LABEL).is_some_and(|count| count.parse::<u32>().is_ok_and(|count| count > 0))
 }
 
-/// A checkpoint of another job to go on from lies in workers' directories, where other nodes do not see it.
+/// A checkpoint of another job to go on from is among the job's own, unless the cluster does not know it: then it lies in workers'
+/// directories, where other nodes do not see it.
 pub fn may_serve(register: &Register) -> bool {
-    register.resume_from.is_none()
+    register.resume_from.is_none() || register.job.parse::<JobId>().is_ok()
 }
 
 /// The weight of a node for a job that its own worker begins: none where others are there to serve.

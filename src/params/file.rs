@@ -3,9 +3,12 @@
 
 use crate::{
     logic::params::{Kept, Layout},
-    types::servers::{
-        TensorSpec,
-        message::{Block, Clock},
+    types::{
+        checkpoint::{NOTE, STEP, VIEW, state_name},
+        servers::{
+            TensorSpec,
+            message::{Block, Clock},
+        },
     },
 };
 use safetensors::{Dtype, tensor::Metadata};
@@ -20,12 +23,8 @@ use std::{
     sync::Arc,
 };
 
-const STATES: [&str; 2] = ["first", "second"];
 /// A longer header describes more than the most tensors with the longest names.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// Entries of the metadata.
-const STEP: &str = "step";
-const VIEW: &str = "view";
 
 /// What is in the file of a job: all its tensors, and arrays of the optimizer for those that are no sums.
 #[derive(Clone)]
@@ -36,20 +35,29 @@ pub struct Form {
     states: usize,
     /// Tensors behind these are sums: no optimizer moves them.
     trained: usize,
+    /// What workers want to be told of the parameters.
+    note: Option<String>,
 }
 
 /// Where each array lies, in bytes from the beginning of the file: values, then what the optimizer remembers.
 pub struct Open {
     form: Form,
     file: File,
-    places: Vec<Vec<Option<u64>>>,
+    places: Vec<Vec<Place>>,
     pub kept: Kept,
 }
 
+/// Where an array is in the file, in bytes, and how many of its numbers are there.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    start: u64,
+    len: u64,
+}
+
 impl Form {
-    pub fn new(layout: Arc<Layout>, tensors: Vec<TensorSpec>, states: usize, sums: u32) -> Self {
+    pub fn new(layout: Arc<Layout>, tensors: Vec<TensorSpec>, states: usize, sums: u32, note: Option<String>) -> Self {
         let trained = tensors.len().saturating_sub(sums as usize);
-        Self { layout, tensors: Arc::new(tensors), states, trained }
+        Self { layout, tensors: Arc::new(tensors), states, trained, note }
     }
 
     /// Numbers in a block.
@@ -62,24 +70,28 @@ impl Form {
         let count = if array == 0 { self.tensors.len() } else { self.trained };
         self.tensors[..count].iter().enumerate().map(move |(index, tensor)| {
             let name = &tensor.name;
-            (index, if array == 0 { name.clone() } else { format!("optimizer/{name}/{}", STATES[array - 1]) })
+            (index, if array == 0 { name.clone() } else { state_name(name, array - 1) })
         })
     }
 
     /// Begins a file of a checkpoint. Its length is that of the whole.
     pub fn create(&self, path: &Path, kept: Kept) -> io::Result<Open> {
         let mut header = Map::new();
-        header.insert("__metadata__".into(), json!({ STEP: kept.clock.to_string(), VIEW: kept.view.to_string() }));
-        let mut places = vec![vec![None; self.tensors.len()]; 1 + self.states];
+        let mut metadata = json!({ STEP: kept.clock.to_string(), VIEW: kept.view.to_string() });
+        if let Some(note) = &self.note {
+            metadata[NOTE] = note.as_str().into();
+        }
+        header.insert("__metadata__".into(), metadata);
+        let mut places = vec![vec![Place::default(); self.tensors.len()]; 1 + self.states];
         let mut end = 0;
         for (array, places) in places.iter_mut().enumerate() {
             for (index, name) in self.names(array) {
                 let range = self.layout.tensor(index);
-                let start = end;
-                end += (range.end - range.start) * 4;
+                let (start, len) = (end, range.end - range.start);
+                end += len * 4;
                 let shape = &self.tensors[index].shape;
                 header.insert(name, json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] }));
-                places[index] = Some(start);
+                places[index] = Place { start, len };
             }
         }
         let mut bytes = serde_json::to_vec(&Value::Object(header)).expect("plain data always encodes");
@@ -89,11 +101,12 @@ impl Form {
         file.set_len(8 + bytes.len() as u64 + end)?;
         file.write_all_at(&(bytes.len() as u64).to_le_bytes(), 0)?;
         file.write_all_at(&bytes, 8)?;
-        places.iter_mut().flatten().flatten().for_each(|place| *place += 8 + bytes.len() as u64);
+        places.iter_mut().flatten().for_each(|place| place.start += 8 + bytes.len() as u64);
         Ok(Open { form: self.clone(), file, places, kept })
     }
 
-    /// Opens a checkpoint to read it. Fails with what it lacks.
+    /// Opens a checkpoint to read it. Fails with what it lacks. Sums may be longer than they were, or shorter: there may be more to
+    /// add up now.
     pub fn open(&self, path: &Path) -> io::Result<Open> {
         let told = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let file = File::open(path).map_err(|error| told(error.to_string()))?;
@@ -106,7 +119,7 @@ impl Form {
             )
         })?;
         let kept = Kept { clock, view: entry(VIEW).unwrap_or(0) };
-        let mut places = vec![vec![None; self.tensors.len()]; 1 + self.states];
+        let mut places = vec![vec![Place::default(); self.tensors.len()]; 1 + self.states];
         for (array, places) in places.iter_mut().enumerate() {
             for (index, name) in self.names(array) {
                 let wanted = &self.tensors[index].shape;
@@ -114,11 +127,13 @@ impl Form {
                     told(format!("it has no array `{name}`\nhint: is it of the same model and optimizer?"))
                 })?;
                 let found: Vec<u64> = info.shape.iter().map(|extent| *extent as u64).collect();
-                if info.dtype != Dtype::F32 || found != *wanted {
+                let is_row = index >= self.trained && found.len() == 1 && wanted.len() == 1;
+                if info.dtype != Dtype::F32 || found != *wanted && !is_row {
                     let dtype = info.dtype;
                     return Err(told(format!("`{name}` is {dtype:?} {found:?}, the job's F32 {wanted:?}")));
                 }
-                places[index] = Some(begin + info.data_offsets.0 as u64);
+                let (start, end) = info.data_offsets;
+                places[index] = Place { start: begin + start as u64, len: (end - start) as u64 / 4 };
             }
         }
         Ok(Open { form: self.clone(), file, places, kept })
@@ -158,7 +173,7 @@ impl Open {
     /// A block as `write` takes it. Gaps between tensors are zero.
     pub fn read(&self, block: Block) -> io::Result<Vec<Vec<f32>>> {
         let range = self.form.layout.block(block);
-        let read = |places: &Vec<Option<u64>>| {
+        let read = |places: &Vec<Place>| {
             let mut numbers = vec![0.0f32; (range.end - range.start) as usize];
             for (at, own) in pieces(&self.form.layout, places, block) {
                 self.file.read_exact_at(bytemuck::cast_slice_mut(&mut numbers[own]), at)?;
@@ -174,17 +189,14 @@ impl Open {
 }
 
 /// For each piece of a tensor in a block: where it is in the file, and in the block.
-fn pieces<'a>(
-    layout: &'a Layout,
-    places: &'a [Option<u64>],
-    block: Block,
-) -> impl Iterator<Item = (u64, Range<usize>)> + 'a {
+fn pieces<'a>(layout: &'a Layout, places: &'a [Place], block: Block) -> impl Iterator<Item = (u64, Range<usize>)> + 'a {
     let range = layout.block(block);
     layout.tensors_of(block).filter_map(move |tensor| {
-        let own = layout.tensor(tensor);
-        let (start, end) = (own.start.max(range.start), own.end.min(range.end));
-        let place = places[tensor].filter(|_| start < end)?;
-        Some((place + (start - own.start) * 4, (start - range.start) as usize..(end - range.start) as usize))
+        let (own, place) = (layout.tensor(tensor), places[tensor]);
+        let (start, end) = (own.start.max(range.start), own.end.min(range.end).min(own.start + place.len));
+        (start < end).then(|| {
+            (place.start + (start - own.start) * 4, (start - range.start) as usize..(end - range.start) as usize)
+        })
     })
 }
 
@@ -204,7 +216,7 @@ mod tests {
     fn form(names: &[(&str, u64)], states: usize, sums: u32) -> Form {
         let tensors: Vec<TensorSpec> =
             names.iter().map(|(name, len)| TensorSpec { name: (*name).into(), shape: vec![*len] }).collect();
-        Form::new(Arc::new(Layout::new(&tensors, 64).unwrap()), tensors, states, sums)
+        Form::new(Arc::new(Layout::new(&tensors, 64).unwrap()), tensors, states, sums, Some("a \"note\"".into()))
     }
 
     #[test]
@@ -233,6 +245,21 @@ mod tests {
         assert_eq!(again.kept, kept);
         assert_eq!(again.read(2).unwrap()[1][..4], [-32.0, -33.0, -34.0, 0.0]);
         assert_eq!(clock_of(&path).unwrap(), 500);
+        let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(metadata.metadata().as_ref().unwrap()[NOTE], "a \"note\"");
+    }
+
+    #[test]
+    fn sums_may_have_become_longer_or_shorter_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.safetensors");
+        let own = form(&[("w", 16), ("sum", 3)], 0, 1);
+        let file = own.create(&path, Kept { clock: 1, view: 0 }).unwrap();
+        file.write(0, &[&[1.0; 16]]).unwrap();
+        file.write(1, &[&[7.0, 8.0, 9.0]]).unwrap();
+        let sum = |len| form(&[("w", 16), ("sum", len)], 0, 1).open(&path).unwrap().read(1).unwrap().remove(0);
+        assert_eq!((&sum(5)[..5], &sum(2)[..3]), (&[7.0, 8.0, 9.0, 0.0, 0.0][..], &[7.0, 8.0, 0.0][..]));
+        assert!(form(&[("w", 16), ("sum", 5)], 0, 0).open(&path).is_err(), "a tensor is as long as it was");
     }
 
     #[test]

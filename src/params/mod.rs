@@ -6,6 +6,7 @@
 //! | `mod` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
 //! | `service` | the thread of one job: events in, effects carried out |
 //! | `worker` | a worker's connection |
+//! | `alone` | that of a worker that trains alone |
 //! | `watch` | which workers are late, and which hang |
 //! | `arena` | memory shared with a worker |
 //! | `store` | bytes of blocks, gradients and sums |
@@ -23,6 +24,7 @@
 //! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
 //! optimizer's state of the blocks that it keeps; for these, one gradient of each worker elsewhere.
 
+mod alone;
 mod arena;
 mod checkpoints;
 mod compress;
@@ -234,7 +236,13 @@ impl Trainings for ParameterServers {
 
     fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
         let checkpoints = self.shared.checkpoints.clone();
-        Box::pin(async move { checkpoints.newest(job, |text| tracing::info!("{text}")).await })
+        Box::pin(async move {
+            let say = |text: String| {
+                tracing::info!("{text}");
+                true
+            };
+            checkpoints.newest(job, false, say).await
+        })
     }
 
     fn forget(&self, job: JobId) {
@@ -349,7 +357,7 @@ fn token_of(job: &str) -> PoolToken {
 /// What a checkpoint of the job has.
 fn form(register: &Register, layout: &Arc<Layout>) -> Form {
     let states = register.settings.training.optimizer.states();
-    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums)
+    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums, register.note.clone())
 }
 
 /// Tensors and settings, for comparison.

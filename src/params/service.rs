@@ -65,7 +65,7 @@ pub struct Kept {
     pub job: Option<JobId>,
     pub form: Form,
     pub checkpoints: Arc<Checkpoints>,
-    /// A checkpoint of another job to begin with.
+    /// A checkpoint of another job to begin with: one of the job's own, if the cluster knows it.
     pub resume_from: Option<PathBuf>,
     pub runtime: Handle,
 }
@@ -236,7 +236,8 @@ impl Service {
             Event::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.
             Event::Unneeded => {
-                self.over |= self.group.is_idle() && (self.has_lingered() || self.group.view().epoch.number > 0);
+                let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;
+                self.over |= self.group.is_idle() && self.writer.is_none() && has_ended;
             }
             Event::Waits => self.ending = true,
             Event::Unfinished { crowded } => {
@@ -299,22 +300,20 @@ impl Service {
         late
     }
 
-    /// Looks for the newest checkpoint of the job, on all nodes; without one there may be another job's to begin with.
+    /// Looks for the newest checkpoint of the job, on all nodes.
     fn find_checkpoint(&mut self) -> Option<Input> {
-        let Some(job) = self.kept.job.filter(|_| self.settings.checkpoints.is_some()) else {
+        let is_resumed = self.kept.resume_from.is_some();
+        let Some(job) = self.kept.job.filter(|_| is_resumed || self.settings.checkpoints.is_some()) else {
             let path = self.kept.resume_from.clone();
             return self.open(path);
         };
         let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
-        let other = self.kept.resume_from.clone();
         self.kept.runtime.spawn(async move {
             let say = |text| {
                 // A full queue has other news; this will be said again.
-                if let Some(events) = events.upgrade() {
-                    let _ = events.try_send(Event::Said(text));
-                }
+                events.upgrade().map(|events| events.try_send(Event::Said(text))).is_some()
             };
-            let found = checkpoints.newest(job, say).await.or(other);
+            let found = checkpoints.newest(job, is_resumed, say).await;
             if let Some(events) = events.upgrade() {
                 let _ = events.send(Event::Found(found)).await;
             }

@@ -1,6 +1,6 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, arena::Arena, dedicated, watch};
+use super::{Event, Shared, alone, arena::Arena, dedicated, watch};
 use crate::{
     logic::params::{Layout, Notice},
     types::{servers::message::Worker, units::format_bytes},
@@ -17,6 +17,7 @@ use std::{
     io::{self, IoSlice, Read, Write},
     mem::MaybeUninit,
     os::{fd::AsFd, unix::net::UnixStream},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -104,8 +105,10 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(HELLO))?;
     let (header, payload) = receive(stream, MAX_REGISTER_BYTES)?;
-    if header.kind != Kind::Register {
-        return Err(invalid(format!("a frame {:?} where REGISTER should be", header.kind)));
+    match header.kind {
+        Kind::Register => {}
+        Kind::Alone => return alone::serve(shared, stream, &payload),
+        other => return Err(invalid(format!("a frame {other:?} where REGISTER should be"))),
     }
     let register: Register = serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
     drop(payload);
@@ -124,7 +127,8 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         )));
     }
     if let Some(path) = &register.resume_from {
-        super::form(&register, &layout).open(path)?;
+        let step = super::form(&register, &layout).open(path)?.kept.clock;
+        adopt(shared, &register, step, path)?;
     }
     let weight = dedicated::weight_of_workers_node(shared, &register);
     let events = shared.join(&register, &layout, weight)?;
@@ -144,6 +148,15 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     let finished = ended.is_ok();
     let _ = events.blocking_send(Event::Left { worker, life, finished });
     ended
+}
+
+/// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as any other. Of a job that the cluster
+/// does not know the worker's own node reads it.
+fn adopt(shared: &Shared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
+    let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else { return Ok(()) };
+    shared.checkpoints.adopt(job, step, path)?;
+    runtime.block_on(shared.checkpoints.tell(job, step));
+    Ok(())
 }
 
 /// Where everything lies of what is registered, if that can be.
@@ -195,7 +208,7 @@ fn list(payload: &[u8]) -> Vec<u32> {
 }
 
 /// The next message, of at most `limit` bytes.
-fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Header, Vec<u8>)> {
+pub(super) fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Header, Vec<u8>)> {
     let mut payload = Vec::new();
     loop {
         let mut header = [0; HEADER_BYTES];
@@ -229,6 +242,6 @@ fn answer(stream: &UnixStream, layout: &Layout, arena: &Arena) -> io::Result<()>
     stream.write_all(&bytes[sent..])
 }
 
-fn invalid(why: String) -> io::Error {
+pub(super) fn invalid(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

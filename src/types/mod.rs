@@ -16,6 +16,7 @@
 //! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `params` | optimizers and schedules of parameters that are trained |
+//! | `checkpoint` | what a file of parameters holds besides them |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `record` | what happened to a task: the lattice's elements |
 //! | `head` | what every member knows about every job |
@@ -24,6 +25,7 @@
 //! | `query` | what users ask of a node |
 //! | `limits` | every bound in the system |
 
+pub mod checkpoint;
 pub mod exchange;
 pub mod head;
 pub mod ids;

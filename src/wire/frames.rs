@@ -60,6 +60,15 @@
 //! | `CLOSE` | worker | servers | | it has finished |
 //! | `STATUS` | servers | worker | | text: what everybody waits for |
 //!
+//! One that trains alone has its parameters to itself. Over the same socket its node finds and keeps its checkpoints:
+//!
+//! | kind | from | to | id | payload |
+//! |---|---|---|---|---|
+//! | `ALONE` | worker | node | | JSON: `wire::api::params::Alone`; the first frame |
+//! | `FOUND` | node | worker | | JSON: `wire::api::params::Found`; `STATUS` while it seeks |
+//! | `KEEP` | worker | node | step | a checkpoint is written where it was told to |
+//! | `KEPT` | node | worker | step | that has its name, and the next may be written; or text: why it could not be kept |
+//!
 //! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
 //! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is
 //! `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
@@ -116,6 +125,8 @@ pub enum Kind {
     Share = 69,
     Wait = 70,
     Finish = 71,
+    Alone = 72,
+    Keep = 73,
     Registered = 80,
     Started = 81,
     Released = 82,
@@ -124,6 +135,8 @@ pub enum Kind {
     Passed = 85,
     Over = 86,
     Finished = 87,
+    Found = 88,
+    Kept = 89,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +186,8 @@ impl Kind {
             Share,
             Wait,
             Finish,
+            Alone,
+            Keep,
             Registered,
             Started,
             Released,
@@ -181,6 +196,8 @@ impl Kind {
             Passed,
             Over,
             Finished,
+            Found,
+            Kept,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }

@@ -20,6 +20,8 @@ pub enum Source {
     File(PathBuf),
     /// What planning made.
     Bytes(Arc<[u8]>),
+    /// So many bytes that the node has stored already.
+    Stored(BlobHash, u64),
 }
 
 /// A directory of the user's, on the machine of `run`, in which each file of the results gets a place of its own.

@@ -9,6 +9,7 @@
 //! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
 //! | `python` | the Python package |
 //! | `terminal` | a command on a pseudo-terminal |
+//! | `training` | training jobs: a model, what it leaves, its checkpoints |
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
@@ -19,6 +20,7 @@ pub mod lab;
 pub mod netns;
 pub mod python;
 pub mod terminal;
+pub mod training;
 
 use std::{
     fs,

@@ -52,6 +52,16 @@ pub async fn task(
     Ok(missing)
 }
 
+/// A blob that memory has room for.
+pub async fn blob_bytes(client: &Client, hash: &str, from: Option<&str>) -> Result<Vec<u8>, CliError> {
+    let mut stream = client.blob(hash, from).await?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.try_next().await? {
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
 struct Gathering<'a> {
     client: &'a Client,
     job: &'a str,

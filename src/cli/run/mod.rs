@@ -44,6 +44,7 @@ use crate::{
     workloads::{PlannedJob, job_file},
 };
 pub use chain::all_results;
+pub use fetch::blob_bytes;
 use follow::Followed;
 use interrupt::{Interrupts, Policy};
 use std::{path::PathBuf, time::Duration};
@@ -61,7 +62,7 @@ pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<St
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
     }
-    if let Some(resumed) = &args.resume {
+    if let Some(resumed) = args.resume.as_ref().filter(|_| args.job_file.is_none()) {
         return resume::resume(resumed, &args, settings).await;
     }
     if let Some(dir) = args.watch.clone() {
@@ -85,10 +86,13 @@ pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<St
 async fn submit_and_follow(
     client: &Client,
     args: RunArgs,
-    jobs: Vec<PlannedJob>,
+    mut jobs: Vec<PlannedJob>,
     solo: bool,
 ) -> Result<Exit, CliError> {
     let mut interrupts = Interrupts::listen()?;
+    if let Some(resumed) = &args.resume {
+        resume::go_on(client, resumed, &mut jobs).await?;
+    }
     let submitting = submit::submit(client, jobs, args.follow.into.as_deref());
     let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
     let submitted = submitted?;

@@ -1,28 +1,45 @@
-//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended.
+//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended; or another job file's training, from that
+//! of any.
 
 use super::{
-    Plan, collector::check_directory, default_directory, follow::Followed, follow_submitted, interrupt::Interrupts,
+    Plan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
+    interrupt::Interrupts,
 };
 use crate::{
     app::settings::Settings,
     cli::{
         args::RunArgs,
         exit::{CliError, Exit},
+        solo,
     },
-    http::{Client, socket_path},
+    http::Client,
     ports::wall_ms,
     types::{BlobHash, FileEntry, JobSpec, Manifest, NodeId, WorkSpec},
     wire::api::Stored,
-    workloads::train::{self, PLAN_FILE},
+    workloads::{
+        PlannedJob,
+        train::{self, PLAN_FILE, RESUMED},
+    },
 };
-use futures::TryStreamExt;
 use std::sync::Arc;
 
-/// Where the workers of the new job find the checkpoint.
-const CHECKPOINT: &str = "resumed/checkpoint.safetensors";
-
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let client = Client::new(socket_path(&settings.node.data_dir));
+    let (client, own) = solo::connect(settings, !args.detach).await?;
+    let ended = submit_and_follow(&client, resumed, args).await;
+    solo::stop(own).await;
+    ended
+}
+
+/// Has the training of a job file go on from the newest checkpoint of another job.
+pub async fn go_on(client: &Client, resumed: &str, jobs: &mut [PlannedJob]) -> Result<(), CliError> {
+    let [job] = jobs else {
+        return Err(CliError::Usage("the file has several jobs: `--resume` is for one training".into()));
+    };
+    let stored = client.store_checkpoint(resumed).await?;
+    train::resume_planned(job, (hash_of(&stored)?, stored.bytes)).map_err(CliError::Usage)
+}
+
+async fn submit_and_follow(client: &Client, resumed: &str, args: &RunArgs) -> Result<Exit, CliError> {
     let line = client.job(resumed).await?.line;
     if !line.phase.is_ended() {
         let hint = format!("hint: it goes on by itself; `nodectl attach {}` follows it", line.id);
@@ -30,7 +47,7 @@ pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Resul
     }
     let spec = client.spec(&line.id).await?;
     let stored = client.store_checkpoint(&line.id).await?;
-    let work = resumed_work(&client, &spec.work, &stored).await?;
+    let work = resumed_work(client, &spec.work, &stored).await?;
     // The node puts itself and its clock in their place.
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
     let spec = JobSpec { work: Arc::new(work), submitter, submitted_ms, ..spec };
@@ -40,27 +57,28 @@ pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Resul
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed { id, name: line.name, tasks, directory, is_step: false, delivery: None }];
     let plan = Plan::new(&args.follow, client.node().await?.solo);
-    follow_submitted(&client, args, submitted, &plan, Interrupts::listen()?).await
+    follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
 }
 
 /// The same work with the checkpoint among its files.
 async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Result<WorkSpec, CliError> {
     let usage = |error: String| CliError::Usage(error);
     let mut manifest = match work.inputs {
-        Some(hash) => postcard::from_bytes(&read(client, hash).await?).map_err(|error| usage(error.to_string()))?,
+        Some(hash) => postcard::from_bytes(&blob_bytes(client, &hash.to_string(), None).await?)
+            .map_err(|error| usage(error.to_string()))?,
         None => Manifest::default(),
     };
-    let hash = stored.hash.parse().map_err(|_| usage(format!("the node gave no usable hash: {}", stored.hash)))?;
-    manifest.files.retain(|file| file.path != CHECKPOINT);
-    manifest.files.push(FileEntry { path: CHECKPOINT.into(), bytes: stored.bytes, hash, executable: false });
+    let hash = hash_of(stored)?;
+    manifest.files.retain(|file| file.path != RESUMED);
+    manifest.files.push(FileEntry { path: RESUMED.into(), bytes: stored.bytes, hash, executable: false });
     manifest.files.sort_by(|one, other| one.path.cmp(&other.path));
     let mut work = work.clone();
     if let Some(plan) = manifest.files.iter_mut().find(|file| file.path == PLAN_FILE) {
-        let bytes = train::resumed_plan(&read(client, plan.hash).await?, CHECKPOINT).map_err(usage)?;
+        let bytes = train::resumed_plan(&blob_bytes(client, &plan.hash.to_string(), None).await?).map_err(usage)?;
         (plan.hash, plan.bytes) = (BlobHash::of(&bytes), bytes.len() as u64);
         client.put_bytes(bytes.into()).await?;
     } else {
-        train::resume_script(&mut work.env, CHECKPOINT).map_err(usage)?;
+        train::resume_script(&mut work.env).map_err(usage)?;
     }
     let bytes = postcard::to_stdvec(&manifest).expect("plain data always encodes");
     work.inputs = Some(BlobHash::of(&bytes));
@@ -68,11 +86,6 @@ async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Resu
     Ok(work)
 }
 
-async fn read(client: &Client, hash: BlobHash) -> Result<Vec<u8>, CliError> {
-    let mut stream = client.blob(&hash.to_string(), None).await?;
-    let mut bytes = Vec::new();
-    while let Some(piece) = stream.try_next().await? {
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes)
+fn hash_of(stored: &Stored) -> Result<BlobHash, CliError> {
+    stored.hash.parse().map_err(|_| CliError::Usage(format!("the node gave no usable hash: {}", stored.hash)))
 }

@@ -71,6 +71,7 @@ async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Res
         let length = |source: &Source| match source {
             Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
             Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Stored(_, bytes) => *bytes,
         };
         let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
         if total > MAX_UNASKED_BYTES {
@@ -131,6 +132,7 @@ async fn upload(client: &Client, source: Source) -> Result<(Source, (BlobHash, u
             client.put_bytes(bytes::Bytes::copy_from_slice(bytes)).await?;
             (BlobHash::of(bytes), bytes.len() as u64)
         }
+        Source::Stored(hash, bytes) => (*hash, *bytes),
         Source::File(path) => {
             let (hash, bytes) = hash_file(path.clone()).await?;
             if !client.has_blob(hash).await? {
@@ -157,7 +159,7 @@ async fn hash_file(path: PathBuf) -> Result<(BlobHash, u64), CliError> {
 fn changed(source: &Source) -> CliError {
     let path = match source {
         Source::File(path) => path.display().to_string(),
-        Source::Bytes(_) => "a part of the job".into(),
+        Source::Bytes(_) | Source::Stored(..) => "a part of the job".into(),
     };
     CliError::Usage(format!("{path} was not there when the files were uploaded"))
 }

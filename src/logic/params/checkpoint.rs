@@ -51,7 +51,9 @@ impl Group {
         if !self.going || !self.conducts() || self.saving.is_some() {
             return;
         }
-        let current = self.current_clock();
+        // Behind the last step there are sums only: what is kept then is of that step.
+        let last = self.config.settings.steps.unwrap_or(Clock::MAX);
+        let current = self.current_clock().min(last);
         if self.view.finished {
             if current > self.saved {
                 self.begin_checkpoint(current, true);
@@ -61,9 +63,14 @@ impl Group {
             return;
         }
         match rule.every {
-            // Told before it is reached, so that no clock passes unseen. The last one is kept in any case.
+            // The last one is kept in any case.
+            _ if current == last => {
+                if current > self.saved {
+                    self.begin_checkpoint(current, false);
+                }
+            }
+            // Told before it is reached, so that no clock passes unseen.
             Every::Steps(steps) if current - current % steps <= self.saved => {
-                let last = self.config.settings.steps.filter(|last| current < *last).unwrap_or(Clock::MAX);
                 self.begin_checkpoint((current - current % steps + steps).min(last), false);
             }
             Every::Steps(_) => self.begin_checkpoint(current, false),

@@ -16,6 +16,9 @@ pub struct Register {
     pub worker: u32,
     pub tensors: Vec<TensorSpec>,
     pub settings: ServerSettings,
+    /// What the parameters are, for whoever reads a checkpoint: it goes into each.
+    #[serde(default)]
+    pub note: Option<String>,
     /// A checkpoint of another job to begin with, where this one has none: values, the optimizer's memory, the clock.
     #[serde(default)]
     pub resume_from: Option<PathBuf>,
@@ -31,4 +34,20 @@ pub struct Registered {
     /// For each tensor, where its values begin.
     pub tensors: Vec<u64>,
     pub gradients: u64,
+}
+
+/// A worker that trains alone says whose checkpoints its node is to find and to keep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    pub job: String,
+    /// The newest that stay.
+    pub keep: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The newest checkpoint of the job on any node, now on this one.
+    pub newest: Option<PathBuf>,
+    /// Where the worker writes the next ones.
+    pub part: PathBuf,
 }

@@ -162,7 +162,7 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], scale: Option<[f64; 2]>) ->
         Format::Hdf5 => hdf5::write(&part, arrays).map_err(invalid),
         Format::Safetensors => {
             let arrays = arrays.iter().map(|(name, array)| (name.to_string(), (*array).clone())).collect();
-            return safetensors::write_all(path, &safetensors::Named { arrays, note: None });
+            return safetensors::write_all(path, &safetensors::Named { arrays, ..Default::default() });
         }
         Format::Idx => Err(invalid("IDX files are not written\nhint: .npy".into())),
     }?;

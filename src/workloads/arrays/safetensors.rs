@@ -17,17 +17,28 @@ use std::{
 /// A longer header describes a million arrays. The crate's own limit is 100 MB.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The only entry of a file's metadata that is ours: with one, the same content gives the same bytes.
-const OURS: &str = "nodectl";
-
-/// The arrays of a file, by name, and the metadata's entry that is nodectl's.
+/// The arrays of a file, by name, and entries of its metadata. With one entry the same content gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Named {
     pub arrays: BTreeMap<String, Array>,
-    pub note: Option<String>,
+    pub metadata: HashMap<String, String>,
 }
 
-pub(super) fn inspect(mut file: &File, member: Option<&str>) -> Result<Info, String> {
+pub(super) fn inspect(file: &File, member: Option<&str>) -> Result<Info, String> {
+    let header = header(file)?;
+    let name = chosen(header.offset_keys(), member)?;
+    let found = header.info(&name).expect("it is one of them");
+    Ok(Info { scalar: scalar(found.dtype)?, shape: found.shape.iter().map(|extent| *extent as u64).collect() })
+}
+
+/// The entries of a file's metadata, without its arrays.
+pub fn read_metadata(path: &Path) -> Result<HashMap<String, String>, ArrayError> {
+    let file = File::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })?;
+    let header = header(&file).map_err(|problem| ArrayError::Invalid { path: path.to_path_buf(), problem })?;
+    Ok(header.metadata().clone().unwrap_or_default())
+}
+
+fn header(mut file: &File) -> Result<Metadata, String> {
     let told = |error: std::io::Error| error.to_string();
     file.rewind().map_err(told)?;
     let mut length = [0; 8];
@@ -47,9 +58,7 @@ pub(super) fn inspect(mut file: &File, member: Option<&str>) -> Result<Info, Str
             all - 8 - length
         ));
     }
-    let name = chosen(metadata.offset_keys(), member)?;
-    let found = metadata.info(&name).expect("it is one of them");
-    Ok(Info { scalar: scalar(found.dtype)?, shape: found.shape.iter().map(|extent| *extent as u64).collect() })
+    Ok(metadata)
 }
 
 pub(super) fn read(file: &File, member: Option<&str>) -> Result<Array, String> {
@@ -65,19 +74,34 @@ pub fn read_all(path: &Path) -> Result<Named, ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
     let file = File::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })?;
     let bytes = whole(&file).map_err(invalid)?;
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| invalid(error.to_string()))?;
-    let note = metadata.metadata().as_ref().and_then(|entries| entries.get(OURS).cloned());
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| invalid(error.to_string()))?;
+    decode(path, &bytes)
+}
+
+/// Everything in the bytes of a file; errors name it.
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<Named, ArrayError> {
+    let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| invalid(error.to_string()))?;
+    let metadata = metadata.metadata().clone().unwrap_or_default();
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| invalid(error.to_string()))?;
     let mut arrays = BTreeMap::new();
     for (name, tensor) in tensors.iter() {
         let array = array(&tensor).map_err(|problem| invalid(format!("`{name}`: {problem}")))?;
         arrays.insert(name.to_string(), array);
     }
-    Ok(Named { arrays, note })
+    Ok(Named { arrays, metadata })
 }
 
-/// Writes a file, which appears whole or not at all. The note is kept as metadata.
+/// Writes a file, which appears whole or not at all.
 pub fn write_all(path: &Path, named: &Named) -> Result<(), ArrayError> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    write_part(&part, named)?;
+    fs::rename(&part, path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
+}
+
+/// Writes a file for the caller to give it its name: it is durable, but may be there in part if that fails.
+pub fn write_part(path: &Path, named: &Named) -> Result<(), ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
     let mut views = BTreeMap::new();
     for (name, array) in &named.arrays {
@@ -85,20 +109,15 @@ pub fn write_all(path: &Path, named: &Named) -> Result<(), ArrayError> {
         let view = TensorView::new(dtype(array.info.scalar), shape, &array.bytes);
         views.insert(name, view.map_err(|error| invalid(format!("`{name}`: {error}")))?);
     }
-    let note = named.note.clone().map(|note| HashMap::from([(OURS.to_string(), note)]));
-    let bytes = safetensors::serialize(views, note).map_err(|error| invalid(error.to_string()))?;
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let failed = |source| ArrayError::Io { path: path.to_path_buf(), source };
+    let metadata = Some(named.metadata.clone()).filter(|entries| !entries.is_empty());
+    let bytes = safetensors::serialize(views, metadata).map_err(|error| invalid(error.to_string()))?;
     let write = || {
-        let mut file = File::create(&part)?;
+        let mut file = File::create(path)?;
         std::io::Write::write_all(&mut file, &bytes)?;
         // A checkpoint must be on the disk before the one before it goes.
-        file.sync_all()?;
-        fs::rename(&part, path)
+        file.sync_all()
     };
-    write().map_err(failed)
+    write().map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
 }
 
 fn whole(mut file: &File) -> Result<Vec<u8>, String> {

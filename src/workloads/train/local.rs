@@ -1,12 +1,12 @@
 //! Parameters that stay in this process: the optimizer's steps are ops of the engine that computes the gradients, so that
 //! nothing leaves its memory.
 
-use super::parameters::{Parameters, ParametersError, State, Tensor};
+use super::parameters::{Parameters, ParametersError, Tensor};
 use crate::{
     gpu::ops::{
         Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, View,
     },
-    types::params::Training,
+    types::{checkpoint::state_name, params::Training},
 };
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -22,6 +22,16 @@ pub struct Local {
     training: Training,
     step: u64,
     registered: Option<Registered>,
+}
+
+/// What a checkpoint holds besides the values: an array that the optimizer remembers for a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// As `types::checkpoint` has it.
+    pub name: String,
+    /// The tensor's.
+    pub shape: Vec<u32>,
+    pub values: Vec<f32>,
 }
 
 struct Registered {
@@ -41,6 +51,46 @@ impl Local {
     /// The next step is the one behind so many. What the rule remembers stays.
     pub fn set_steps(&mut self, steps: u64) {
         self.step = steps;
+    }
+
+    /// What a checkpoint needs besides values.
+    pub fn state(&self) -> Result<Vec<State>, ParametersError> {
+        let registered = self.registered()?;
+        let mut all = Vec::new();
+        for (index, buffer) in registered.states.iter().enumerate() {
+            let bytes = registered.engine.download(buffer, 0..buffer.bytes()).wait(PATIENCE)?;
+            let numbers: &[f32] = &bytemuck::pod_collect_to_vec(&bytes);
+            let mut rest = numbers;
+            for tensor in &registered.tensors {
+                let (own, behind) = rest.split_at(tensor.len() as usize);
+                let (name, shape) = (state_name(&tensor.name, index), tensor.shape.clone());
+                all.push(State { name, shape, values: own.to_vec() });
+                rest = behind;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Goes on after `step` steps with what `state` gave then. After `register`, which has the values of then.
+    pub fn resume(&mut self, step: u64, state: &[State]) -> Result<(), ParametersError> {
+        let registered = self.registered()?;
+        for (index, buffer) in registered.states.iter().enumerate() {
+            let mut numbers: Vec<f32> = Vec::with_capacity((buffer.bytes() / 4) as usize);
+            for tensor in &registered.tensors {
+                let name = state_name(&tensor.name, index);
+                let found = state.iter().find(|state| state.name == name);
+                let fits = found.filter(|state| state.values.len() as u64 == tensor.len());
+                let fits = fits.ok_or_else(|| {
+                    let hint = "the checkpoint was made with the same model and optimizer";
+                    ParametersError::Invalid(format!("the optimizer's state `{name}` is not there\nhint: {hint}"))
+                })?;
+                numbers.extend_from_slice(&fits.values);
+            }
+            let bytes = Bytes::from(bytemuck::cast_slice(&numbers).to_vec());
+            registered.engine.upload(buffer, 0, bytes).wait(PATIENCE)?;
+        }
+        self.step = step;
+        Ok(())
     }
 
     fn registered(&self) -> Result<&Registered, ParametersError> {
@@ -104,47 +154,7 @@ impl Parameters for Local {
     fn rate(&self) -> f32 {
         self.training.rate * self.training.schedule.factor(self.step + 1)
     }
-
-    fn state(&mut self) -> Result<Vec<State>, ParametersError> {
-        let registered = self.registered()?;
-        let mut all = Vec::new();
-        for (buffer, what) in registered.states.iter().zip(STATES) {
-            let bytes = registered.engine.download(buffer, 0..buffer.bytes()).wait(PATIENCE)?;
-            let numbers: &[f32] = &bytemuck::pod_collect_to_vec(&bytes);
-            let mut rest = numbers;
-            for tensor in &registered.tensors {
-                let (own, behind) = rest.split_at(tensor.len() as usize);
-                all.push(State { name: format!("{}/{what}", tensor.name), values: own.to_vec() });
-                rest = behind;
-            }
-        }
-        Ok(all)
-    }
-
-    fn resume(&mut self, step: u64, state: &[State]) -> Result<(), ParametersError> {
-        let registered = self.registered()?;
-        for (buffer, what) in registered.states.iter().zip(STATES) {
-            let mut numbers: Vec<f32> = Vec::with_capacity((buffer.bytes() / 4) as usize);
-            for tensor in &registered.tensors {
-                let name = format!("{}/{what}", tensor.name);
-                let found = state.iter().find(|state| state.name == name);
-                let fits = found.filter(|state| state.values.len() as u64 == tensor.len());
-                let fits = fits.ok_or_else(|| {
-                    let hint = "the checkpoint was made with the same model and optimizer";
-                    ParametersError::Invalid(format!("the optimizer's state `{name}` is not there\nhint: {hint}"))
-                })?;
-                numbers.extend_from_slice(&fits.values);
-            }
-            let bytes = Bytes::from(bytemuck::cast_slice(&numbers).to_vec());
-            registered.engine.upload(buffer, 0, bytes).wait(PATIENCE)?;
-        }
-        self.step = step;
-        Ok(())
-    }
 }
-
-/// What `Optimizer::states` are called in checkpoints, in their order.
-const STATES: [&str; 2] = ["first", "second"];
 
 /// Values and gradients of tensors, as few views as they can be: an op over all costs less than one for each.
 fn stretches(tensors: &[Tensor]) -> Vec<(View, View)> {
@@ -291,6 +301,6 @@ mod tests {
         assert_eq!(resumed.clock(1).unwrap(), 2);
         assert_eq!(values(other.as_ref(), &again), wanted);
         let error = resumed.resume(1, &state[1..]).unwrap_err();
-        assert!(error.to_string().contains("`a/first`"), "{error}");
+        assert!(error.to_string().contains("`optimizer/a/first`"), "{error}");
     }
 }

@@ -30,21 +30,42 @@ mod script;
 pub mod served;
 mod team;
 
+pub use file::ModelFile;
 #[cfg(test)]
 pub(super) use job::KEYS;
-pub use parameters::{Parameters, ParametersError, State, Tensor};
+pub use parameters::{Parameters, ParametersError, Tensor};
 pub use plan::PLAN_FILE;
 pub use predict::{Prediction, predict};
 pub use team::{resume_script, set_team};
 
-use super::job_file::{Fault, Fields, PlacedJob};
+use super::{
+    PlannedJob, Source, Upload,
+    job_file::{Fault, Fields, PlacedJob},
+};
+use crate::types::BlobHash;
+
+/// Where the workers of a job that is resumed find the checkpoint.
+pub const RESUMED: &str = "resumed/checkpoint.safetensors";
 
 pub(super) fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     if fields.get("command").is_some() { script::plan(fields) } else { job::plan(fields) }
 }
 
-/// A job's plan, to go on from a checkpoint that lies in the task's directory under this path.
-pub fn resumed_plan(plan: &[u8], checkpoint: &str) -> Result<Vec<u8>, String> {
+/// A job's plan, to go on from the checkpoint `RESUMED`.
+pub fn resumed_plan(plan: &[u8]) -> Result<Vec<u8>, String> {
     let plan = plan::TrainPlan::decode(plan)?;
-    Ok(plan::TrainPlan { init_from: None, resume_from: Some(checkpoint.into()), ..plan }.encode())
+    Ok(plan::TrainPlan { init_from: None, resume_from: Some(RESUMED.into()), ..plan }.encode())
+}
+
+/// Has a planned training go on from a checkpoint that its node has stored: so many bytes. Fails for other jobs.
+pub fn resume_planned(job: &mut PlannedJob, checkpoint: (BlobHash, u64)) -> Result<(), String> {
+    let plan = job.uploads.iter_mut().find(|upload| upload.path == PLAN_FILE);
+    match plan.map(|upload| &mut upload.source) {
+        Some(Source::Bytes(plan)) => *plan = resumed_plan(plan)?.into(),
+        _ => resume_script(&mut job.work.env)?,
+    }
+    let source = Source::Stored(checkpoint.0, checkpoint.1);
+    job.uploads.push(Upload { path: RESUMED.into(), source, executable: false });
+    job.uploads.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(())
 }

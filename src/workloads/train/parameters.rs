@@ -38,15 +38,6 @@ impl Tensor {
     }
 }
 
-/// What a checkpoint holds besides the values: an array that the optimizer remembers for a tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// The tensor's name and what it is, such as `0.weight/first`.
-    pub name: String,
-    /// As many as the tensor has.
-    pub values: Vec<f32>,
-}
-
 /// The parameters of one model, as one worker sees them.
 pub trait Parameters: Send {
     /// Once, before the first step: the tensors from the model's input to its output. Where values are known already, another
@@ -74,12 +65,6 @@ pub trait Parameters: Send {
 
     /// The learning rate of the next step, for people.
     fn rate(&self) -> f32;
-
-    /// What a checkpoint needs besides values; nothing where that is kept elsewhere.
-    fn state(&mut self) -> Result<Vec<State>, ParametersError>;
-
-    /// Goes on after `step` steps with what `state` gave then. After `register`, which has the values of then.
-    fn resume(&mut self, step: u64, state: &[State]) -> Result<(), ParametersError>;
 }
 
 /// Why parameters cannot be reached or changed.

@@ -26,10 +26,9 @@ pub struct Prediction {
     pub classes: Option<Vec<String>>,
 }
 
-/// Asks the model in a file about the samples in others. `data` is a CSV file, a folder of images or one, or a file of arrays,
+/// Asks a model about the samples in files. `data` is a CSV file, a folder of images or one, or a file of arrays,
 /// `FILE:MEMBER` where it has several. Errors are sentences for people.
-pub fn predict(model: &Path, data: &str, threads: usize) -> Result<Prediction, String> {
-    let file = ModelFile::read(model).map_err(|error| error.to_string())?;
+pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Prediction, String> {
     let spec = &file.note.model;
     let source = source(data, file.note.target.clone())?;
     let mut inputs = data::load_inputs(&source, Path::new(""), &spec.input).map_err(|error| error.to_string())?;
@@ -51,7 +50,7 @@ pub fn predict(model: &Path, data: &str, threads: usize) -> Result<Prediction, S
     let engine = Arc::new(Cpu::new(threads).map_err(|error| error.to_string())?);
     let told = |error: super::model::NetworkError| error.to_string();
     let mut network = Network::new(engine, spec, 0, AT_ONCE as u32, false).map_err(told)?;
-    file.put_into(&mut network).map_err(|error| format!("{}: {error}", model.display()))?;
+    file.put_into(&mut network).map_err(|error| format!("the model's file: {error}"))?;
     let mut answers = Vec::new();
     for samples in inputs.chunks(AT_ONCE * width.max(1)) {
         let bytes: Bytes = if spec.takes_indices() {

@@ -1,7 +1,7 @@
 //! How many workers train together, and how many of their nodes are servers: keys of every training job, or of a computing mode.
 
 use super::{
-    exchange,
+    RESUMED, exchange,
     plan::{PLAN_FILE, TrainPlan},
 };
 use crate::{
@@ -91,12 +91,12 @@ pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
     }
 }
 
-/// Has a script's workers go on from a checkpoint that lies in their directories under this path. Fails for other jobs.
-pub fn resume_script(env: &mut [(String, String)], checkpoint: &str) -> Result<(), String> {
+/// Has a script's workers go on from the checkpoint `RESUMED`. Fails for other jobs.
+pub fn resume_script(env: &mut [(String, String)]) -> Result<(), String> {
     let Some(variable) = env.iter_mut().find(|(name, _)| name == VARIABLE) else {
         return Err("it is no training job\nhint: only those have checkpoints".into());
     };
     let known = Team::of_variable(&variable.1)?;
-    *variable = Team { init_from: None, resume_from: Some(checkpoint.into()), ..known }.variable();
+    *variable = Team { init_from: None, resume_from: Some(RESUMED.into()), ..known }.variable();
     Ok(())
 }

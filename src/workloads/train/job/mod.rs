@@ -20,7 +20,7 @@ use super::{
     exchange,
     model::{Loss, Misfit, ModelSpec, arrays, output_shape},
     plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
-    run::{CHECKPOINTS, FILES, WORKER_FILE},
+    run::{FILES, WORKER_FILE},
     team::Team,
 };
 use crate::{
@@ -197,7 +197,7 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
 /// What travels with the job lies beside what the training leaves.
 fn check_names(fields: &Fields<'_, '_>, plan: &TrainPlan, files: &BTreeMap<String, Upload>) -> Result<(), Fault> {
     let metric = format!("{}.svg", plan.model.loss.metric());
-    let own = [PLAN_FILE, CHECKPOINTS, WORKER_FILE, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
+    let own = [PLAN_FILE, WORKER_FILE, "confusion.csv", "confusion.svg", &metric].into_iter().chain(FILES);
     let own: Vec<&str> = own.collect();
     let top = |path: &str| path.split('/').next().map(str::to_string).unwrap_or_default();
     match files.keys().find(|path| own.contains(&top(path).as_str())) {
@@ -219,9 +219,6 @@ fn work(fields: &Fields<'_, '_>, name: &str, plan: &TrainPlan, team: &Team) -> R
     outputs.push(format!("{}.svg", plan.model.loss.metric()));
     if plan.model.loss == Loss::CrossEntropy {
         outputs.push("confusion.*".into());
-    }
-    if plan.checkpoints.is_some() {
-        outputs.push(format!("{CHECKPOINTS}/*"));
     }
     outputs.push(WORKER_FILE.into());
     // One pattern: of several workers one leaves the model and what belongs to it. Braces are doubled, as in every template.

@@ -117,7 +117,7 @@ fn a_job_file_becomes_a_plan() {
     assert_eq!((plan.optimizer.rate, plan.optimizer.clip_norm), (0.01, Some(2.0)));
     assert_eq!(plan.checkpoints.unwrap().every, Every::Millis(120_000));
     let outputs = &job.work.outputs[0];
-    assert!(outputs.contains("confusion.*") && outputs.contains("checkpoints/*"), "{outputs}");
+    assert!(outputs.contains("confusion.*") && !outputs.contains("checkpoints"), "{outputs}");
 }
 
 #[test]

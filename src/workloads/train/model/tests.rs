@@ -3,7 +3,7 @@
 use super::{Batch, Layer, Loss, ModelSpec, Network, Window, arrays, output_shape, spec};
 use crate::{
     gpu::ops::{Cpu, Engine, Vulkan},
-    types::Scalar,
+    types::{Scalar, checkpoint::NOTE},
     workloads::{
         arrays::{convert, safetensors},
         train::model::shapes::Place,
@@ -28,7 +28,7 @@ fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
     for case in CASES {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/torch/{case}.safetensors"));
         let file = safetensors::read_all(&path).unwrap();
-        let spec: ModelSpec = serde_json::from_str(file.note.as_ref().unwrap()).unwrap();
+        let spec: ModelSpec = serde_json::from_str(&file.metadata[NOTE]).unwrap();
         let numbers = |name: &str| file.arrays[name].clone().into_f32();
         let near = |what: &str, ours: &[f32], theirs: &[f32]| {
             assert_eq!(ours.len(), theirs.len(), "{case}: {what}");

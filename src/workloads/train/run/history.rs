@@ -1,5 +1,5 @@
-//! What all workers found, epoch by epoch, as sums that lie with the parameters: so it is known to each of them, and to whoever
-//! takes another's place. Pure.
+//! What all workers found, epoch by epoch, as sums that lie with the parameters, also in checkpoints: so it is known to each of them, and
+//! to whoever takes another's place or goes on later. Pure.
 
 use super::totals::Totals;
 
@@ -22,6 +22,12 @@ impl History {
         Self(numbers)
     }
 
+    /// That of a training with more epochs, or fewer.
+    pub fn resized(mut self, epochs: u32) -> Self {
+        self.0.resize(epochs as usize * COLUMNS, 0.0);
+        self
+    }
+
     pub fn numbers(&self) -> &[f32] {
         &self.0
     }
@@ -37,6 +43,15 @@ impl History {
 
     pub fn add_seconds(&mut self, epoch: u32, seconds: f64) {
         self.0[epoch as usize * COLUMNS + SECONDS] += seconds as f32;
+    }
+
+    /// All that is known of an epoch: what was found while it learnt and in how many seconds, and of what is held back.
+    pub fn put(&mut self, epoch: u32, training: &Totals, seconds: f64, validation: Option<&Totals>) {
+        let start = epoch as usize * COLUMNS;
+        self.0[start..start + COLUMNS].fill(0.0);
+        self.add_training(epoch, training);
+        self.add_seconds(epoch, seconds);
+        validation.into_iter().for_each(|totals| self.add_validation(epoch, totals));
     }
 
     fn add(&mut self, epoch: u32, column: usize, totals: &Totals) {
@@ -76,8 +91,13 @@ mod tests {
         history.add_seconds(1, 0.5);
         let history = History::of(history.numbers().to_vec());
         assert_eq!((history.training(1).loss(), history.training(1).metric()), (2.0, 0.75));
-        assert_eq!((history.validation(1), history.seconds(1)), (one, 0.5));
+        assert_eq!((history.validation(1), history.seconds(1)), (one.clone(), 0.5));
         assert_eq!(history.training(0), Totals::default());
         assert_eq!(history.training(2), Totals::default());
+        let mut longer = history.clone().resized(4);
+        assert_eq!((longer.validation(1), longer.training(3)), (one, Totals::default()));
+        longer.put(1, &other, 2.0, None);
+        assert_eq!((longer.training(1), longer.seconds(1), longer.validation(1)), (other, 2.0, Totals::default()));
+        assert_eq!(longer.resized(3).numbers().len(), history.numbers().len());
     }
 }

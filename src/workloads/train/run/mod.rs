@@ -6,10 +6,10 @@
 //! | `training` | the loop over epochs and steps of a worker that trains alone |
 //! | `together` | that of one of several workers |
 //! | `passes` | passes over samples, which both have |
-//! | `history` | what all workers found, as sums that they share |
+//! | `history` | what was found so far, as sums that workers share and checkpoints have |
 //! | `totals` | losses and metrics summed up, the confusion matrix |
 //! | `outputs` | metrics, events and lines of a run as it goes on; its files at the end |
-//! | `checkpoints` | when one is due, which stay |
+//! | `checkpoints` | those of a worker that trains alone: when one is due, the way to the node that keeps them |
 //! | `tensorboard` | event files |
 //! | `plots` | pictures |
 
@@ -27,7 +27,7 @@ mod training;
 mod worker;
 
 pub use outputs::FILES;
-pub use worker::{CHECKPOINTS, WORKER_FILE};
+pub use worker::WORKER_FILE;
 
 use std::process::ExitCode;
 

@@ -2,11 +2,13 @@
 //! confusion matrix at its end.
 
 use super::{
+    history::History,
+    passes::steps_per_epoch,
     plots::{self, Curve},
     tensorboard::{self, Events},
     totals::Totals,
 };
-use crate::workloads::train::model::Loss;
+use crate::workloads::train::{data::Split, model::Loss, plan::TrainPlan};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -34,6 +36,25 @@ pub struct Epoch {
     pub validation: Option<Totals>,
     pub seconds: f64,
     pub samples: u64,
+}
+
+impl Epoch {
+    /// One that is wholly known, which count from 0 here.
+    pub fn known(plan: &TrainPlan, split: &Split, history: &History, epoch: u32) -> Self {
+        let steps = steps_per_epoch(plan, split.training.len());
+        let training = plan.optimizer.training(steps, plan.epochs);
+        let behind = u64::from(epoch + 1) * steps;
+        let totals = history.training(epoch);
+        Self {
+            number: epoch + 1,
+            steps: behind,
+            rate: training.rate * training.schedule.factor(behind + 1),
+            validation: split.validation.as_ref().map(|_| history.validation(epoch)),
+            seconds: history.seconds(epoch),
+            samples: totals.samples(),
+            training: totals,
+        }
+    }
 }
 
 pub struct Outputs {

@@ -20,6 +20,10 @@ pub fn most_samples(plan: &TrainPlan) -> u32 {
     plan.batch.max(EVALUATED)
 }
 
+pub fn steps_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
+    (samples as u64).div_ceil(plan.batch.into())
+}
+
 /// Makes batches of data; `weights` by class, if they count where it learns.
 pub fn batch_maker<'d>(network: &Network, data: &'d Dataset, weights: Option<&'d [f32]>) -> Batches<'d> {
     Batches { data, weights, outputs: network.outputs(), takes_indices: network.spec().takes_indices() }

@@ -1,4 +1,4 @@
-//! Trainings, whole, on the CPU: that they learn, give the same bits, and go on from checkpoints.
+//! Trainings, whole, on the CPU: that they learn and give the same bits; what is told when they cannot begin.
 
 use super::worker::{load, train};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     types::params::Optimizer,
     workloads::train::{
         data::{ClassWeights, Column, DataSpec, Source, Validation},
-        file::ModelFile,
+        file::{ModelFile, Progress},
         model::{Layer, Loss, ModelSpec},
         plan::{Checkpoints, DecayPlan, Every, OptimizerPlan, Sharing, TrainPlan},
         predict,
@@ -100,7 +100,7 @@ fn a_seed_gives_a_curve_bit_for_bit_and_a_model_that_has_learnt() {
     assert_eq!(curve(&base.join("one/metrics.csv")).len(), 41);
 
     let moons = base.join("moons.csv").to_string_lossy().into_owned();
-    let prediction = predict(&base.join("one/model.safetensors"), &moons, 1).unwrap();
+    let prediction = predict(&ModelFile::read(&base.join("one/model.safetensors")).unwrap(), &moons, 1).unwrap();
     let right = prediction.answers.chunks(2).enumerate().filter(|(i, row)| (row[1] > row[0]) == (i % 2 == 1)).count();
     assert!(right > 170, "{right} of 180");
     let text = prediction.to_csv();
@@ -108,39 +108,44 @@ fn a_seed_gives_a_curve_bit_for_bit_and_a_model_that_has_learnt() {
 }
 
 #[test]
-fn a_resumed_training_ends_with_the_bits_of_an_undisturbed_one() {
+fn what_cannot_go_on_or_goes_wrong_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path();
     write_moons(&base.join("moons.csv"));
-    let keeping = TrainPlan { checkpoints: Some(Checkpoints { every: Every::Steps(19), keep: 3 }), ..plan() };
-    run(&keeping, base, "whole", 1);
-    let kept: Vec<_> =
-        fs::read_dir(base.join("whole/checkpoints")).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(kept.len(), 3, "{kept:?}");
-    // 8 steps an epoch, so that it is in the middle of one.
-    let path = "whole/checkpoints/step-000000076.safetensors";
-    let position = ModelFile::read(&base.join(path)).unwrap().note.position;
-    assert_eq!((position.epochs, position.steps_into_epoch), (9, 4));
-    run(&TrainPlan { resume_from: Some(path.into()), ..plan() }, base, "resumed", 1);
-    let model = |into: &str| fs::read(base.join(into).join("model.safetensors")).unwrap();
-    assert!(model("whole") == model("resumed"));
-    assert_eq!(curve(&base.join("whole/metrics.csv"))[11..], curve(&base.join("resumed/metrics.csv"))[2..]);
-
+    run(&plan(), base, "whole", 1);
     let begun = TrainPlan { init_from: Some("whole/model.safetensors".into()), epochs: 1, ..plan() };
     let first = run(&begun, base, "begun", 1);
     assert!(first["accuracy"].as_f64().unwrap() > 0.9, "it begins with what was learnt: {first}");
     let engine: Arc<dyn Engine> = Arc::new(Cpu::new(1).unwrap());
     let split = load(&plan(), base).unwrap();
-    let other = TrainPlan { resume_from: Some(path.into()), seed: 9, ..plan() };
-    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).err().unwrap().to_string();
-    assert!(error.contains("another seed"), "{error}");
+    let told = |plan: TrainPlan| {
+        let into = base.join("begun");
+        train(&plan, &split, engine.clone(), (base, &into), None).err().unwrap().to_string()
+    };
+    let resumed = || TrainPlan { resume_from: Some("step.safetensors".into()), ..plan() };
+    let mut file = ModelFile::read(&base.join("whole/model.safetensors")).unwrap();
+    file.write(&base.join("step.safetensors")).unwrap();
+    assert!(told(resumed()).contains("it is no checkpoint"), "{}", told(resumed()));
+    file.progress = Some(Progress { step: 76, history: Vec::new(), state: Vec::new() });
+    file.write(&base.join("step.safetensors")).unwrap();
+    assert!(told(resumed()).contains("`optimizer/0.weight/first` is not there"), "{}", told(resumed()));
+    let momentum = OptimizerPlan { optimizer: Optimizer::Momentum { momentum: 0.9 }, ..plan().optimizer };
+    for (other, what) in [
+        (TrainPlan { seed: 9, ..resumed() }, "another seed, 3"),
+        (TrainPlan { batch: 10, ..resumed() }, "epochs of 8 batches, this job's have 15"),
+        (TrainPlan { optimizer: momentum, ..resumed() }, "another optimizer"),
+        (TrainPlan { epochs: 9, ..resumed() }, "step 76, this job has 72 in all"),
+    ] {
+        assert!(told(other.clone()).contains(what), "{what}: {}", told(other));
+    }
+    let kept = Checkpoints { every: Every::Steps(5), keep: 2 };
+    let why = told(TrainPlan { checkpoints: Some(kept), ..plan() });
+    assert!(why.contains("no node is there to keep checkpoints"), "{why}");
     let narrow = vec![Layer::Dense { units: 2, bias: true }];
     let other = TrainPlan { model: ModelSpec { layers: narrow, ..plan().model }, ..begun };
-    let error = train(&other, &split, engine.clone(), (base, &base.join("begun")), None).err().unwrap().to_string();
+    let error = told(other);
     assert!(error.contains("`0.weight` has the shape [24, 2], the model's [2, 2]"), "{error}");
     let wild = OptimizerPlan { optimizer: Optimizer::Sgd, rate: 1e30, clip_norm: None, ..plan().optimizer };
-    let error = train(&TrainPlan { optimizer: wild, ..plan() }, &split, engine, (base, &base.join("begun")), None)
-        .err()
-        .unwrap();
-    assert!(error.to_string().contains("hint: a smaller `rate`"), "{error}");
+    let error = told(TrainPlan { optimizer: wild, ..plan() });
+    assert!(error.contains("hint: a smaller `rate`"), "{error}");
 }

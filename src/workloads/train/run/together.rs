@@ -7,7 +7,7 @@
 use super::{
     history::History,
     outputs::{Epoch, Outputs},
-    passes::{batch_maker, evaluate, pass},
+    passes::{batch_maker, evaluate, pass, steps_per_epoch},
     totals::Totals,
     training::{Ended, TrainError},
 };
@@ -16,7 +16,8 @@ use crate::{
     types::servers::Consistency,
     workloads::train::{
         Parameters, ParametersError,
-        data::{Split, order},
+        data::{Split, Standard, order},
+        file::{DEVIATIONS, HISTORY, MEANS},
         local::Local,
         model::Network,
         plan::TrainPlan,
@@ -33,9 +34,6 @@ use std::{
 
 /// For a copy: far more than one takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The sums' names: of the history, and of a model's averages. No layer's array begins with a letter.
-const HISTORY: &str = "history";
-const AVERAGES: &str = "averages";
 
 pub struct Together<'t> {
     plan: &'t TrainPlan,
@@ -60,12 +58,17 @@ struct Clock {
     batches: Range<u64>,
 }
 
-/// What workers add up besides gradients, in the order that `Together` expects.
-pub fn sums(plan: &TrainPlan, network: &Network) -> Result<Vec<Sum>, TrainError> {
-    let history = Sum { name: HISTORY.into(), values: History::new(plan.epochs).numbers().to_vec() };
-    let averages = read_averages(network)?;
-    let averages = (!averages.is_empty()).then(|| Sum { name: AVERAGES.into(), values: averages });
-    Ok([history].into_iter().chain(averages).collect())
+/// What workers add up besides gradients, in the order that `Together` expects: the history, a model's averages, and, so that
+/// checkpoints have it, what inputs are standardized by, to which nobody adds anything.
+pub fn sums(plan: &TrainPlan, split: &Split, network: &Network) -> Result<Vec<Sum>, TrainError> {
+    let sum = |name: &str, values: &[f32]| Sum { name: name.into(), values: values.to_vec() };
+    let mut sums = vec![sum(HISTORY, History::new(plan.epochs).numbers())];
+    let names = network.averages().into_iter().map(|(name, _)| name);
+    sums.extend(names.zip(read_averages(network)?).map(|(name, values)| sum(&name, &values)));
+    if let Some(Standard { means, deviations }) = &split.preparation.standard {
+        sums.extend([sum(MEANS, means), sum(DEVIATIONS, deviations)]);
+    }
+    Ok(sums)
 }
 
 /// Clocks that train: steps, or rounds of several.
@@ -75,10 +78,6 @@ pub fn clocks(plan: &TrainPlan, samples: usize) -> u64 {
 
 fn clocks_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
     steps_per_epoch(plan, samples).div_ceil(plan.sharing.steps())
-}
-
-pub fn steps_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
-    (samples as u64).div_ceil(plan.batch.into())
 }
 
 /// The part of a share of so many things.
@@ -136,8 +135,12 @@ impl<'t> Together<'t> {
 
     fn clocks(&mut self) -> Result<(), TrainError> {
         let clocks = clocks(self.plan, self.split.training.len());
+        let mut has_begun = false;
         loop {
             let turn = self.served.begin()?;
+            if !std::mem::replace(&mut has_begun, true) && turn.clock > 0 {
+                self.outputs.say(&format!("begins behind step {}", turn.clock))?;
+            }
             if turn.clock > clocks {
                 return Ok(());
             }
@@ -181,11 +184,10 @@ impl<'t> Together<'t> {
         }
         self.tell_epochs(turn.clock)?;
         self.served.add(0, found.numbers())?;
-        if !averages.is_empty() {
-            let share = samples as f32 / of as f32;
-            let now = read_averages(self.network)?;
-            let moved: Vec<f32> = now.iter().zip(&averages).map(|(now, before)| (now - before) * share).collect();
-            self.served.add(1, &moved)?;
+        let share = samples as f32 / of as f32;
+        for (index, (now, before)) in read_averages(self.network)?.iter().zip(&averages).enumerate() {
+            let moved: Vec<f32> = now.iter().zip(before).map(|(now, before)| (now - before) * share).collect();
+            self.served.add(1 + index, &moved)?;
         }
         self.served.clock(samples)?;
         self.note(turn, &clock, samples)
@@ -198,17 +200,10 @@ impl<'t> Together<'t> {
     }
 
     fn pull_averages(&mut self) -> Result<(), TrainError> {
-        let places = self.network.averages();
-        if !places.is_empty() {
-            let averages = self.served.sum(1)?;
-            let mut rest = averages.as_slice();
-            for (_, View { buffer, offset, len, .. }) in places {
-                let (own, behind) = rest.split_at(len as usize);
-                let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(own));
-                let uploaded = self.network.engine().upload(&buffer, offset * 4, bytes).wait(PATIENCE);
-                uploaded.map_err(ParametersError::from)?;
-                rest = behind;
-            }
+        for (index, (_, View { buffer, offset, .. })) in self.network.averages().into_iter().enumerate() {
+            let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&self.served.sum(1 + index)?));
+            let uploaded = self.network.engine().upload(&buffer, offset * 4, bytes).wait(PATIENCE);
+            uploaded.map_err(ParametersError::from)?;
         }
         Ok(())
     }
@@ -268,9 +263,13 @@ impl<'t> Together<'t> {
         Ok((totals, count))
     }
 
-    /// This worker's part of what is held back, with the values that an epoch has left.
+    /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end may have it already.
     fn validate(&mut self, share: Share, epoch: u32, found: &mut History) -> Result<(), TrainError> {
         let Some(data) = &self.split.validation else { return Ok(()) };
+        let known = History::of(self.served.sum(0)?).validation(epoch);
+        if known.samples() >= data.len() as u64 {
+            return Ok(());
+        }
         let own = part(share, data.len());
         let own: Vec<u32> = (own.start as u32..own.end as u32).collect();
         let (totals, _) = evaluate(self.network, data, &own)?;
@@ -292,20 +291,7 @@ impl<'t> Together<'t> {
     }
 
     fn epoch(&self, epoch: u32) -> Epoch {
-        let samples = self.split.training.len();
-        let steps = steps_per_epoch(self.plan, samples);
-        let training = self.plan.optimizer.training(steps, self.plan.epochs);
-        let behind = u64::from(epoch + 1) * steps;
-        let totals = self.history.training(epoch);
-        Epoch {
-            number: epoch + 1,
-            steps: behind,
-            rate: training.rate * training.schedule.factor(behind + 1),
-            validation: self.split.validation.as_ref().map(|_| self.history.validation(epoch)),
-            seconds: self.history.seconds(epoch),
-            samples: totals.samples(),
-            training: totals,
-        }
+        Epoch::known(self.plan, self.split, &self.history, epoch)
     }
 
     fn note(&mut self, turn: Turn, clock: &Clock, samples: u32) -> Result<(), TrainError> {
@@ -339,12 +325,12 @@ impl<'t> Together<'t> {
     }
 }
 
-/// The model's averages, one behind the other.
-fn read_averages(network: &Network) -> Result<Vec<f32>, TrainError> {
+/// The model's averages, in the order of its layers.
+fn read_averages(network: &Network) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut all = Vec::new();
     for (_, View { buffer, offset, len, .. }) in network.averages() {
         let bytes = network.engine().download(&buffer, offset * 4..(offset + len) * 4).wait(PATIENCE);
-        all.extend(bytemuck::pod_collect_to_vec::<u8, f32>(&bytes.map_err(ParametersError::from)?));
+        all.push(bytemuck::pod_collect_to_vec::<u8, f32>(&bytes.map_err(ParametersError::from)?));
     }
     Ok(all)
 }

@@ -1,19 +1,21 @@
-//! The loop: epochs of steps, each a batch forward and backward; what is held back, behind each epoch.
+//! The loop of a worker that trains alone: epochs of steps, each a batch forward and backward; what is held back, behind each epoch.
 
 use super::{
     checkpoints::Keeper,
+    history::History,
     outputs::{Epoch, Outputs},
-    passes::{all, batch_maker, evaluate, pass},
+    passes::{all, batch_maker, evaluate, pass, steps_per_epoch},
     totals::Totals,
 };
 use crate::workloads::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, order},
-    file::{FileError, ModelFile, Note, Position},
+    file::{FileError, ModelFile, Note, Progress},
+    local::Local,
     model::{Network, NetworkError, Report},
     plan::TrainPlan,
 };
-use std::{collections::VecDeque, io, path::Path, time::Instant};
+use std::{collections::VecDeque, io, time::Instant};
 
 /// Steps whose losses have not been read yet: a GPU goes on meanwhile.
 const AHEAD: usize = 8;
@@ -22,12 +24,13 @@ pub struct Training<'t> {
     pub plan: &'t TrainPlan,
     pub split: &'t Split,
     pub network: &'t mut Network,
-    pub parameters: &'t mut dyn Parameters,
+    pub parameters: &'t mut Local,
     pub outputs: &'t mut Outputs,
-    /// What the model's file says, but for the position.
+    /// What checkpoints say of the model.
     pub note: Note,
     pub keeper: Option<Keeper>,
-    pub checkpoints: &'t Path,
+    /// What was found in the steps behind the checkpoint that it goes on from.
+    pub history: History,
 }
 
 /// What came of it.
@@ -55,66 +58,69 @@ pub enum TrainError {
 }
 
 impl Training<'_> {
-    pub fn run(&mut self, from: Position) -> Result<Ended, TrainError> {
-        let mut position = from;
+    /// Trains to the end, with `from` steps behind it.
+    pub fn run(mut self, from: u64) -> Result<Ended, TrainError> {
+        let of_epoch = steps_per_epoch(self.plan, self.split.training.len());
         let (begin, mut trained, mut last) = (Instant::now(), 0, None);
-        while position.epochs < self.plan.epochs {
-            let started = Instant::now();
-            let order = order(self.split.training.len() as u32, self.plan.seed, u64::from(position.epochs) + 1);
-            let mut epoch = Waiting::new(&self.split.training, &self.split.weights, self.network.outputs());
-            let batches: Vec<&[u32]> = order.chunks(self.plan.batch as usize).collect();
-            for samples in batches.iter().skip(position.steps_into_epoch as usize) {
-                let step = position.steps + 1;
-                let batch = batch_maker(self.network, &self.split.training, self.split.weights.as_deref()).of(samples);
-                let report = pass(self.network, self.parameters, batch, step)?;
-                self.parameters.clock(samples.len() as u32)?;
-                trained += samples.len() as u64;
-                position = Position { steps: step, steps_into_epoch: position.steps_into_epoch + 1, ..position };
-                epoch.push(report, samples, step, self.outputs, position.epochs + 1)?;
-                if self.keeper.as_ref().is_some_and(|keeper| keeper.is_due(step)) {
-                    self.checkpoint(position)?;
-                }
-            }
-            epoch.drain(0, self.outputs, position.epochs + 1)?;
-            let seconds = started.elapsed().as_secs_f64();
-            let validation = match &self.split.validation {
-                Some(validation) => Some(evaluate(self.network, validation, &all(validation))?.0),
-                None => None,
-            };
-            position = Position { epochs: position.epochs + 1, steps_into_epoch: 0, ..position };
-            let ended = Epoch {
-                number: position.epochs,
-                steps: position.steps,
-                rate: self.parameters.rate(),
-                training: epoch.totals,
-                validation,
-                seconds,
-                samples: epoch.samples,
-            };
+        // An epoch whose steps are all behind it is ended here: what is held back may not have been looked at.
+        let first = (from.saturating_sub(1) / of_epoch) as u32;
+        for epoch in 0..first {
+            let known = Epoch::known(self.plan, self.split, &self.history, epoch);
+            self.outputs.epoch(&known, self.plan.epochs)?;
+        }
+        for epoch in first..self.plan.epochs {
+            let behind = u64::from(epoch) * of_epoch;
+            let known = self.history.training(epoch).samples();
+            let ended = self.epoch(epoch, behind, from.saturating_sub(behind))?;
+            trained += ended.samples.saturating_sub(known);
             self.outputs.epoch(&ended, self.plan.epochs)?;
             last = Some(ended);
         }
-        let last = last.ok_or_else(|| {
-            NetworkError::Invalid(format!(
-                "the checkpoint is behind {} epochs already: nothing is left to do",
-                from.epochs
-            ))
-        })?;
+        let steps = of_epoch * u64::from(self.plan.epochs);
         // Also at the end: more epochs can go on from there.
-        if self.keeper.as_ref().is_some_and(|keeper| !keeper.is_kept(position.steps)) {
-            self.checkpoint(position)?;
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.last_step() != steps) {
+            self.checkpoint(steps)?;
         }
-        self.note.position = position;
+        let last = last.expect("there are more steps than `from`, and so an epoch");
         Ok(Ended { last, samples_per_second: trained as f64 / begin.elapsed().as_secs_f64() })
     }
 
-    fn checkpoint(&mut self, position: Position) -> Result<(), TrainError> {
-        let note = Note { position, ..self.note.clone() };
-        let state = self.parameters.state()?;
-        let file = ModelFile::of(self.network, note, self.split.preparation.clone(), state)?;
-        if let Some(keeper) = &mut self.keeper {
-            keeper.keep(self.checkpoints, position.steps, |path| file.write(path))??;
+    /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has behind it.
+    fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<Epoch, TrainError> {
+        let started = Instant::now();
+        let order = order(self.split.training.len() as u32, self.plan.seed, u64::from(epoch) + 1);
+        let (totals, before) = (self.history.training(epoch), self.history.seconds(epoch));
+        let mut found = Waiting::new(&self.split.training, &self.split.weights, self.network.outputs(), totals);
+        for (batch, samples) in (1..).zip(order.chunks(self.plan.batch as usize)).skip(done as usize) {
+            let step = behind + batch;
+            let batch = batch_maker(self.network, &self.split.training, self.split.weights.as_deref()).of(samples);
+            let report = pass(self.network, self.parameters, batch, step)?;
+            self.parameters.clock(samples.len() as u32)?;
+            found.push(report, samples, step, self.outputs, epoch + 1)?;
+            if self.keeper.as_ref().is_some_and(|keeper| keeper.is_due(step)) {
+                found.drain(0, self.outputs, epoch + 1)?;
+                self.history.put(epoch, &found.totals, before + started.elapsed().as_secs_f64(), None);
+                self.checkpoint(step)?;
+            }
         }
+        found.drain(0, self.outputs, epoch + 1)?;
+        let seconds = before + started.elapsed().as_secs_f64();
+        let validation = match &self.split.validation {
+            Some(validation) => Some(evaluate(self.network, validation, &all(validation))?.0),
+            None => None,
+        };
+        self.history.put(epoch, &found.totals, seconds, validation.as_ref());
+        let (steps, training) = (behind + steps_per_epoch(self.plan, order.len()), found.totals);
+        let (rate, samples) = (self.parameters.rate(), training.samples());
+        Ok(Epoch { number: epoch + 1, steps, rate, training, validation, seconds, samples })
+    }
+
+    fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        let (history, state) = (self.history.numbers().to_vec(), self.parameters.state()?);
+        let progress = Progress { step, history, state };
+        let (note, preparation) = (self.note.clone(), self.split.preparation.clone());
+        keeper.keep(ModelFile::of(self.network, note, preparation, Some(progress))?);
         Ok(())
     }
 }
@@ -125,13 +131,13 @@ struct Waiting<'d> {
     batches: Batches<'d>,
     reports: VecDeque<(Report, Vec<u32>, u64)>,
     totals: Totals,
-    samples: u64,
 }
 
 impl<'d> Waiting<'d> {
-    fn new(data: &'d Dataset, weights: &'d Option<Vec<f32>>, outputs: u32) -> Self {
+    /// `totals` are of earlier steps of the epoch.
+    fn new(data: &'d Dataset, weights: &'d Option<Vec<f32>>, outputs: u32, totals: Totals) -> Self {
         let batches = Batches { data, weights: weights.as_deref(), outputs, takes_indices: false };
-        Self { data, batches, reports: VecDeque::new(), totals: Totals::default(), samples: 0 }
+        Self { data, batches, reports: VecDeque::new(), totals }
     }
 
     fn push(
@@ -143,7 +149,6 @@ impl<'d> Waiting<'d> {
         epoch: u32,
     ) -> Result<(), TrainError> {
         self.reports.push_back((report, samples.to_vec(), step));
-        self.samples += samples.len() as u64;
         self.drain(AHEAD, outputs, epoch)
     }
 

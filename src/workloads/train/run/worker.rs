@@ -2,9 +2,10 @@
 
 use super::{
     checkpoints::Keeper,
+    history::History,
     outputs::Outputs,
-    passes::{most_samples, which_for_which},
-    together::{Together, clocks, steps_per_epoch, sums},
+    passes::{most_samples, steps_per_epoch, which_for_which},
+    together::{Together, clocks, sums},
     training::{Ended, TrainError, Training},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
             Parameters, ParametersError,
             data::{Source, Split},
             exchange,
-            file::{self, ModelFile, Note, Position},
+            file::{self, Course, ModelFile, Note},
             local::Local,
             model::{Network, NetworkError, output_shape},
             plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
@@ -33,8 +34,6 @@ use std::{
     sync::Arc,
 };
 
-/// Where checkpoints are, in the task's directory.
-pub const CHECKPOINTS: &str = "checkpoints";
 /// What one of several workers did, clock by clock.
 pub const WORKER_FILE: &str = "worker.csv";
 
@@ -64,9 +63,9 @@ impl Part for TrainWorker {
         }
         self.close();
         let split = load(&self.plan, &call.dir)?;
-        let others = Others::of(&self.plan, call).map_err(CallError::Task)?;
+        let node = Node::of(call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), others).map_err(call_error)?;
+        let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), node).map_err(call_error)?;
         self.left = trained.served.map(|served| (call.task, served));
         Ok(trained.result)
     }
@@ -93,8 +92,8 @@ pub struct Trained {
     served: Option<Served>,
 }
 
-/// How a worker reaches those that it trains with.
-pub struct Others {
+/// How a worker reaches its node, and through it those that it trains with.
+pub struct Node {
     pub socket: PathBuf,
     /// The job's id.
     pub job: String,
@@ -102,18 +101,19 @@ pub struct Others {
     pub team: Team,
 }
 
-impl Others {
-    /// None of a worker that trains alone.
-    fn of(plan: &TrainPlan, call: &Call) -> Result<Option<Self>, String> {
+impl Node {
+    /// None of a job that knows nothing of teams.
+    fn of(call: &Call) -> Result<Option<Self>, String> {
         let Some(team) = Team::of_environment()? else { return Ok(None) };
-        let is_local = matches!(plan.sharing.consistency, Consistency::Local { .. });
-        if team.workers == 1 && !is_local {
-            return Ok(None);
-        }
         let variable = |name: &str| std::env::var(name).map_err(|error| format!("{name}: {error}"));
         let worker = u32::try_from(call.task).map_err(|_| format!("worker {} is none", call.task))?;
         let socket = variable(SOCKET_VARIABLE)?.into();
         Ok(Some(Self { socket, job: variable("NODECTL_JOB_ID")?, worker, team }))
+    }
+
+    /// Whether its parameter servers have the parameters.
+    fn serves(&self, plan: &TrainPlan) -> bool {
+        self.team.workers > 1 || matches!(plan.sharing.consistency, Consistency::Local { .. })
     }
 }
 
@@ -138,7 +138,7 @@ pub fn train(
     split: &Split,
     engine: Arc<dyn Engine>,
     (base, dir): (&Path, &Path),
-    others: Option<Others>,
+    node: Option<Node>,
 ) -> Result<Trained, TrainError> {
     let mut network =
         Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
@@ -151,15 +151,10 @@ pub fn train(
     let (samples, held) = (split.training.len(), split.validation.as_ref().map_or(0, |data| data.len()));
     let on = engine.name();
     outputs.say(&format!("{samples} samples, {held} held back; {parameters} parameters; on {on}"))?;
-    let workers = others.as_ref().map_or(1, |others| others.team.workers);
-    let (ended, position, served) = match others {
-        None => {
-            fs::write(dir.join(WORKER_FILE), "")?;
-            let (ended, position) = train_alone(plan, split, &mut network, &mut outputs, (base, dir))?;
-            (ended, position, None)
-        }
-        Some(others) => {
-            let mut served = serve(plan, split, &mut network, &outputs, base, others)?;
+    let workers = node.as_ref().map_or(1, |node| node.team.workers);
+    let (ended, served) = match node {
+        Some(node) if node.serves(plan) => {
+            let mut served = serve(plan, split, &mut network, &outputs, base, node)?;
             let file = dir.join(WORKER_FILE);
             let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
             let Some(ended) = ended else {
@@ -167,18 +162,21 @@ pub fn train(
                 served.close();
                 return Ok(Trained { result: json!({ "workers": workers, "device": on }), served: None });
             };
-            let position = Position { epochs: plan.epochs, steps_into_epoch: 0, steps, seed: plan.seed };
-            (ended, position, Some(served))
+            (ended, Some(served))
+        }
+        node => {
+            fs::write(dir.join(WORKER_FILE), "")?;
+            (train_alone(plan, split, &mut network, &mut outputs, base, node)?, None)
         }
     };
-    let note = note(plan, split, position);
+    let note = note(plan, split);
     outputs.finish(plan.model.loss.name())?;
     if let Some(counts) = which_for_which(&mut network, split)? {
         let number = |class: usize| note.names.get(class).cloned().unwrap_or_else(|| class.to_string());
         let names: Vec<String> = (0..counts.len()).map(number).collect();
         outputs.confusion("which class was taken for which", &names, &counts)?;
     }
-    let model = ModelFile::of(&network, note, split.preparation.clone(), Vec::new())?;
+    let model = ModelFile::of(&network, note, split.preparation.clone(), None)?;
     model.write(&dir.join(super::FILES[0]))?;
     let metric = plan.model.loss.metric();
     let (last, speed) = (ended.last, ended.samples_per_second);
@@ -199,38 +197,38 @@ fn train_alone(
     split: &Split,
     network: &mut Network,
     outputs: &mut Outputs,
-    (base, dir): (&Path, &Path),
-) -> Result<(Ended, Position), TrainError> {
+    base: &Path,
+    node: Option<Node>,
+) -> Result<Ended, TrainError> {
+    let (mut keeper, mut newest) = (None, None);
+    if let Some(rule) = plan.checkpoints {
+        let node = node.ok_or_else(|| ParametersError::Invalid("no node is there to keep checkpoints".into()))?;
+        let (opened, found) = Keeper::open(&node.socket, &node.job, rule, outputs.sayer()?)?;
+        (keeper, newest) = (Some(opened), found);
+    }
+    let note = note(plan, split);
     let steps = steps_per_epoch(plan, split.training.len());
     let mut local = Local::new(plan.optimizer.training(steps, plan.epochs));
-    let mut position = Position { seed: plan.seed, ..Position::default() };
-    let resumed = match &plan.resume_from {
+    let (mut step, mut history) = (0, History::new(plan.epochs));
+    let from = newest.or_else(|| plan.resume_from.as_ref().map(|path| base.join(path)));
+    let state = match from {
         Some(path) => {
-            let file = ModelFile::read(&base.join(path))?;
-            check_resumed(&file.note, plan)?;
-            file.put_into(network)?;
-            position = file.note.position;
-            Some(file.state)
+            let progress = ModelFile::resume(&path, &note, network)?;
+            (step, history) = (progress.step, History::of(progress.history).resized(plan.epochs));
+            let name = path.file_name().unwrap_or_default().display();
+            outputs.say(&format!("going on at step {step} with {name}"))?;
+            Some(progress.state)
         }
         None => None,
     };
     local.register(network.engine().clone(), network.tensors())?;
-    if let Some(state) = resumed {
-        local.resume(position.steps, &state)?;
+    if let Some(state) = state {
+        local.resume(step, &state)?;
     }
-    let checkpoints = dir.join(CHECKPOINTS);
-    let mut training = Training {
-        plan,
-        split,
-        network,
-        parameters: &mut local,
-        outputs,
-        note: note(plan, split, position),
-        keeper: plan.checkpoints.map(|rule| Keeper::new(rule, position.steps)),
-        checkpoints: &checkpoints,
-    };
-    let ended = training.run(position)?;
-    Ok((ended, training.note.position))
+    if let Some(keeper) = &mut keeper {
+        keeper.goes_on(step);
+    }
+    Training { plan, split, network, parameters: &mut local, outputs, note, keeper, history }.run(step)
 }
 
 /// With parameters that the workers' nodes keep. Returns when all workers are there.
@@ -240,24 +238,32 @@ fn serve(
     network: &mut Network,
     outputs: &Outputs,
     base: &Path,
-    others: Others,
+    node: Node,
 ) -> Result<Served, TrainError> {
-    let Others { socket, job, worker, team } = others;
+    let Node { socket, job, worker, team } = node;
     let samples = split.training.len();
     let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
     let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
     let factored = exchange::factored(plan, &team);
     network.set_factored(factored.iter().map(|tensor| *tensor as usize));
     let settings = ServerSettings { factored, checkpoints: plan.checkpoints, ..settings };
+    let note = note(plan, split);
     let resume_from = plan.resume_from.as_ref().map(|path| base.join(path).canonicalize()).transpose()?;
-    let way = Way { socket, job, worker, settings, resume_from, memory_bytes: team.memory_bytes };
-    let mut served = Served::new(way, sums(plan, network)?, outputs.sayer()?);
+    if let Some(path) = &resume_from {
+        note.check_resumed(path)?;
+    }
+    let way = Way { socket, job, worker, settings, note: note.encode(), resume_from, memory_bytes: team.memory_bytes };
+    let mut served = Served::new(way, sums(plan, split, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
     Ok(served)
 }
 
-/// What the model's file says.
-fn note(plan: &TrainPlan, split: &Split, position: Position) -> Note {
+/// What files say of the model.
+fn note(plan: &TrainPlan, split: &Split) -> Note {
+    let samples = split.training.len();
+    let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
+    let clocks = clocks(plan, samples);
+    let settings = plan.sharing.settings(1, None, training, clocks);
     Note {
         model: plan.model.clone(),
         scale: split.preparation.scale,
@@ -266,22 +272,14 @@ fn note(plan: &TrainPlan, split: &Split, position: Position) -> Note {
             Source::Table { target, .. } => Some(target.clone()),
             Source::Arrays { .. } | Source::Images { .. } => None,
         },
-        position,
+        course: Course {
+            seed: plan.seed,
+            steps: clocks,
+            batches: steps_per_epoch(plan, samples),
+            batches_per_step: plan.sharing.steps(),
+            optimizer: settings.training.optimizer,
+        },
     }
-}
-
-fn check_resumed(note: &Note, plan: &TrainPlan) -> Result<(), TrainError> {
-    let differs = |what: &str| {
-        let hint = "hint: go on with the job file that made it, or take its values alone: init_from";
-        Err(NetworkError::Invalid(format!("the checkpoint is of another {what}\n{hint}")).into())
-    };
-    if note.model != plan.model {
-        return differs("model");
-    }
-    if note.position.seed != plan.seed {
-        return differs("seed");
-    }
-    Ok(())
 }
 
 /// The worker must end where its device is of no more use.

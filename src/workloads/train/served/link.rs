@@ -234,6 +234,14 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, Memory)> {
     }
 }
 
+/// The next message: its kind, its id, its payload.
+pub fn receive(mut stream: &UnixStream) -> io::Result<(Kind, u64, Vec<u8>)> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    let id = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
+    message(stream, header).map(|(kind, payload)| (kind, id, payload))
+}
+
 /// The message that begins with this header.
 fn message(mut stream: &UnixStream, header: [u8; HEADER_BYTES]) -> io::Result<(Kind, Vec<u8>)> {
     let (mut header, mut payload) = (header, Vec::new());
@@ -255,12 +263,7 @@ fn message(mut stream: &UnixStream, header: [u8; HEADER_BYTES]) -> io::Result<(K
 /// Takes in what the node says, until it says nothing more.
 fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str)) {
     let why = loop {
-        let mut header = [0; HEADER_BYTES];
-        let received = (&stream).read_exact(&mut header).and_then(|()| {
-            let id = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
-            message(&stream, header).map(|(kind, payload)| (kind, id, payload))
-        });
-        let (kind, id, payload) = match received {
+        let (kind, id, payload) = match receive(&stream) {
             Ok(received) => received,
             Err(_) => break "the node has closed the connection to its parameter servers".to_string(),
         };

@@ -10,7 +10,7 @@
 
 mod link;
 
-use super::parameters::{Parameters, ParametersError, State, Tensor};
+use super::parameters::{Parameters, ParametersError, Tensor};
 use crate::{
     gpu::ops::{Engine, EngineError, View},
     types::servers::{ALIGNMENT, ServerSettings, TensorSpec},
@@ -21,7 +21,7 @@ use crate::{
 };
 use bytes::Bytes;
 use link::Link;
-pub use link::Share;
+pub use link::{Share, receive};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// For a copy: far more than one takes on a device that works.
@@ -34,6 +34,8 @@ pub struct Way {
     pub job: String,
     pub worker: u32,
     pub settings: ServerSettings,
+    /// What the parameters are, for who reads a checkpoint.
+    pub note: String,
     /// A checkpoint of another job to begin with.
     pub resume_from: Option<PathBuf>,
     /// What the worker may use in all.
@@ -212,6 +214,7 @@ impl Parameters for Served {
             worker: self.way.worker,
             tensors: tensors.iter().map(spec).chain(self.sums.iter().map(sum)).collect(),
             settings: self.way.settings.clone(),
+            note: Some(self.way.note.clone()),
             resume_from: self.way.resume_from.clone(),
             memory_bytes: self.way.memory_bytes,
         };
@@ -300,13 +303,5 @@ impl Parameters for Served {
     fn rate(&self) -> f32 {
         let training = &self.way.settings.training;
         training.rate * training.schedule.factor(self.clock + 1)
-    }
-
-    fn state(&mut self) -> Result<Vec<State>, ParametersError> {
-        Ok(Vec::new())
-    }
-
-    fn resume(&mut self, _step: u64, _state: &[State]) -> Result<(), ParametersError> {
-        Err(ParametersError::Invalid("parameters that workers share go on where their servers are".into()))
     }
 }

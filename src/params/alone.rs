@@ -1,0 +1,67 @@
+//! A worker that trains alone: its parameters are its own affair, its checkpoints are kept here, as those of parameter servers are.
+//! It writes them where it is told to, a file at a time; each gets its name, is told of and copied when it is whole.
+
+use super::{
+    Shared,
+    checkpoints::Part,
+    file,
+    worker::{invalid, receive},
+};
+use crate::{
+    types::JobId,
+    wire::{
+        api::params::{Alone, Found},
+        frames::{self, Kind},
+    },
+};
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::net::UnixStream,
+};
+
+/// Serves the connection to its end. `stream` has said `payload`.
+pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
+    let Alone { job, keep } = serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
+    let keep = keep.max(1);
+    let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
+    let Some((_, runtime)) = shared.way.get() else { return Err(io::Error::other("this node begins yet")) };
+    let checkpoints = &shared.checkpoints;
+    let say = |text: String| tell(stream, Kind::Status, 0, text.as_bytes()).is_ok();
+    let newest = runtime.block_on(checkpoints.newest(job, false, say));
+    let part = Part(checkpoints.part(job)?);
+    let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;
+    tell(stream, Kind::Found, 0, &found)?;
+    stream.set_read_timeout(None)?;
+    loop {
+        let (header, _) = receive(stream, 0)?;
+        let step = header.id;
+        match header.kind {
+            Kind::Keep => {
+                let kept = keep_one(shared, job, step, &part, keep);
+                if kept.is_ok() {
+                    runtime.block_on(checkpoints.publish(job, step, keep));
+                }
+                let why = kept.err().map(|error| error.to_string()).unwrap_or_default();
+                tell(stream, Kind::Kept, step, why.as_bytes())?;
+            }
+            Kind::Close => return Ok(()),
+            other => return Err(invalid(format!("a frame {other:?}"))),
+        }
+    }
+}
+
+fn keep_one(shared: &Shared, job: JobId, step: u64, part: &Part, keep: u32) -> io::Result<()> {
+    let found = file::clock_of(&part.0)?;
+    if found != step {
+        return Err(invalid(format!("the checkpoint is of step {found}, not {step}")));
+    }
+    File::open(&part.0)?.sync_all()?;
+    shared.checkpoints.keep(job, step, &part.0, keep).map(drop)
+}
+
+fn tell(mut stream: &UnixStream, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frames::encode(kind, id, payload, &mut bytes);
+    stream.write_all(&bytes)
+}
