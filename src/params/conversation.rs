@@ -176,3 +176,87 @@ fn array<const N: usize>(source: &mut impl Read) -> io::Result<[u8; N]> {
     source.read_exact(&mut bytes)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        params::store::Outgoing,
+        ports::PeerStream,
+        types::servers::message::{Epoch, ServerMessage},
+    };
+    use serde_json::json;
+
+    const ROUNDS: u32 = 50;
+    const NUMBERS: usize = 1000;
+
+    fn settings() -> ServerSettings {
+        let schedule = json!({"warmup_steps": 0, "decay": "constant"});
+        let training = json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
+        let settings = json!({"workers": 1, "num_push_threads": 2, "num_pull_threads": 2, "training": training});
+        serde_json::from_value(settings).unwrap()
+    }
+
+    /// One end, and what it tells its job.
+    async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<Event>) {
+        let (events, mut inbox) = mpsc::channel(4);
+        tokio::spawn(async move { converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await });
+        let Some(Event::PeerUp { outbox, connection: 7, .. }) = inbox.recv().await else { panic!("not up") };
+        (outbox, inbox)
+    }
+
+    async fn until_down(mut inbox: mpsc::Receiver<Event>) {
+        while !matches!(inbox.recv().await, Some(Event::PeerDown { connection: 7, .. })) {}
+        assert!(inbox.recv().await.is_none(), "that was the last");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn blocks_come_in_order_behind_what_was_said_before_and_both_ends_learn_of_the_end() {
+        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let bundle = |streams: Vec<tokio::io::DuplexStream>| -> Bundle {
+            streams.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect()
+        };
+        let ((outbox, one), (_other, mut two)) = tokio::join!(end(bundle(here)), end(bundle(there)));
+        for round in 0..ROUNDS {
+            outbox.put(&ServerMessage::Waiting { blocks: round, nodes: 0 }, None);
+            let numbers = Outgoing::Numbers(vec![Arc::new(vec![round as f32; NUMBERS])]);
+            outbox.put(&ServerMessage::Fetch { epoch: Epoch::NONE, block: round % 5 }, Some(numbers));
+        }
+        let (mut said, mut last, mut fetched) = (0, [None; 5], 0);
+        while said + fetched < 2 * ROUNDS {
+            let Some(Event::Message { message, payload, connection: 7, .. }) = two.recv().await else {
+                panic!("ended")
+            };
+            match message {
+                ServerMessage::Waiting { blocks, .. } => {
+                    assert_eq!(blocks, said);
+                    said += 1;
+                }
+                ServerMessage::Fetch { block, .. } => {
+                    let numbers = payload.numbers(NUMBERS).unwrap();
+                    let round = numbers[0] as u32;
+                    assert!(numbers.iter().all(|number| *number == numbers[0]) && round % 5 == block);
+                    assert!(round < said && last[block as usize] < Some(round), "round {round} after {said} were said");
+                    last[block as usize] = Some(round);
+                    fetched += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        outbox.close();
+        tokio::join!(until_down(one), until_down(two));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_message_larger_than_any_ends_the_connection() {
+        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let streams = here.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect();
+        let (_outbox, inbox) = end(streams).await;
+        let mut liar = there;
+        let mut header = Vec::new();
+        header.extend_from_slice(&u32::MAX.to_le_bytes());
+        header.extend_from_slice(&[0; 12]);
+        tokio::io::AsyncWriteExt::write_all(&mut liar[1], &header).await.unwrap();
+        until_down(inbox).await;
+    }
+}

@@ -4,7 +4,7 @@
 
 use super::store::Outgoing;
 use crate::{
-    ports::{PeerStream, Streams},
+    ports::{Close, PeerStream, Streams},
     types::{
         NodeId, PoolToken,
         servers::{MAX_STREAMS, ServerSettings, message::ServerMessage},
@@ -66,8 +66,8 @@ pub struct Outbox {
     pulling: u32,
     /// Messages about no block so far.
     said: AtomicU64,
-    /// How the streams end.
-    close: Vec<Box<dyn Fn() + Send + Sync>>,
+    /// Of each stream.
+    close: Vec<Close>,
 }
 
 /// What waits for one stream.
@@ -86,8 +86,7 @@ struct Waiting {
 }
 
 impl Outbox {
-    /// `close` ends a stream each.
-    pub fn new(settings: &ServerSettings, close: Vec<Box<dyn Fn() + Send + Sync>>) -> Self {
+    pub fn new(settings: &ServerSettings, close: Vec<Close>) -> Self {
         let (pushing, pulling) = (settings.num_push_threads, settings.num_pull_threads);
         let lanes = close.iter().map(|_| Lane::default()).collect();
         Self { lanes, pushing, pulling, said: AtomicU64::new(0), close }

@@ -13,7 +13,7 @@
 pub mod specs;
 mod streams;
 
-pub use streams::{Duplex, Halves, PeerStream, Streams};
+pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use crate::{
     types::{

@@ -36,9 +36,11 @@ pub trait PeerStream: Duplex + 'static {
 pub struct Halves {
     pub source: Box<dyn Read + Send>,
     pub sink: Box<dyn Write + Send>,
-    /// Ends both: whoever waits in them fails.
-    pub close: Box<dyn Fn() + Send + Sync>,
+    pub close: Close,
 }
+
+/// Ends both directions of a stream: whoever waits in them fails.
+pub type Close = Box<dyn Fn() + Send + Sync>;
 
 /// Streams to other nodes, sealed, for what does not fit messages: the workers of pools, parameters.
 pub trait Streams: Send + Sync {
