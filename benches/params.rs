@@ -31,6 +31,7 @@ fn main() {
         let plain = of("plain TCP", 0);
         report::value(&format!("{streams} streams: plain TCP, median"), plain, "GB/s", "");
         report::value("  its CPU", of("plain TCP", 1), "s/GB", "");
+        report::value("  of one block again and again, in the cache", of("plain TCP, one block", 0), "GB/s", "");
         for name in OPERATIONS {
             let (rate, cpu) = (of(name, 0), of(name, 1));
             report::value(&format!("  {name}, median"), rate, "GB/s", &format!("{:.2} of plain TCP", rate / plain));

@@ -141,36 +141,41 @@ def elsewhere(rounds, streams, nodes):
             timed("push", push)
             timed("pull", server.pull, before=push)
             timed("push-pull", server.push_pull)
-        rates, seconds = tcp(rounds)
+        plain = {"plain TCP": tcp(rounds), "plain TCP, one block": tcp(rounds, 1)}
     server.barrier()
     server.close()
     medians = {name: (statistics.median(rates), sum(spent) / (rounds * TOTAL / 1e9)) for name, (rates, spent) in found.items()}
-    medians["plain TCP"] = statistics.median(rates), seconds
+    for name, (rates, seconds) in plain.items():
+        medians[name] = statistics.median(rates), seconds
     json.dump(medians, open("found.json", "w"))
 
 
-def tcp(rounds):
-    """A plain TCP loop: 64 MiB from one process to another, and a byte back."""
+def tcp(rounds, blocks=TENSORS):
+    """A plain TCP loop: 64 MiB from one process to another, and a byte back. Of so many blocks in either process's memory: as many as
+    parameter servers read and write, or one again and again, which stays in the cache."""
+    size = blocks * BYTES
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
         receiver, _ = listener.accept()
-        buffer = memoryview(bytearray(BYTES))
-        left = TOTAL
+        buffer = memoryview(bytearray(size))
+        done = 0
         while True:
-            count = receiver.recv_into(buffer)
+            count = receiver.recv_into(buffer[done % size :])
             if count == 0:
                 os._exit(0)
-            left -= count
-            if left == 0:
-                left = TOTAL
+            done += count
+            if done == TOTAL:
+                done = 0
                 receiver.sendall(b"x")
     sender = socket.create_connection(listener.getsockname())
-    chunk = memoryview(bytes(BYTES))
+    # Written to, so that each page is its own.
+    memory = memoryview(bytearray(b"x") * size)
 
     def work():
-        for _ in range(TENSORS):
-            sender.sendall(chunk)
+        for index in range(TENSORS):
+            begin = index * BYTES % size
+            sender.sendall(memory[begin : begin + BYTES])
         sender.recv(1)
 
     result = measure(work, rounds, lambda: own_cpu() + cpu_seconds(child))
@@ -209,8 +214,9 @@ def main():
         subprocess.run([binary, "run", "job.toml"], cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(directory, "results", "0", "found.json")) as file:
             found = json.load(file)
-    rates, cpu = tcp(options.rounds)
-    found["plain TCP"] = rates, [cpu]
+    for name, blocks in [("plain TCP", TENSORS), ("plain TCP, one", 1)]:
+        rates, cpu = tcp(options.rounds, blocks)
+        found[name] = rates, [cpu]
     for name, (rates, cpu) in found.items():
         print("%-14s GB/s median %6.2f best %6.2f   CPU-s/GB %.3f" % (name, statistics.median(rates), max(rates), min(cpu)))
     copy = statistics.median(found["memcpy"][0])

@@ -9,7 +9,7 @@ use crate::{
     params::ParameterServers,
     pool::Pools,
     ports::{
-        BlobFetcher, Duplex, Event, GpuMeter, Machine, Network, NodeHandle, PoolHost, PoolService, Runner, Streams,
+        BlobFetcher, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost, PoolService, Runner, Streams,
         Trainings, wall_ms,
     },
     store::{self, Store},
@@ -251,7 +251,12 @@ struct StreamHosts {
 }
 
 impl PoolHost for StreamHosts {
-    fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(
+        &self,
+        from: NodeId,
+        token: PoolToken,
+        stream: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>> {
         if self.params.has(&token) {
             let params = self.params.clone();
             return async move { params.attach(from, token, stream).await }.boxed();

@@ -1,7 +1,7 @@
 //! The network of a node that is its own cluster: nobody is there, and nothing is opened.
 
 use crate::{
-    ports::{BlobFetcher, Duplex, NetReport, Network, Streams},
+    ports::{BlobFetcher, NetReport, Network, PeerStream, Streams},
     types::{BlobHash, Message, NodeId, PoolToken},
 };
 use futures::future::{BoxFuture, FutureExt, ready};
@@ -41,7 +41,7 @@ impl BlobFetcher for Offline {
 }
 
 impl Streams for Offline {
-    fn open(&self, to: NodeId, _: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
+    fn open(&self, to: NodeId, _: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let alone = format!("no stream to node {}: this one runs alone", to.short());
         ready(Err(io::Error::new(io::ErrorKind::NotConnected, alone))).boxed()
     }

@@ -2,12 +2,12 @@
 
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
-    mm::{MapFlags, ProtFlags, mmap, munmap},
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
 };
 use std::{io, ops::Range, os::fd::OwnedFd, ptr::NonNull};
 
 /// Values of an arena from this size on are written past the cache, in which they would not stay until the worker reads them: so
-/// memory that is overwritten wholly is not read before.
+/// memory that is overwritten wholly is not read before. From there on huge pages are worth asking for, too.
 const STREAMED_BYTES: usize = 32 << 20;
 
 /// Values of `len` f32, then as many for gradients. The file cannot shrink: no access of it fails, whatever the worker does.
@@ -41,6 +41,10 @@ impl Arena {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that is as long, at an address that the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes as usize, protection, flags, &file, 0) }?;
+        if bytes as usize >= STREAMED_BYTES {
+            // SAFETY: advice on that mapping, which changes no contents. A system without them says no.
+            let _ = unsafe { madvise(base, bytes as usize, Advice::LinuxHugepage) };
+        }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { file, base, len: len as usize })
     }

@@ -3,7 +3,7 @@
 
 use super::file;
 use crate::{
-    ports::{Duplex, NodeHandle, Streams},
+    ports::{NodeHandle, PeerStream, Streams},
     types::{Answer, JobId, NodeId, PoolToken, Query, query::CheckpointFile},
 };
 use futures::future::join_all;
@@ -244,7 +244,7 @@ impl Checkpoints {
     }
 
     /// Hands a checkpoint to another node.
-    pub async fn serve(&self, job: JobId, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+    pub async fn serve(&self, job: JobId, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
         let step = stream.read_u64_le().await?;
         let Ok(mut file) = tokio::fs::File::open(self.path(job, step)).await else {
             stream.write_u64_le(MISSING).await?;

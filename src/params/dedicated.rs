@@ -4,7 +4,7 @@
 
 use super::{Shared, worker};
 use crate::{
-    ports::{Duplex, NodeHandle},
+    ports::{NodeHandle, PeerStream},
     types::{Answer, JobId, NodeInfo, PoolToken, Query},
     wire::api::params::{MAX_REGISTER_BYTES, Register},
 };
@@ -46,7 +46,7 @@ pub fn weight_of_workers_node(shared: &Shared, register: &Register) -> u32 {
 }
 
 /// Tells a node what is trained, so that it takes part. `stream` was opened for `invitation()`.
-pub async fn invite(stream: &mut Box<dyn Duplex>, register: &Register) -> io::Result<()> {
+pub async fn invite(stream: &mut Box<dyn PeerStream>, register: &Register) -> io::Result<()> {
     let encoded = serde_json::to_vec(register)?;
     let telling = async {
         stream.write_u32_le(encoded.len() as u32).await?;
@@ -61,7 +61,7 @@ pub async fn invite(stream: &mut Box<dyn Duplex>, register: &Register) -> io::Re
 }
 
 /// The other end: this node begins to serve.
-pub(super) async fn invited(shared: &Arc<Shared>, mut stream: Box<dyn Duplex>) -> io::Result<()> {
+pub(super) async fn invited(shared: &Arc<Shared>, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
     if !is_server(&shared.node).await {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

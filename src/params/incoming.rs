@@ -18,6 +18,7 @@ pub struct Spare {
 /// Bytes of a message, at an address where numbers may lie.
 #[derive(Default)]
 pub struct Incoming {
+    /// Never shorter than it was: what grows is set to zero first.
     numbers: Vec<f32>,
     bytes: usize,
     /// Where the memory goes afterwards.
@@ -30,7 +31,9 @@ impl Incoming {
         let home = (bytes > 0).then(|| spare.clone());
         let known = home.as_ref().and_then(|home| home.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop());
         let mut numbers = known.unwrap_or_default();
-        numbers.resize(bytes.div_ceil(4), 0.0);
+        if numbers.len() * 4 < bytes {
+            numbers.resize(bytes.div_ceil(4), 0.0);
+        }
         Self { numbers, bytes, home }
     }
 
@@ -48,7 +51,7 @@ impl Incoming {
             let why = format!("{} bytes are not {len} numbers", self.bytes);
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        Ok(&self.numbers)
+        Ok(&self.numbers[..len])
     }
 
     /// As many f32 as there are.
@@ -89,6 +92,7 @@ mod tests {
         drop(first);
         let second = Incoming::new(8, &spare);
         assert_eq!((second.all().as_ptr(), second.numbers(2).unwrap().len()), (address, 2));
+        assert_eq!(second.bytes().len(), 8);
         assert_eq!(Incoming::from(vec![1.0, 2.0]).numbers(2).unwrap(), [1.0, 2.0]);
     }
 }

@@ -17,6 +17,7 @@
 //! | `compress` | gradients in fewer bytes |
 //! | `factors` | gradients as sufficient factors |
 //! | `peers` | connections to the job's other nodes |
+//! | `conversation` | the threads that serve them |
 //! | `incoming` | memory for what comes over them |
 //! | `dedicated` | nodes that serve and run no workers |
 //!
@@ -28,6 +29,7 @@ mod alone;
 mod arena;
 mod checkpoints;
 mod compress;
+mod conversation;
 mod dedicated;
 mod factors;
 mod file;
@@ -42,7 +44,7 @@ mod writer;
 
 use crate::{
     logic::params::{Config, Layout},
-    ports::{Duplex, NodeHandle, Streams, Trainings, wall_ms},
+    ports::{NodeHandle, PeerStream, Streams, Trainings, wall_ms},
     types::{
         Answer, JobId, NodeId, PoolToken, Progress, Query,
         query::TrainingHere,
@@ -195,7 +197,7 @@ impl ParameterServers {
     }
 
     /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
-    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn Duplex>) -> io::Result<()> {
+    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn PeerStream>) -> io::Result<()> {
         if token == dedicated::invitation() {
             return dedicated::invited(&self.shared, stream).await;
         }
@@ -212,7 +214,7 @@ impl ParameterServers {
         if let Some(bundle) = job.opening.accept(from, stream).await? {
             let connection = self.shared.next_life();
             let settings = &job.tensors.settings;
-            peers::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+            conversation::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
         }
         Ok(())
     }
@@ -472,7 +474,7 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
                 };
                 if let Ok(bundle) = calling.await {
                     connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
-                    peers::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
+                    conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
                 }
             });

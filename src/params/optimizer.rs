@@ -1,11 +1,12 @@
-//! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all in one pass. The formulas are
+//! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all in one pass, by one thread: where
+//! several blocks take steps, others do so beside. The formulas are
 //! those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32 without contraction, so that a block's replicas, which take
 //! the same steps, have the same bits.
 
 use crate::types::params::{Optimizer, Training};
 use rayon::prelude::*;
 
-/// Numbers that a thread handles at a time: they stay in its cache from the sum to the step.
+/// Numbers that are handled at a time: they stay in a core's cache from the sum to the step.
 const CHUNK: usize = 1 << 13;
 
 /// A gradient, and what it counts.
@@ -23,26 +24,15 @@ pub fn step(
 ) {
     let rate = training.rate * training.schedule.factor(round);
     let rule = Rule::new(training, rate, scale, step);
-    let mut states = state.iter_mut();
-    let (mut none, mut none_either) = (Vec::new(), Vec::new());
-    let first = states.next().unwrap_or(&mut none);
-    let second = states.next().unwrap_or(&mut none_either);
-    let len = values.len();
-    // Absent states are empty slices, one for each chunk.
-    let first = chunks(first, len);
-    let second = chunks(second, len);
-    let each = values.par_chunks_mut(CHUNK).zip(first).zip(second).enumerate();
-    each.for_each_init(Vec::new, |sum, (index, ((x, a), b))| {
-        let gradient = add_up(gradients, index * CHUNK, x.len(), sum);
+    let mut states = state.iter_mut().map(|state| state.chunks_mut(CHUNK));
+    let (mut first, mut second) = (states.next(), states.next());
+    let mut sum = Vec::new();
+    for (index, x) in values.chunks_mut(CHUNK).enumerate() {
+        let gradient = add_up(gradients, index * CHUNK, x.len(), &mut sum);
+        // Absent states are empty.
+        let [a, b] = [&mut first, &mut second].map(|state| state.as_mut().and_then(Iterator::next).unwrap_or_default());
         rule.apply(x, gradient, a, b);
-    });
-}
-
-fn chunks(state: &mut [f32], len: usize) -> Vec<&mut [f32]> {
-    if state.is_empty() {
-        return (0..len.div_ceil(CHUNK)).map(|_| Default::default()).collect();
     }
-    state.chunks_mut(CHUNK).collect()
 }
 
 /// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on as it is.

@@ -1,14 +1,10 @@
 //! Connections to the other nodes of a training job: one a pair, opened by the node with the lower id. It has several streams: one
-//! for messages about no block, the others for blocks, each of which keeps to its own. So threads seal and open side by side. What
-//! waits to be written goes out by priority, the first layers' blocks first (P3; Jayarajan et al., arXiv 1905.03960).
+//! for messages about no block, the others for blocks, each of which keeps to its own. What waits to be written goes out by priority,
+//! the first layers' blocks first (P3; Jayarajan et al., arXiv 1905.03960).
 
-use super::{
-    Event,
-    incoming::{Incoming, Spare},
-    store::Outgoing,
-};
+use super::store::Outgoing;
 use crate::{
-    ports::{Duplex, Streams},
+    ports::{Close, PeerStream, Streams},
     types::{
         NodeId, PoolToken,
         servers::{MAX_STREAMS, ServerSettings, message::ServerMessage},
@@ -16,19 +12,14 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
+    io::{self, Write},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::{Notify, mpsc, watch},
-    task::JoinSet,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The accepting end says this first: it has the job.
 const GREETING: u8 = b'P';
@@ -36,10 +27,10 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lengths of a message and of the bytes that go with it, and what it comes after.
 const HEADER_BYTES: usize = 16;
 /// A message without the bytes that go with it: a view of the most blocks and workers.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The streams of one connection, the one for messages about no block first.
-pub type Bundle = Vec<Box<dyn Duplex>>;
+pub type Bundle = Vec<Box<dyn PeerStream>>;
 
 /// A stream of a bundle that is being opened says which one it is.
 struct Part {
@@ -56,7 +47,7 @@ pub struct Opening(Mutex<HashMap<NodeId, Partial>>);
 #[derive(Default)]
 struct Partial {
     connection: u64,
-    streams: Vec<Option<Box<dyn Duplex>>>,
+    streams: Vec<Option<Box<dyn PeerStream>>>,
 }
 
 struct Frame {
@@ -75,14 +66,15 @@ pub struct Outbox {
     pulling: u32,
     /// Messages about no block so far.
     said: AtomicU64,
-    closed: CancellationToken,
+    /// Of each stream.
+    close: Vec<Close>,
 }
 
 /// What waits for one stream.
 #[derive(Default)]
 struct Lane {
     waiting: Mutex<Waiting>,
-    filled: Notify,
+    filled: Condvar,
 }
 
 #[derive(Default)]
@@ -90,13 +82,14 @@ struct Waiting {
     /// By block, then in order.
     frames: BTreeMap<(u32, u64), Frame>,
     count: u64,
+    closed: bool,
 }
 
 impl Outbox {
-    fn new(settings: &ServerSettings, streams: usize) -> Self {
+    pub fn new(settings: &ServerSettings, close: Vec<Close>) -> Self {
         let (pushing, pulling) = (settings.num_push_threads, settings.num_pull_threads);
-        let lanes = (0..streams).map(|_| Lane::default()).collect();
-        Self { lanes, pushing, pulling, said: AtomicU64::new(0), closed: CancellationToken::new() }
+        let lanes = close.iter().map(|_| Lane::default()).collect();
+        Self { lanes, pushing, pulling, said: AtomicU64::new(0), close }
     }
 
     pub fn put(&self, message: &ServerMessage, payload: Option<Outgoing>) {
@@ -119,9 +112,18 @@ impl Outbox {
         lane.filled.notify_one();
     }
 
+    /// Writes what is for one of the streams, to the end of the connection.
+    pub fn write(&self, stream: usize, sink: impl Write) -> io::Result<()> {
+        self.lanes[stream].write_to(sink)
+    }
+
     /// Ends the connection.
     pub fn close(&self) {
-        self.closed.cancel();
+        self.close.iter().for_each(|close| close());
+        for lane in &self.lanes {
+            lane.lock().closed = true;
+            lane.filled.notify_one();
+        }
     }
 }
 
@@ -130,13 +132,24 @@ impl Lane {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn write_to(&self, mut sink: impl AsyncWrite + Unpin) -> io::Result<()> {
+    /// The next frame, in order. None if there is none, or the connection has ended.
+    fn next(&self, waits: bool) -> Option<Frame> {
+        let mut waiting = self.lock();
+        while waits && waiting.frames.is_empty() && !waiting.closed {
+            waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        waiting.frames.pop_first().filter(|_| !waiting.closed).map(|(_, frame)| frame)
+    }
+
+    fn write_to(&self, mut sink: impl Write) -> io::Result<()> {
         loop {
-            let next = self.lock().frames.pop_first();
-            let Some((_, frame)) = next else {
-                sink.flush().await?;
-                self.filled.notified().await;
-                continue;
+            let frame = match self.next(false) {
+                Some(frame) => frame,
+                None => {
+                    sink.flush()?;
+                    let Some(frame) = self.next(true) else { return Ok(()) };
+                    frame
+                }
             };
             let payload_bytes = frame.payload.as_ref().map_or(0, Outgoing::bytes);
             let mut begin = Vec::with_capacity(HEADER_BYTES + frame.message.len());
@@ -144,11 +157,9 @@ impl Lane {
             begin.extend_from_slice(&(payload_bytes as u32).to_le_bytes());
             begin.extend_from_slice(&frame.after.to_le_bytes());
             begin.extend_from_slice(&frame.message);
-            sink.write_all(&begin).await?;
+            sink.write_all(&begin)?;
             if let Some(payload) = &frame.payload {
-                for part in payload.parts() {
-                    sink.write_all(part).await?;
-                }
+                payload.parts().into_iter().try_for_each(|part| sink.write_all(part))?;
             }
         }
     }
@@ -178,7 +189,7 @@ pub async fn call(
 
 impl Opening {
     /// The accepting end of a stream. Returns the connection once this was the last stream that it lacked.
-    pub async fn accept(&self, from: NodeId, mut stream: Box<dyn Duplex>) -> io::Result<Option<Bundle>> {
+    pub async fn accept(&self, from: NodeId, mut stream: Box<dyn PeerStream>) -> io::Result<Option<Bundle>> {
         stream.write_u8(GREETING).await?;
         stream.flush().await?;
         let part = tokio::time::timeout(GREETING_TIMEOUT, Part::read(&mut stream)).await;
@@ -199,105 +210,19 @@ impl Opening {
 }
 
 impl Part {
-    async fn write(&self, stream: &mut Box<dyn Duplex>) -> io::Result<()> {
+    async fn write(&self, stream: &mut Box<dyn PeerStream>) -> io::Result<()> {
         stream.write_u64_le(self.connection).await?;
         stream.write_u16_le(self.index).await?;
         stream.write_u16_le(self.of).await?;
         stream.flush().await
     }
 
-    async fn read(stream: &mut Box<dyn Duplex>) -> io::Result<Self> {
+    async fn read(stream: &mut Box<dyn PeerStream>) -> io::Result<Self> {
         let connection = stream.read_u64_le().await?;
         let (index, of) = (stream.read_u16_le().await?, stream.read_u16_le().await?);
         if index >= of || !(2..=MAX_STREAMS as u16 + 1).contains(&of) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self { connection, index, of })
-    }
-}
-
-/// Serves a connection to its end, and tells the group of both. Each stream is read and written by tasks of its own.
-pub async fn converse(
-    peer: NodeId,
-    connection: u64,
-    bundle: Bundle,
-    events: mpsc::Sender<Event>,
-    settings: &ServerSettings,
-    limit_bytes: usize,
-) {
-    if bundle.len() <= settings.num_push_threads.max(settings.num_pull_threads) as usize {
-        // With other settings it is not of this job.
-        return;
-    }
-    let outbox = Arc::new(Outbox::new(settings, bundle.len()));
-    if events.send(Event::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
-        return;
-    }
-    let heard = Arc::new(watch::Sender::new(0));
-    let spare = Arc::<Spare>::default();
-    let mut tasks = JoinSet::new();
-    for (index, stream) in bundle.into_iter().enumerate() {
-        let (source, sink) = tokio::io::split(stream);
-        let reader = Reader {
-            peer,
-            connection,
-            events: events.clone(),
-            heard: heard.clone(),
-            spare: spare.clone(),
-            limit_bytes,
-            is_first: index == 0,
-        };
-        tasks.spawn(reader.read(source));
-        let outbox = outbox.clone();
-        tasks.spawn(async move { outbox.lanes[index].write_to(sink).await });
-    }
-    let ended = tokio::select! {
-        ended = tasks.join_next() => ended,
-        () = outbox.closed.cancelled() => None,
-    };
-    if let Some(Ok(Err(error))) = ended {
-        tracing::debug!("the connection to node {} for training has ended: {error}", peer.short());
-    }
-    tasks.shutdown().await;
-    let _ = events.send(Event::PeerDown { peer, connection }).await;
-}
-
-struct Reader {
-    peer: NodeId,
-    connection: u64,
-    events: mpsc::Sender<Event>,
-    /// Messages about no block that have come.
-    heard: Arc<watch::Sender<u64>>,
-    spare: Arc<Spare>,
-    limit_bytes: usize,
-    is_first: bool,
-}
-
-impl Reader {
-    async fn read(self, mut source: impl AsyncRead + Unpin) -> io::Result<()> {
-        let mut heard = self.heard.subscribe();
-        loop {
-            let message_bytes = source.read_u32_le().await? as usize;
-            let payload_bytes = source.read_u32_le().await? as usize;
-            let after = source.read_u64_le().await?;
-            if message_bytes > MAX_MESSAGE_BYTES || payload_bytes > self.limit_bytes {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a message larger than any"));
-            }
-            let mut encoded = vec![0; message_bytes];
-            source.read_exact(&mut encoded).await?;
-            let message = postcard::from_bytes(&encoded).map_err(io::Error::other)?;
-            let mut payload = Incoming::new(payload_bytes, &self.spare);
-            source.read_exact(payload.bytes_mut()).await?;
-            if !self.is_first {
-                heard.wait_for(|heard| *heard >= after).await.map_err(io::Error::other)?;
-            }
-            let Self { peer, connection, .. } = self;
-            if self.events.send(Event::Message { peer, connection, message, payload }).await.is_err() {
-                return Ok(());
-            }
-            if self.is_first {
-                self.heard.send_modify(|heard| *heard += 1);
-            }
-        }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     file::{Form, Open},
     incoming::Incoming,
     peers::Outbox,
-    store::{Outgoing, Store},
+    store::{Outgoing, Step, Store},
     watch::Watch,
     worker::Link,
     writer::{Keeping, Writer},
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -57,6 +57,26 @@ struct Service {
     idle_since: Option<Instant>,
     /// The job has ended, or this node's part in it cannot go on.
     over: bool,
+}
+
+/// Work on blocks that can be done side by side: steps first, then copies for readers.
+#[derive(Default)]
+struct Together {
+    steps: BTreeMap<Block, Step>,
+    deliveries: Vec<(Worker, Block)>,
+}
+
+impl Together {
+    /// Whether an effect can be carried out before these.
+    fn may_wait_for(&self, effect: &Effect) -> bool {
+        match effect {
+            Effect::Apply { block, .. } => self.deliveries.is_empty() && !self.steps.contains_key(block),
+            Effect::Deliver { .. } => true,
+            // The one only notes where gradients are; what the other tells of, workers hear at last.
+            Effect::Contribute { .. } | Effect::Tell { notice: Notice::Pulled { .. }, .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Where the job's parameters are kept.
@@ -392,14 +412,29 @@ impl Service {
     fn run(&mut self, input: Input, mut payload: Option<(Incoming, bool)>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
+            let mut together = Together::default();
             for effect in self.group.handle(input) {
-                inputs.extend(self.carry_out(effect, &mut payload));
+                inputs.extend(self.carry_out(effect, &mut together, &mut payload));
             }
+            self.do_together(&mut together);
         }
         self.workers.values_mut().for_each(|(_, link)| link.flush());
     }
 
-    fn carry_out(&mut self, effect: Effect, payload: &mut Option<(Incoming, bool)>) -> Option<Input> {
+    fn do_together(&mut self, together: &mut Together) {
+        self.store.apply(std::mem::take(&mut together.steps).into_values());
+        self.store.deliver(&std::mem::take(&mut together.deliveries));
+    }
+
+    fn carry_out(
+        &mut self,
+        effect: Effect,
+        together: &mut Together,
+        payload: &mut Option<(Incoming, bool)>,
+    ) -> Option<Input> {
+        if !together.may_wait_for(&effect) {
+            self.do_together(together);
+        }
         let store = &mut self.store;
         match effect {
             Effect::Send { to, message, payload } => {
@@ -428,11 +463,6 @@ impl Service {
                 let norm2 = store.sum(block, clock, &weights);
                 return Some(Input::Summed { epoch, block, norm2 });
             }
-            Effect::Apply { block, gradient, step, scale } => {
-                let synchronous = self.settings.consistency.is_synchronous();
-                let workers = if synchronous { 1 } else { u64::from(self.settings.workers) };
-                store.apply(block, gradient, step, scale, workers);
-            }
             Effect::Seed { worker } => store.seed(worker),
             Effect::FindCheckpoint => return self.find_checkpoint(),
             Effect::Restore { clock } => {
@@ -459,7 +489,12 @@ impl Service {
             Effect::DropBlock { block } => store.drop_block(block),
             Effect::Zero { worker, tensor } => store.zero(worker, tensor),
             Effect::Norm { worker } => return Some(Input::Norm { worker, norm2: store.norm2(worker) }),
-            Effect::Deliver { worker, block } => store.deliver(worker, block),
+            Effect::Apply { block, gradient, step, scale } => {
+                let synchronous = self.settings.consistency.is_synchronous();
+                let workers = if synchronous { 1 } else { u64::from(self.settings.workers) };
+                together.steps.insert(block, Step { block, gradient, step, scale, workers });
+            }
+            Effect::Deliver { worker, block } => together.deliveries.push((worker, block)),
             Effect::Tell { worker, notice } => {
                 if let Notice::Released { .. } | Notice::Moved { .. } = notice {
                     store.released(worker);

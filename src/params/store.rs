@@ -22,8 +22,17 @@ use std::{
     sync::Arc,
 };
 
-/// Copied by a thread at a time.
-const COPY_NUMBERS: usize = 128 << 10;
+/// Blocks of fewer numbers together are not worth waking other threads.
+const ALONE_NUMBERS: usize = 512 << 10;
+
+/// One step of the optimizer on a block. Where updates count one by one, `workers` of them are a round of the schedule.
+pub struct Step {
+    pub block: Block,
+    pub gradient: Gradient,
+    pub step: u64,
+    pub scale: f32,
+    pub workers: u64,
+}
 
 /// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it changes.
 #[derive(Clone)]
@@ -307,17 +316,30 @@ impl Store {
         }
     }
 
-    /// One step of the optimizer. Where updates count one by one, `workers` of them are a round of the schedule.
-    pub fn apply(&mut self, block: Block, gradient: Gradient, step: u64, scale: f32, workers: u64) {
-        let trained = self.trained(block);
-        let Some(shard) = self.shards.get_mut(&block) else { return };
-        let sum = match gradient {
-            Gradient::Sum => self.sums.remove(&block),
-            Gradient::Of { worker, clock } => {
-                self.contributions.remove(&(worker, clock, block)).map(|part| Sum::Parts(vec![(part, 1.0)]))
+    /// Steps of different blocks, side by side.
+    pub fn apply(&mut self, steps: impl IntoIterator<Item = Step>) {
+        let mut ready = Vec::new();
+        for step in steps {
+            let block = step.block;
+            if !self.shards.contains_key(&block) {
+                continue;
             }
-        };
-        let Some(sum) = sum else { return };
+            let sum = match step.gradient {
+                Gradient::Sum => self.sums.remove(&block),
+                Gradient::Of { worker, clock } => {
+                    self.contributions.remove(&(worker, clock, block)).map(|part| Sum::Parts(vec![(part, 1.0)]))
+                }
+            };
+            ready.extend(sum.and_then(|sum| Some((step, sum, self.shards.remove(&block)?))));
+        }
+        let numbers = ready.iter().map(|(_, _, shard)| shard.values.len()).sum();
+        for_each(&mut ready, numbers, |(step, sum, shard)| self.apply_one(step, sum, shard));
+        self.shards.extend(ready.into_iter().map(|(step, _, shard)| (step.block, shard)));
+    }
+
+    fn apply_one(&self, step: &Step, sum: &Sum, shard: &mut Shard) {
+        let Step { block, gradient, step, scale, workers } = *step;
+        let trained = self.trained(block);
         // Copied if some of it is still on its way to a reader.
         let values = Arc::make_mut(&mut shard.values);
         let weighted = sum.weighted(&self.layout, block);
@@ -400,14 +422,22 @@ impl Store {
         (0..self.layout.tensors() - self.settings.sums as usize).map(of).sum()
     }
 
-    /// Copies a block to where its worker reads it.
-    pub fn deliver(&self, worker: Worker, block: Block) {
-        if let (Some(arena), Some(shard)) = (self.arenas.get(&worker), self.shards.get(&block)) {
-            let start = self.layout.block(block).start;
-            shard.values.par_chunks(COPY_NUMBERS).enumerate().for_each(|(index, piece)| {
-                arena.write_values(start + (index * COPY_NUMBERS) as u64, piece);
-            });
-        }
+    /// Copies blocks to where their workers read them, side by side.
+    pub fn deliver(&self, wanted: &[(Worker, Block)]) {
+        let found = |(worker, block)| Some((block, self.arenas.get(worker)?, self.shards.get(block)?));
+        let mut copies: Vec<_> = wanted.iter().map(|(worker, block)| (worker, block)).filter_map(found).collect();
+        let numbers = copies.iter().map(|(_, _, shard)| shard.values.len()).sum();
+        for_each(&mut copies, numbers, |(block, arena, shard)| {
+            arena.write_values(self.layout.block(**block).start, &shard.values);
+        });
+    }
+}
+
+/// Does the work of each, so many numbers together: by this thread, or by several where that is worth it.
+fn for_each<T: Send>(works: &mut [T], numbers: usize, work: impl Fn(&mut T) + Send + Sync) {
+    match works {
+        works if works.len() > 1 && numbers >= ALONE_NUMBERS => works.par_iter_mut().for_each(work),
+        works => works.iter_mut().for_each(work),
     }
 }
 

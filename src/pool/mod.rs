@@ -36,7 +36,7 @@ mod workers;
 
 use crate::{
     logic::pool::WorkerKey,
-    ports::{Duplex, NodeHandle, PoolHost, PoolService},
+    ports::{Duplex, NodeHandle, PeerStream, PoolHost, PoolService},
     types::{NodeId, PoolToken},
 };
 use bytes::Bytes;
@@ -123,7 +123,7 @@ impl Shared {
 }
 
 impl PoolHost for Pools {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
         let entry = self.shared.entries().get(&pool).cloned();
         let key = self.shared.keys.fetch_add(1, Ordering::Relaxed);
         async move {
@@ -163,7 +163,7 @@ impl PoolService for Pools {
 }
 
 /// A worker's stream, until one side ends it.
-async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn Duplex>) -> io::Result<()> {
+async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn PeerStream>) -> io::Result<()> {
     let (source, sink) = tokio::io::split(worker);
     let outbox = Arc::new(Outbox::default());
     let joined = Input::Joined { key, node, outbox: outbox.clone() };

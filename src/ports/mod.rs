@@ -8,8 +8,12 @@
 //! |---|---|
 //! | `mod` | the traits and the events |
 //! | `specs` | fetching a specification through them |
+//! | `streams` | streams to other nodes |
 
 pub mod specs;
+mod streams;
+
+pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use crate::{
     types::{
@@ -264,22 +268,11 @@ pub trait BlobFetcher: Send + Sync {
     fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// A stream of bytes in both directions.
-pub trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for T {}
-
-/// Streams to other nodes, sealed, for what does not fit messages: the workers of pools.
-pub trait Streams: Send + Sync {
-    /// Opens a stream to a member for the pool of that token; `PoolHost::attach` gets the other end there.
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>>;
-}
-
 /// Serves the pools of this node's users.
 pub trait PoolHost: Send + Sync {
     /// A worker's process on node `from` is at the pool's disposal. The frames that follow are those of `wire::frames`, `HELLO`
     /// left out. Returns when the pool is done with it; at once if there is no such pool.
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>>;
+    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>>;
 }
 
 /// Opens pools and ends them.

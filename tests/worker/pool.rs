@@ -3,7 +3,7 @@
 use crate::harness::*;
 use futures::future::BoxFuture;
 use nodectl::{
-    ports::{Duplex, PoolHost, Runner, Streams, WorkerEvent},
+    ports::{PeerStream, PoolHost, Runner, Streams, WorkerEvent},
     types::{Failure, NodeId, Outcome, PoolToken, PythonWorker, WorkSpec, WorkerRole, WorkerSpec},
     wire::frames::{HEADER_BYTES, Header, Kind, encode},
     worker::PoolLinks,
@@ -30,7 +30,7 @@ struct Host {
 }
 
 impl Host {
-    async fn serve(&self, mut worker: Box<dyn Duplex>) -> io::Result<()> {
+    async fn serve(&self, mut worker: Box<dyn PeerStream>) -> io::Result<()> {
         let mut bytes = Vec::new();
         // The shim knows no such class, and says so.
         encode(Kind::Init, 0, b"{\"mode\": \"calls\", \"class\": \"none.py:None\", \"init\": {}}", &mut bytes);
@@ -54,7 +54,7 @@ impl Host {
 struct Fake(Arc<Host>);
 
 impl PoolHost for Fake {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
         let host = self.0.clone();
         Box::pin(async move {
             host.from.lock().unwrap().push(from);
@@ -64,13 +64,13 @@ impl PoolHost for Fake {
 }
 
 impl Streams for Fake {
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
+    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let host = self.0.clone();
         Box::pin(async move {
             assert_eq!((to, pool), (ELSEWHERE, TOKEN));
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             tokio::spawn(async move { host.serve(Box::new(theirs)).await });
-            Ok(Box::new(ours) as Box<dyn Duplex>)
+            Ok(Box::new(ours) as Box<dyn PeerStream>)
         })
     }
 }

@@ -14,10 +14,12 @@
 //! | `fetch` | the requester's side: holders in turn, resuming, one transfer a blob |
 //! | `streams` | streams to other nodes' pools, on the same way |
 //! | `sealed` | sealed frames as a duplex stream |
+//! | `halves` | its directions for threads that block |
 //! | `blocking` | a swarm's stream as a blocking reader and writer |
 
 mod blocking;
 mod fetch;
+mod halves;
 pub(super) mod offer;
 mod reach;
 pub(super) mod seal;

@@ -84,10 +84,23 @@ impl Cipher {
         Ok(end)
     }
 
+    /// `body` has the tag behind the contents.
     pub fn open<'a>(&mut self, header: [u8; HEADER_BYTES], body: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let (contents, tag) = body.split_last_chunk_mut().ok_or_else(|| bad("a frame without a tag"))?;
+        self.open_apart(header, contents, *tag)?;
+        Ok(contents)
+    }
+
+    /// Opens contents whose tag lies elsewhere, in place.
+    pub fn open_apart(
+        &mut self,
+        header: [u8; HEADER_BYTES],
+        contents: &mut [u8],
+        tag: [u8; TAG_BYTES],
+    ) -> io::Result<()> {
         let nonce = self.nonce();
-        let plain = self.key.open_in_place(nonce, Aad::from(header), body);
-        plain.map(|plain| &*plain).map_err(|_| bad("a frame that was changed on its way"))
+        let plain = self.key.open_in_place_separate_tag(nonce, Aad::from(header), tag.into(), contents, 0..);
+        plain.map(drop).map_err(|_| bad("a frame that was changed on its way"))
     }
 
     /// Never the same twice under one key: 2^64 frames are more than a transfer has.

@@ -9,7 +9,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A frame holds at most this much, so that the other end can begin with it soon. Less than `FRAME_BYTES`, which it accepts.
-const WRITE_BYTES: usize = 64 << 10;
+pub(super) const WRITE_BYTES: usize = 64 << 10;
 /// Sealed bytes read at once.
 const READ_BYTES: usize = 128 << 10;
 
@@ -20,26 +20,26 @@ pub struct Keys {
 }
 
 pub struct Sealed<S> {
-    stream: S,
-    sealer: Cipher,
-    opener: Cipher,
+    pub(super) stream: S,
+    pub(super) sealer: Cipher,
+    pub(super) opener: Cipher,
     /// Sealed frames to be written, from `written` on.
-    outgoing: Vec<u8>,
-    written: usize,
-    closing: bool,
-    incoming: Incoming,
+    pub(super) outgoing: Vec<u8>,
+    pub(super) written: usize,
+    pub(super) closing: bool,
+    pub(super) incoming: Incoming,
 }
 
 /// Bytes as they came: opened ones in `plain`, sealed ones from its end up to `end`.
 #[derive(Default)]
-struct Incoming {
-    buffer: Vec<u8>,
+pub(super) struct Incoming {
+    pub buffer: Vec<u8>,
     plain: std::ops::Range<usize>,
     /// Where the next frame begins, behind the tag of the last.
-    next: usize,
-    end: usize,
+    pub next: usize,
+    pub end: usize,
     /// The final frame has come.
-    ended: bool,
+    pub ended: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
@@ -105,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
 
 impl Incoming {
     /// Room for more behind `end`, for the rest of the next frame at least.
-    fn space(&mut self) -> io::Result<&mut [u8]> {
+    pub fn space(&mut self) -> io::Result<&mut [u8]> {
         if self.next > 0 {
             self.buffer.copy_within(self.next..self.end, 0);
             self.end -= self.next;
@@ -120,16 +120,40 @@ impl Incoming {
 
     /// The length of the next frame, if its header is here.
     fn frame_bytes(&self) -> io::Result<Option<usize>> {
+        Ok(self.begun()?.map(|length| HEADER_BYTES + length + TAG_BYTES))
+    }
+
+    /// How much the next frame has in it, if its header is here.
+    pub fn begun(&self) -> io::Result<Option<usize>> {
         let Some(header) = self.buffer[self.next..self.end].first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let length = (u32::from_le_bytes(*header) & !FINAL) as usize;
         if length > FRAME_BYTES {
             return Err(bad("a frame larger than any"));
         }
-        Ok(Some(HEADER_BYTES + length + TAG_BYTES))
+        Ok(Some(length))
+    }
+
+    /// Moves the frame that has begun, as far as it is here: contents to `out`, which is as long as they are, bytes of the tag to the
+    /// buffer's start. Returns the header and how many bytes were moved to each.
+    pub fn move_to(&mut self, out: &mut [u8]) -> ([u8; HEADER_BYTES], usize, usize) {
+        let header = *self.buffer[self.next..].first_chunk().expect("it has begun");
+        let rest = self.next + HEADER_BYTES..self.end;
+        let of_contents = rest.len().min(out.len());
+        out[..of_contents].copy_from_slice(&self.buffer[rest.start..rest.start + of_contents]);
+        self.buffer.copy_within(rest.start + of_contents..rest.end, 0);
+        (header, of_contents, rest.len() - of_contents)
+    }
+
+    /// Opened bytes that are here, as many as fit.
+    pub fn take(&mut self, out: &mut [u8]) -> usize {
+        let count = self.plain.len().min(out.len());
+        out[..count].copy_from_slice(&self.buffer[self.plain.start..self.plain.start + count]);
+        self.plain.start += count;
+        count
     }
 
     /// Opens the next frame, if it is whole.
-    fn open(&mut self, opener: &mut Cipher) -> io::Result<bool> {
+    pub fn open(&mut self, opener: &mut Cipher) -> io::Result<bool> {
         let Some(bytes) = self.frame_bytes()?.filter(|bytes| self.next + bytes <= self.end) else { return Ok(false) };
         let start = self.next + HEADER_BYTES;
         let header = *self.buffer[self.next..].first_chunk::<HEADER_BYTES>().expect("frame_bytes() saw it");
@@ -145,14 +169,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Sealed<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let plain = &mut this.incoming.plain;
-            if plain.start < plain.end {
-                let count = plain.len().min(out.remaining());
-                out.put_slice(&this.incoming.buffer[plain.start..plain.start + count]);
-                plain.start += count;
-                return Poll::Ready(Ok(()));
-            }
-            if this.incoming.ended {
+            let count = this.incoming.plain.len().min(out.remaining());
+            if count > 0 || this.incoming.ended || out.remaining() == 0 {
+                this.incoming.take(out.initialize_unfilled_to(count));
+                out.advance(count);
                 return Poll::Ready(Ok(()));
             }
             if !this.incoming.open(&mut this.opener)? {

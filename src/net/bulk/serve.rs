@@ -14,7 +14,7 @@ use crate::{
         config::NetError,
         secret::{expand, fill_random},
     },
-    ports::{Blobs, Duplex, PoolHost},
+    ports::{Blobs, PeerStream, PoolHost},
     types::{NodeId, PoolToken},
 };
 use futures::AsyncWriteExt;
@@ -238,7 +238,7 @@ impl Server {
     }
 
     /// Hands a worker's stream to its pool.
-    async fn attach(&self, from: NodeId, pool: PoolToken, stream: io::Result<Box<dyn Duplex>>) {
+    async fn attach(&self, from: NodeId, pool: PoolToken, stream: io::Result<Box<dyn PeerStream>>) {
         let attached = match stream {
             Ok(stream) => self.inner.pools.attach(from, pool, stream).await,
             Err(error) => Err(error),

@@ -12,7 +12,7 @@ use crate::{
         secret::expand,
         swarm::{shared::Shared, streams},
     },
-    ports::Duplex,
+    ports::PeerStream,
     types::{NodeId, PoolToken},
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
@@ -34,7 +34,7 @@ pub async fn open(
     key: &[u8; 32],
     to: NodeId,
     pool: PoolToken,
-) -> io::Result<Box<dyn Duplex>> {
+) -> io::Result<Box<dyn PeerStream>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
     let (mut stream, session) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
     let asking = async {
@@ -73,7 +73,7 @@ async fn greeted(tcp: TcpStream, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
 }
 
 /// The accepting end of a direct stream, whose ticket was good.
-pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn Duplex>> {
+pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn PeerStream>> {
     prepare(&tcp)?;
     let mut sealed = Sealed::new(tcp, keys);
     sealed.greet().await?;
@@ -81,7 +81,7 @@ pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn Duplex>> 
 }
 
 /// The accepting end of one over the swarm.
-pub async fn accept_over_the_swarm(stream: Stream, keys: &Keys) -> io::Result<Box<dyn Duplex>> {
+pub async fn accept_over_the_swarm(stream: Stream, keys: &Keys) -> io::Result<Box<dyn PeerStream>> {
     let mut sealed = Sealed::new(stream.compat(), keys);
     sealed.greet().await?;
     Ok(Box::new(sealed))

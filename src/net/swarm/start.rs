@@ -16,7 +16,7 @@ use crate::{
         interfaces::Interfaces,
         secret::Keys,
     },
-    ports::{BlobFetcher, Blobs, Duplex, Event, NetReport, Network, PoolHost, SWITCHED_OFF, Streams},
+    ports::{BlobFetcher, Blobs, Event, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF, Streams},
     types::{BlobHash, Message, NodeId, PoolToken},
     wire,
 };
@@ -161,7 +161,7 @@ impl BlobFetcher for Net {
 }
 
 impl Streams for Net {
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> {
+    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let inner = self.inner.clone();
         async move { streams::open(&inner.shared, &inner.server, &inner.key, to, pool).await }.boxed()
     }

@@ -10,7 +10,7 @@ use crate::{
         sealed::Keys,
         streams,
     },
-    ports::{Duplex, PoolHost, Streams},
+    ports::{PeerStream, PoolHost, Streams},
     types::{NodeId, PoolToken},
 };
 use futures::{
@@ -33,7 +33,7 @@ const KNOWN: PoolToken = [7; 16];
 pub struct EchoPools;
 
 impl PoolHost for EchoPools {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn Duplex>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
         async move {
             if pool != KNOWN {
                 return Err(io::ErrorKind::NotFound.into());
@@ -55,7 +55,7 @@ impl PoolHost for EchoPools {
     }
 }
 
-async fn converse(mut stream: Box<dyn Duplex>, me: NodeId) {
+async fn converse(mut stream: Box<dyn PeerStream>, me: NodeId) {
     let mut from = [0; 32];
     stream.read_exact(&mut from).await.unwrap();
     assert_eq!(NodeId(from), me, "the other end knows who it is");

@@ -13,7 +13,7 @@ use super::{
     process::Process,
 };
 use crate::{
-    ports::{Event, StartTask, WorkerEvent, wall_ms},
+    ports::{Event, PeerStream, StartTask, WorkerEvent, wall_ms},
     types::{Failure, NodeId, PoolToken},
 };
 use std::{
@@ -128,6 +128,9 @@ struct Counted {
     stream: tokio::net::UnixStream,
     written: Arc<AtomicU64>,
 }
+
+/// To a pool of this node it is as one of another.
+impl PeerStream for Counted {}
 
 impl AsyncRead for Counted {
     fn poll_read(

@@ -1,0 +1,262 @@
+//! The threads of a connection to another node: one for each direction of each stream, so that sealing and opening go on side by side
+//! and a block's bytes pass through nothing but the socket and its memory.
+
+use super::{
+    Event,
+    incoming::{Incoming, Spare},
+    peers::{Bundle, MAX_MESSAGE_BYTES, Outbox},
+};
+use crate::{
+    ports::Halves,
+    types::{NodeId, servers::ServerSettings},
+};
+use std::{
+    io::{self, Read},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+use tokio::sync::mpsc;
+
+/// These threads need little.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Serves a connection to its end, and tells the group of both.
+pub async fn converse(
+    peer: NodeId,
+    connection: u64,
+    bundle: Bundle,
+    events: mpsc::Sender<Event>,
+    settings: &ServerSettings,
+    limit_bytes: usize,
+) {
+    if bundle.len() <= settings.num_push_threads.max(settings.num_pull_threads) as usize {
+        // With other settings it is not of this job.
+        return;
+    }
+    let halves: io::Result<Vec<Halves>> = bundle.into_iter().map(|stream| stream.blocking()).collect();
+    let halves = match halves {
+        Ok(halves) => halves,
+        Err(error) => return tracing::debug!("no connection to node {} for training: {error}", peer.short()),
+    };
+    let (directions, close): (Vec<_>, Vec<_>) =
+        halves.into_iter().map(|Halves { source, sink, close }| ((source, sink), close)).unzip();
+    let outbox = Arc::new(Outbox::new(settings, close));
+    let heard = Arc::<Heard>::default();
+    let closing = Closing(outbox.clone(), heard.clone());
+    if events.send(Event::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
+        return;
+    }
+    let spare = Arc::<Spare>::default();
+    let (ended, mut ends) = mpsc::channel(2 * directions.len());
+    for (index, (source, sink)) in directions.into_iter().enumerate() {
+        let (events, heard, spare) = (events.clone(), heard.clone(), spare.clone());
+        let reader = Reader { peer, connection, events, heard, spare, limit_bytes, is_first: index == 0 };
+        spawn("params-read", &ended, move || reader.read(source));
+        let outbox = outbox.clone();
+        spawn("params-write", &ended, move || outbox.write(index, sink));
+    }
+    drop(ended);
+    if let Some(Err(error)) = ends.recv().await {
+        tracing::debug!("the connection to node {} for training has ended: {error}", peer.short());
+    }
+    drop(closing);
+    // What was read before is told of before.
+    while ends.recv().await.is_some() {}
+    let _ = events.send(Event::PeerDown { peer, connection }).await;
+}
+
+/// Ends the threads when it is dropped: with the connection, or with the runtime.
+struct Closing(Arc<Outbox>, Arc<Heard>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+        self.1.close();
+    }
+}
+
+fn spawn(name: &str, ended: &mpsc::Sender<io::Result<()>>, work: impl FnOnce() -> io::Result<()> + Send + 'static) {
+    let end = End(ended.clone(), Err(io::Error::other("a thread of it could not begin, or panicked")));
+    // Where it does not begin, `end` is dropped.
+    drop(thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(move || end.with(work())));
+}
+
+/// Tells how a thread ended, when it does.
+struct End(mpsc::Sender<io::Result<()>>, io::Result<()>);
+
+impl End {
+    fn with(mut self, result: io::Result<()>) {
+        self.1 = result;
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // There is room for each thread's end.
+        let _ = self.0.try_send(std::mem::replace(&mut self.1, Ok(())));
+    }
+}
+
+/// How many messages about no block have come: others say behind how many they are.
+#[derive(Default)]
+struct Heard {
+    state: Mutex<HeardState>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct HeardState {
+    count: u64,
+    closed: bool,
+}
+
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, HeardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn one_more(&self) {
+        self.lock().count += 1;
+        self.more.notify_all();
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.more.notify_all();
+    }
+
+    /// Waits until so many have come. Fails at the end of the connection.
+    fn wait_for(&self, count: u64) -> io::Result<()> {
+        let waits = |state: &mut HeardState| state.count < count && !state.closed;
+        let state = self.more.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        if state.closed { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+}
+
+struct Reader {
+    peer: NodeId,
+    connection: u64,
+    events: mpsc::Sender<Event>,
+    heard: Arc<Heard>,
+    spare: Arc<Spare>,
+    limit_bytes: usize,
+    is_first: bool,
+}
+
+impl Reader {
+    fn read(self, mut source: impl Read) -> io::Result<()> {
+        loop {
+            let message_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
+            let payload_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
+            let after = u64::from_le_bytes(array(&mut source)?);
+            if message_bytes > MAX_MESSAGE_BYTES || payload_bytes > self.limit_bytes {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a message larger than any"));
+            }
+            let mut encoded = vec![0; message_bytes];
+            source.read_exact(&mut encoded)?;
+            let message = postcard::from_bytes(&encoded).map_err(io::Error::other)?;
+            let mut payload = Incoming::new(payload_bytes, &self.spare);
+            source.read_exact(payload.bytes_mut())?;
+            if !self.is_first {
+                self.heard.wait_for(after)?;
+            }
+            let Self { peer, connection, .. } = self;
+            if self.events.blocking_send(Event::Message { peer, connection, message, payload }).is_err() {
+                return Ok(());
+            }
+            if self.is_first {
+                self.heard.one_more();
+            }
+        }
+    }
+}
+
+fn array<const N: usize>(source: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    source.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        params::store::Outgoing,
+        ports::PeerStream,
+        types::servers::message::{Epoch, ServerMessage},
+    };
+    use serde_json::json;
+
+    const ROUNDS: u32 = 50;
+    const NUMBERS: usize = 1000;
+
+    fn settings() -> ServerSettings {
+        let schedule = json!({"warmup_steps": 0, "decay": "constant"});
+        let training = json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
+        let settings = json!({"workers": 1, "num_push_threads": 2, "num_pull_threads": 2, "training": training});
+        serde_json::from_value(settings).unwrap()
+    }
+
+    /// One end, and what it tells its job.
+    async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<Event>) {
+        let (events, mut inbox) = mpsc::channel(4);
+        tokio::spawn(async move { converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await });
+        let Some(Event::PeerUp { outbox, connection: 7, .. }) = inbox.recv().await else { panic!("not up") };
+        (outbox, inbox)
+    }
+
+    async fn until_down(mut inbox: mpsc::Receiver<Event>) {
+        while !matches!(inbox.recv().await, Some(Event::PeerDown { connection: 7, .. })) {}
+        assert!(inbox.recv().await.is_none(), "that was the last");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn blocks_come_in_order_behind_what_was_said_before_and_both_ends_learn_of_the_end() {
+        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let bundle = |streams: Vec<tokio::io::DuplexStream>| -> Bundle {
+            streams.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect()
+        };
+        let ((outbox, one), (_other, mut two)) = tokio::join!(end(bundle(here)), end(bundle(there)));
+        for round in 0..ROUNDS {
+            outbox.put(&ServerMessage::Waiting { blocks: round, nodes: 0 }, None);
+            let numbers = Outgoing::Numbers(vec![Arc::new(vec![round as f32; NUMBERS])]);
+            outbox.put(&ServerMessage::Fetch { epoch: Epoch::NONE, block: round % 5 }, Some(numbers));
+        }
+        let (mut said, mut last, mut fetched) = (0, [None; 5], 0);
+        while said + fetched < 2 * ROUNDS {
+            let Some(Event::Message { message, payload, connection: 7, .. }) = two.recv().await else {
+                panic!("ended")
+            };
+            match message {
+                ServerMessage::Waiting { blocks, .. } => {
+                    assert_eq!(blocks, said);
+                    said += 1;
+                }
+                ServerMessage::Fetch { block, .. } => {
+                    let numbers = payload.numbers(NUMBERS).unwrap();
+                    let round = numbers[0] as u32;
+                    assert!(numbers.iter().all(|number| *number == numbers[0]) && round % 5 == block);
+                    assert!(round < said && last[block as usize] < Some(round), "round {round} after {said} were said");
+                    last[block as usize] = Some(round);
+                    fetched += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        outbox.close();
+        tokio::join!(until_down(one), until_down(two));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_message_larger_than_any_ends_the_connection() {
+        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let streams = here.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect();
+        let (_outbox, inbox) = end(streams).await;
+        let mut liar = there;
+        let mut header = Vec::new();
+        header.extend_from_slice(&u32::MAX.to_le_bytes());
+        header.extend_from_slice(&[0; 12]);
+        tokio::io::AsyncWriteExt::write_all(&mut liar[1], &header).await.unwrap();
+        until_down(inbox).await;
+    }
+}
