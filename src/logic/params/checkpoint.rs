@@ -51,7 +51,7 @@ impl Group {
         if !self.going || !self.conducts() || self.saving.is_some() {
             return;
         }
-        let current = self.current_clock();
+        let current = self.clock_reached();
         if self.view.finished {
             if current > self.saved {
                 self.begin_checkpoint(current, true);
@@ -76,7 +76,7 @@ impl Group {
     }
 
     /// The clock that blocks have reached, or in asynchronous modes some worker has.
-    fn current_clock(&self) -> Clock {
+    pub fn clock_reached(&self) -> Clock {
         if self.is_synchronous() {
             let begun = self.view.sources.first().map_or(0, |(_, version)| *version);
             return begun.max(self.committed.map_or(0, |(clock, _)| clock + 1));
