@@ -264,7 +264,7 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         draining: false,
         leaving: false,
     };
-    query::MemberLine { info, alive, this_node: number == 1 }
+    query::MemberLine { info, alive, gone: false, this_node: number == 1 }
 }
 
 pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {

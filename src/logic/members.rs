@@ -54,6 +54,8 @@ pub struct Peer {
     pub declared_down: bool,
     /// It said goodbye.
     pub left: bool,
+    /// It did, or nobody listens any more where it was: its process has ended.
+    pub gone: bool,
 }
 
 /// What came of a call into the membership protocol.
@@ -107,7 +109,7 @@ impl Members {
     pub fn peer_up(&mut self, peer: NodeId) -> Outcome {
         let entry = self.peers.entry(peer).or_default();
         entry.connected = true;
-        entry.left = false;
+        (entry.left, entry.gone) = (false, false);
         let known = entry.alive;
         let mut outcome = Outcome::default();
         if !known {
@@ -143,7 +145,7 @@ impl Members {
     pub fn peer_gone(&mut self, peer: NodeId, left: bool) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(entry) = self.peers.get_mut(&peer) {
-            entry.left = left;
+            (entry.left, entry.gone) = (left, true);
         }
         let known = self.swim.iter_members().find(|member| member.id().id == peer).map(|member| member.id().clone());
         if let Some(identity) = known {
@@ -266,7 +268,7 @@ impl Members {
             match change {
                 Change::Up(node) => {
                     let peer = self.peers.entry(*node).or_default();
-                    (peer.alive, peer.declared_down) = (true, false);
+                    (peer.alive, peer.declared_down, peer.gone) = (true, false, false);
                 }
                 Change::Down(node) => {
                     let peer = self.peers.entry(*node).or_default();

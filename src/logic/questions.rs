@@ -220,10 +220,12 @@ impl State {
     }
 
     fn member_lines(&self) -> Vec<MemberLine> {
-        let me = MemberLine { info: self.core.members.my_info().clone(), alive: true, this_node: true };
-        let line = |info: &crate::types::NodeInfo, alive| MemberLine { info: info.clone(), alive, this_node: false };
+        let me = MemberLine { info: self.core.members.my_info().clone(), alive: true, gone: false, this_node: true };
         let visible = self.core.members.peers().filter(|(_, peer)| peer.alive || !peer.left);
-        let others = visible.filter_map(|(_, peer)| Some(line(peer.info.as_ref()?, peer.alive)));
+        let others = visible.filter_map(|(_, peer)| {
+            let info = peer.info.clone()?;
+            Some(MemberLine { info, alive: peer.alive, gone: peer.gone, this_node: false })
+        });
         std::iter::once(me).chain(others).collect()
     }
 }

@@ -88,9 +88,11 @@ const CROWDED: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a worker's task has succeeded. `Unfinished`: none has so
-/// far, and if there is no room for all of them, how many run. `Finished`: a worker has done its part, and stays until all have. `Found`: the
-/// newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has ended.
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has succeeded, so the task of all is done.
+/// `Unfinished`: none has so far, and how many workers are enough to begin with if not all will come. `Finished`: a worker has done its part,
+/// and stays until all have. `Found`: the newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has
+/// ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: its process has ended, or knows
+/// nothing of the job, so that what it may have had of it is no more.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
     Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
@@ -109,10 +111,11 @@ enum Event {
     Unneeded,
     Waits,
     Over,
-    Unfinished { crowded: Option<u32> },
+    Unfinished { enough: Option<u32> },
     PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
     PeerDown { peer: NodeId, connection: u64 },
-    PeerDead { peer: NodeId },
+    PeerLost { peer: NodeId },
+    PeerGone { peer: NodeId },
     Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
 }
 
@@ -222,11 +225,12 @@ impl ParameterServers {
 
 impl Trainings for ParameterServers {
     fn look(&self, job: JobId) -> TrainingHere {
-        let late = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
-            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner);
-            late.clone()
+        let known = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
+            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            (late, job.flags.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone())
         });
-        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late: late.unwrap_or_default() }
+        let (late, waits_for) = known.unwrap_or_default();
+        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late, waits_for }
     }
 
     fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
@@ -389,11 +393,16 @@ fn difference(new: &Register, known: &Register) -> String {
     }
 }
 
-/// What waiting workers should know of the job. `crowded` is since when how many workers have run while others wait for room.
+/// What waiting workers should know of the job. Tasks that have ended are not waited for: of scripts none comes back that has succeeded,
+/// and no worker at all that has failed for good. `crowded` is since when how many workers have run while others wait for room.
 async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
     let Progress { tasks, done, failed, stopped, running, queued, .. } = detail.progress;
+    if !job.tensors.settings.divided {
+        let left = tasks.saturating_sub(done + failed + stopped);
+        return Some(Event::Unfinished { enough: (left < tasks).then_some(left) });
+    }
     if done > 0 {
         return Some(Event::Over);
     }
@@ -404,7 +413,8 @@ async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time
         *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
     }
     let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
-    Some(Event::Unfinished { crowded: full.map(|(workers, _)| workers) })
+    let left = (failed + stopped > 0).then(|| tasks.saturating_sub(failed + stopped));
+    Some(Event::Unfinished { enough: full.map(|(workers, _)| workers).into_iter().chain(left).min() })
 }
 
 /// Whether a job that the cluster knows has ended, or was forgotten.
@@ -416,10 +426,12 @@ async fn is_over(shared: &Shared, job: &Job) -> bool {
 
 /// Connects with every member that has the job too, as long as it trains here.
 async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
+    // Also those that are being called: a second connection would end the first.
     let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
     let mut known: BTreeSet<NodeId> = BTreeSet::new();
+    let mut lost: BTreeSet<NodeId> = BTreeSet::new();
     let mut crowded = None;
     loop {
         // A full queue is time passing.
@@ -444,11 +456,17 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
         let servers = others().filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
         let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
         for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
-            let _ = job.events.send(Event::PeerDead { peer }).await;
+            let _ = job.events.send(Event::PeerLost { peer }).await;
             known.remove(&peer);
+            lost.insert(peer);
             asked.remove(&peer);
             invited.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
         }
+        let may_live = |peer: &NodeId| members.iter().any(|line| line.info.id == *peer && !line.gone);
+        for peer in lost.iter().filter(|peer| !may_live(peer)) {
+            let _ = job.events.send(Event::PeerGone { peer: *peer }).await;
+        }
+        lost.retain(|peer| !alive.contains(peer) && may_live(peer));
         for peer in alive {
             let is_first = known.insert(peer);
             let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
@@ -460,6 +478,7 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
                 continue;
             }
             asked.insert(peer, tokio::time::Instant::now());
+            connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
             let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
             let (connected, invited) = (connected.clone(), invited.clone());
             tokio::spawn(async move {
@@ -472,11 +491,16 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
                     }
                     peers::call(streams.as_ref(), peer, token, connection, settings).await
                 };
-                if let Ok(bundle) = calling.await {
-                    connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
-                    conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
-                    connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+                match calling.await {
+                    Ok(bundle) => {
+                        conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        let _ = job.events.send(Event::PeerGone { peer }).await;
+                    }
+                    Err(_) => {}
                 }
+                connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
             });
         }
         tokio::select! {

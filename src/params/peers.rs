@@ -58,7 +58,7 @@ struct Frame {
 }
 
 /// What waits to be written to one node. What it holds is bounded by what the job's workers may have under way: a gradient and the
-/// values of each block a worker, a sum and a state of each block a replica; most of it by reference.
+/// values of each block a worker, a sum and a state of each block a replica, a few blocks that move; most of it by reference.
 pub struct Outbox {
     lanes: Vec<Lane>,
     /// Lanes for what is for a block's primary, and for what comes from it.

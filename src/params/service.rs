@@ -99,6 +99,8 @@ pub struct Flags {
     pub is_idle: Arc<AtomicBool>,
     /// Workers that take longer than is usual.
     pub late: Arc<Mutex<Vec<LateWorker>>>,
+    /// Why training does not go on here.
+    pub waits_for: Arc<Mutex<Option<String>>>,
 }
 
 /// Serves the job until nobody needs it any more.
@@ -155,6 +157,7 @@ pub fn run(
             Received::Closed => break,
         }
         service.tell_of_blocks();
+        service.tell_of_waiting(&flags.waits_for);
         let is_idle = service.group.is_idle();
         flags.is_idle.store(is_idle, Ordering::Relaxed);
         service.idle_since = is_idle.then(|| service.idle_since.unwrap_or_else(Instant::now));
@@ -207,8 +210,23 @@ impl Service {
         let view = self.group.view();
         if let Some(kept) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
             let (nodes, workers) = (view.nodes.len(), view.workers.len());
-            tracing::info!("{workers} workers train on {nodes} nodes; this one keeps {kept} blocks of parameters");
+            let clock = self.group.clock_reached();
+            tracing::info!(
+                "{workers} workers train on {nodes} nodes; this one keeps {kept} blocks of parameters, from clock {clock} on"
+            );
             self.told = view.epoch;
+        }
+    }
+
+    /// Says in the log, and to whoever looks at the job, why training does not go on.
+    fn tell_of_waiting(&self, told: &Mutex<Option<String>>) {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = self.group.waits_for();
+        if told.as_deref() != why {
+            if let Some(why) = why {
+                tracing::info!("training does not go on here: {why}");
+            }
+            *told = why.map(Into::into);
         }
     }
 
@@ -217,7 +235,7 @@ impl Service {
     }
 
     fn waits(&self) -> bool {
-        self.settings.divided && (self.ending || self.group.view().epoch.number == 0)
+        self.ending || self.group.view().epoch.number == 0
     }
 
     fn event(&mut self, event: Event) {
@@ -260,8 +278,8 @@ impl Service {
                 self.over |= self.group.is_idle() && self.writer.is_none() && has_ended;
             }
             Event::Waits => self.ending = true,
-            Event::Unfinished { crowded } => {
-                if let Some(workers) = crowded {
+            Event::Unfinished { enough } => {
+                if let Some(workers) = enough {
                     self.give(Input::Enough { workers });
                 }
                 if self.ending {
@@ -281,13 +299,13 @@ impl Service {
                 self.peers.remove(&peer);
                 self.give(Input::PeerDown(peer));
             }
-            Event::PeerDead { peer } => {
+            Event::PeerLost { peer } => {
                 if let Some((_, outbox)) = self.peers.remove(&peer) {
                     outbox.close();
                     self.give(Input::PeerDown(peer));
                 }
-                self.give(Input::PeerDead(peer));
             }
+            Event::PeerGone { peer } => self.give(Input::PeerDead(peer)),
             Event::Message { peer, connection, message, payload } if self.is_connection(peer, connection) => {
                 let plain = matches!(message, ServerMessage::Replicate { .. });
                 self.run(Input::Message { from: peer, message }, Some((payload, plain)));

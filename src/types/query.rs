@@ -146,6 +146,9 @@ pub enum TaskState {
 pub struct MemberLine {
     pub info: NodeInfo,
     pub alive: bool,
+    /// Its process is known to have ended, it is not only out of reach. Not told to other nodes.
+    #[serde(skip)]
+    pub gone: bool,
     pub this_node: bool,
 }
 
@@ -172,6 +175,8 @@ pub struct TrainingHere {
     pub checkpoints: Vec<CheckpointFile>,
     /// Its workers for which the others wait longer than is usual.
     pub late: Vec<LateWorker>,
+    /// Why training does not go on here, if it does not.
+    pub waits_for: Option<String>,
 }
 
 /// A checkpoint on a node's disk.

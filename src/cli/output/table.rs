@@ -154,6 +154,9 @@ impl Output for Table {
             let size = format_bytes(file.bytes);
             rows.push(("checkpoint", format!("step {}, {size}, {}:{}", file.step, file.node_name, file.path)));
         }
+        for node in training.clone().flat_map(|training| &training.waiting) {
+            rows.push(("on hold", format!("{}: {}", node.node_name, node.why)));
+        }
         for late in training.flat_map(|training| &training.late) {
             let [taken, usual] = [late.taken_ms, late.usual_ms].map(|ms| since(0, ms));
             let (worker, node, clock) = (late.worker, &late.node_name, late.clock);

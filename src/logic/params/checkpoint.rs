@@ -53,7 +53,7 @@ impl Group {
         }
         // Behind the last step there are sums only: what is kept then is of that step.
         let last = self.config.settings.steps.unwrap_or(Clock::MAX);
-        let current = self.current_clock().min(last);
+        let current = self.clock_reached().min(last);
         if self.view.finished {
             if current > self.saved {
                 self.begin_checkpoint(current, true);
@@ -83,7 +83,7 @@ impl Group {
     }
 
     /// The clock that blocks have reached, or in asynchronous modes some worker has.
-    fn current_clock(&self) -> Clock {
+    pub fn clock_reached(&self) -> Clock {
         if self.is_synchronous() {
             let begun = self.view.sources.first().map_or(0, |(_, version)| *version);
             return begun.max(self.committed.map_or(0, |(clock, _)| clock + 1));

@@ -5,6 +5,7 @@ use super::{
     Effect,
     checkpoint::{Restorable, VIEWS},
     group::Group,
+    moving::Progress,
 };
 use crate::types::{
     NodeId,
@@ -28,6 +29,8 @@ pub(super) struct Conducting {
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
     /// How many barriers a worker has come to.
     barriers: BTreeMap<Worker, u64>,
+    /// Once it goes on: blocks that move, and how it ends.
+    pub progress: Progress,
 }
 
 enum Stage {
@@ -56,8 +59,30 @@ struct Outcome {
     previous_nodes: Vec<NodeId>,
     commit: Option<(Clock, f32)>,
     sources: Vec<(u16, u64)>,
+    /// For each block who has it in that state; all shall fetch them from the source if there is nothing of this.
+    holders: Option<Vec<Vec<u16>>>,
     seed: Option<Worker>,
     restore: Option<Clock>,
+}
+
+impl Outcome {
+    /// Every block goes on as those of its holders have it who are `right`, after a commit if there is one.
+    fn of(
+        previous: Epoch,
+        previous_nodes: Vec<NodeId>,
+        commit: Option<(Clock, f32)>,
+        held: &[Vec<(u16, Held)>],
+        right: impl Fn(&Vec<(u16, Held)>, &Held) -> bool,
+    ) -> Self {
+        let (mut sources, mut all) = (Vec::new(), Vec::new());
+        for block in held {
+            let mut of_block = block.iter().filter(|(_, held)| right(block, held)).peekable();
+            let (node, held) = of_block.peek().expect("some node has what the view goes on from");
+            sources.push((*node, commit.map_or(held.version, |(clock, _)| clock + 1)));
+            all.push(of_block.map(|(node, _)| *node).collect());
+        }
+        Self { previous, previous_nodes, commit, sources, holders: Some(all), seed: None, restore: None }
+    }
 }
 
 impl Conducting {
@@ -88,8 +113,8 @@ impl Group {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
         let stage = Stage::Gathering(BTreeMap::new());
-        let (ready, barriers) = Default::default();
-        self.conducting = Some(Conducting { epoch, nodes, workers, finished, stage, ready, barriers });
+        let (ready, barriers, progress) = Default::default();
+        self.conducting = Some(Conducting { epoch, nodes, workers, finished, stage, ready, barriers, progress });
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
@@ -152,41 +177,25 @@ impl Group {
         }
         let newest = |holders: &Vec<(u16, Held)>| holders.iter().map(|(_, held)| held.version).max().unwrap_or(0);
         if !self.config.settings.consistency.is_synchronous() {
-            let sources = held.iter().map(|holders| {
-                let version = newest(holders);
-                let (node, _) = holders.iter().find(|(_, held)| held.version == version).expect("it is the newest");
-                (*node, version)
-            });
-            let sources = sources.collect();
-            return Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None, restore: None });
+            let is_newest = |holders: &Vec<(u16, Held)>, held: &Held| held.version == newest(holders);
+            return Ok(Outcome::of(previous, previous_nodes, None, &held, is_newest));
         }
         let low = held.iter().map(newest).min().unwrap_or(0);
         let high = held.iter().map(newest).max().unwrap_or(0);
         // Who has what clock `low` came to, or can make it of the sum.
-        let with_it = |holders: &Vec<(u16, Held)>| -> Option<u16> {
-            let has = |held: &Held| held.version > low || (held.version == low && held.pending.is_some());
-            holders.iter().find(|(_, held)| has(held)).map(|(node, _)| *node)
-        };
-        let ahead: Vec<Option<u16>> = held.iter().map(with_it).collect();
-        let lacking = ahead.iter().filter(|source| source.is_none()).count() as u32;
+        let has = |held: &Held| held.version > low || (held.version == low && held.pending.is_some());
+        let lacking = held.iter().filter(|holders| !holders.iter().any(|(_, held)| has(held))).count() as u32;
         if lacking == 0 {
             let told = promises.values().filter_map(|promise| promise.committed).find(|(clock, _)| *clock == low);
             let norms = held.iter().filter_map(|holders| holders.iter().find_map(|(_, held)| held.pending));
             let scale = told.map_or_else(|| self.clip(norms), |(_, scale)| scale);
-            let sources = ahead.iter().flatten().map(|node| (*node, low + 1)).collect();
-            let commit = Some((low, scale));
-            return Ok(Outcome { previous, previous_nodes, commit, sources, seed: None, restore: None });
+            return Ok(Outcome::of(previous, previous_nodes, Some((low, scale)), &held, |_, held| has(held)));
         }
         if high > low {
             // More than one node at a time was lost.
             return self.lacking(lacking, &previous_nodes);
         }
-        let sources = held.iter().map(|holders| {
-            let (node, _) = holders.iter().find(|(_, held)| held.version == low).expect("it is the newest");
-            (*node, low)
-        });
-        let sources = sources.collect();
-        Ok(Outcome { previous, previous_nodes, commit: None, sources, seed: None, restore: None })
+        Ok(Outcome::of(previous, previous_nodes, None, &held, |_, held| held.version == low))
     }
 
     /// Blocks come from the newest checkpoint, or at first, without one, from what a worker registered. What nodes hold of earlier
@@ -205,7 +214,8 @@ impl Group {
             Restorable::Found(None) => return Err(Missing::Lost),
         };
         let (previous, previous_nodes) = (Epoch::NONE, Vec::new());
-        Ok(Outcome { previous, previous_nodes, commit: None, sources: vec![sources; blocks], seed, restore })
+        let (sources, holders) = (vec![sources; blocks], None);
+        Ok(Outcome { previous, previous_nodes, commit: None, sources, holders, seed, restore })
     }
 
     /// Nobody here has some blocks. Where the greater part of the last view is here, if without its memory, and the rest is known
@@ -244,7 +254,7 @@ impl Group {
     }
 
     fn settle(&mut self, outcome: Outcome) {
-        let conducting = self.conducting.as_mut().expect("the caller has it");
+        let conducting = self.conducting.as_ref().expect("the caller has it");
         let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
         // From a checkpoint all start again, and whoever was away when the others went back to one.
         let went_back = |base: Epoch| base.number / VIEWS < outcome.previous.number / VIEWS;
@@ -261,6 +271,7 @@ impl Group {
         } else {
             clocks.values().min().copied().unwrap_or(0)
         };
+        let homes = self.homes(&conducting.nodes, outcome.holders.as_deref());
         let starting = conducting.workers.iter().map(|(life, _)| *life).filter(|life| !clocks.contains_key(life));
         let view = View {
             epoch: conducting.epoch,
@@ -271,6 +282,7 @@ impl Group {
             starting: starting.map(|life| (life, start)).collect(),
             commit: outcome.commit,
             sources: outcome.sources,
+            homes,
             seed: outcome.seed,
             restore: outcome.restore,
             finished: conducting.finished,
@@ -278,10 +290,17 @@ impl Group {
             saved: outcome.restore.or(promises.values().map(|promise| promise.saved).max()).unwrap_or(0),
         };
         let nodes: BTreeSet<NodeId> = conducting.nodes.iter().map(|(node, _)| *node).collect();
+        let conducting = self.conducting.as_mut().expect("the caller has it");
         conducting.stage = Stage::Installing(nodes.clone());
         for node in nodes {
             self.send(node, ServerMessage::Install { view: view.clone() }, None);
         }
+    }
+
+    /// Where the blocks of the view are: where they are meant to be, as far as those nodes have them.
+    fn homes(&self, nodes: &[(NodeId, u32)], holders: Option<&[Vec<u16>]>) -> Vec<Vec<u16>> {
+        let target = self.target(nodes);
+        holders.map_or_else(|| target.clone(), |holders| target.among(holders)).into_homes()
     }
 
     pub(super) fn installed(&mut self, from: NodeId, epoch: Epoch) {

@@ -5,6 +5,7 @@ use super::{
     checkpoint::{Restorable, Saving, Snapshot},
     conduct::Conducting,
     local::Local,
+    moving::Moves,
     placement::Placement,
     server::Shard,
 };
@@ -42,7 +43,7 @@ pub struct Group {
     pub(super) dead: BTreeSet<NodeId>,
     /// How many workers are enough to begin with, if not all.
     enough: Option<u32>,
-    /// A connection within the view broke, or a member heeds another view.
+    /// A connection within the view broke, a member heeds another view, or this one has ended well.
     pub(super) broken: bool,
     pub(super) promised: Epoch,
     /// The highest number of an epoch that was heard of.
@@ -63,6 +64,7 @@ pub struct Group {
     /// Who asked for blocks before this node had installed the view.
     pub(super) early: Vec<(NodeId, Epoch, Block)>,
     pub(super) conducting: Option<Conducting>,
+    pub(super) moves: Moves,
     pub(super) shards: BTreeMap<Block, Shard>,
     /// Of a clock, who has ended it: samples and squared norm.
     pub(super) ended: BTreeMap<Clock, BTreeMap<Worker, (u32, f64)>>,
@@ -82,6 +84,8 @@ pub struct Group {
     effects: Vec<Effect>,
     told: Option<Here>,
     pub(super) told_status: String,
+    /// Why nothing goes on, if nothing does.
+    waits_for: Option<String>,
 }
 
 impl Group {
@@ -103,6 +107,7 @@ impl Group {
             missing: BTreeSet::new(),
             early: Vec::new(),
             conducting: None,
+            moves: Moves::default(),
             shards: BTreeMap::new(),
             ended: BTreeMap::new(),
             ready: BTreeSet::new(),
@@ -118,6 +123,7 @@ impl Group {
             effects: Vec::new(),
             told: None,
             told_status: String::new(),
+            waits_for: None,
         }
     }
 
@@ -134,7 +140,8 @@ impl Group {
 
     /// How many blocks this node keeps, while the view goes on.
     pub fn blocks_kept(&self) -> Option<usize> {
-        self.going.then_some(self.shards.len())
+        let me = self.index.filter(|_| self.going)?;
+        Some((0..self.config.layout.blocks()).filter(|block| self.placement.homes(*block).contains(&me)).count())
     }
 
     pub fn handle(&mut self, input: Input) -> Vec<Effect> {
@@ -180,6 +187,7 @@ impl Group {
             }
             self.tell_here();
             self.consider();
+            self.tell_drained();
             if self.inbox.is_empty() {
                 return std::mem::take(&mut self.effects);
             }
@@ -195,7 +203,7 @@ impl Group {
                 self.seen = self.seen.max(promised.number);
                 self.broken |= self.is_conducted(from);
             }
-            ServerMessage::Waiting { blocks, nodes } => self.status(if blocks > 0 {
+            ServerMessage::Waiting { blocks, nodes } => self.wait(if blocks > 0 {
                 let of = self.config.layout.blocks();
                 format!("waiting: {blocks} of {of} blocks of the parameters are out of reach")
             } else {
@@ -204,7 +212,9 @@ impl Group {
             ServerMessage::Lost { epoch } => self.lost(epoch),
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
-            ServerMessage::State { epoch, block, version, applied } => self.fetched(epoch, block, version, applied),
+            ServerMessage::State { epoch, block, version, applied } if self.missing.contains(&block) => {
+                self.fetched(epoch, block, version, applied);
+            }
             ServerMessage::Installed { epoch } => self.installed(from, epoch),
             ServerMessage::Go { epoch } => self.go(epoch),
             other => self.of_view(from, other),
@@ -223,9 +233,15 @@ impl Group {
             ServerMessage::Push { worker, clock, block, .. } => self.pushed(from, worker, clock, block),
             ServerMessage::Ended { worker, clock, samples, norm2, .. } => self.ended(worker, clock, samples, norm2),
             ServerMessage::Replicate { block, version, of, scale, norm2, .. } => {
-                self.replicate(from, block, version, of, scale, norm2);
+                self.replicated(from, block, version, of, scale, norm2);
             }
             ServerMessage::Kept { block, version, .. } => self.kept(from, block, version),
+            ServerMessage::State { block, version, applied, .. } => self.came(from, block, version, applied),
+            ServerMessage::Arrived { block, version, .. } => drop(self.arrived(from, block, version)),
+            ServerMessage::Settled { block, .. } => self.settled(block),
+            ServerMessage::Moved { .. } => self.moved(from),
+            ServerMessage::Drain { moved, .. } => self.drain(moved),
+            ServerMessage::Drained { .. } => self.drained(from),
             ServerMessage::Ready { clock, norms, .. } => self.node_ready(from, clock, norms),
             ServerMessage::Commit { clock, scale, .. } => self.commit(clock, scale),
             ServerMessage::Acknowledged { worker, clock, block, .. } => self.acknowledged(worker, clock, block),
@@ -303,8 +319,10 @@ impl Group {
         // Also those that only others are connected with.
         let reachable: BTreeSet<NodeId> =
             known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
+        // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake.
+        let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
         let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
-        ranked.sort_by_cached_key(|node| std::cmp::Reverse(self.rank(*node)));
+        ranked.sort_by_cached_key(|node| (is_new(node), std::cmp::Reverse(self.rank(*node))));
         if ranked.first() != Some(&me) {
             // Another conducts.
             self.conducting = None;
@@ -337,11 +355,11 @@ impl Group {
         let wanted = self.config.settings.workers.min(self.enough.unwrap_or(u32::MAX)) as usize;
         let started = known.values().any(|here| here.started);
         if workers.is_empty() || (!started && workers.len() < wanted) {
-            self.status(format!("waiting for workers: {} of {wanted} are there", workers.len()));
+            self.wait(format!("waiting for workers: {} of {wanted} are there", workers.len()));
             return;
         }
         if !started && nodes.iter().all(|(_, weight)| *weight == 0) {
-            self.status("waiting for parameter servers: those that are meant to serve are not there".into());
+            self.wait("waiting for parameter servers: those that are meant to serve are not there".into());
             return;
         }
         let workers: Vec<_> = workers.into_values().collect();
@@ -351,10 +369,17 @@ impl Group {
                 && conducting.workers == workers
                 && conducting.finished == finished
         });
-        if !current || self.broken {
+        if self.broken || (!current && !self.is_whole_among(&nodes)) {
             self.broken = false;
             self.propose(nodes, workers, finished);
+        } else if !current {
+            self.end_view(false);
         }
+    }
+
+    /// Whether this node conducts a view that goes on, and has lost none of its nodes.
+    fn is_whole_among(&self, nodes: &[(NodeId, u32)]) -> bool {
+        self.conducts() && self.view.nodes.iter().all(|known| nodes.contains(known))
     }
 
     /// Who conducts is whoever stands first.
@@ -378,8 +403,24 @@ impl Group {
         self.effects.push(Effect::Tell { worker, notice });
     }
 
-    /// Tells this node's workers what they wait for, if that is news.
+    /// Why training does not go on, if it does not.
+    pub fn waits_for(&self) -> Option<&str> {
+        self.waits_for.as_deref()
+    }
+
+    fn wait(&mut self, why: String) {
+        self.waits_for = Some(why.clone());
+        self.tell_status(why);
+    }
+
+    /// Something goes on.
     pub(super) fn status(&mut self, text: String) {
+        self.waits_for = None;
+        self.tell_status(text);
+    }
+
+    /// Tells this node's workers, if that is news.
+    fn tell_status(&mut self, text: String) {
         if self.told_status != text {
             for worker in self.locals.keys().copied().collect::<Vec<_>>() {
                 self.tell(worker, Notice::Status(text.clone()));

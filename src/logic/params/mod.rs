@@ -9,6 +9,7 @@
 //! | `group` | the state of one node: its peers, who conducts, when the view has to change |
 //! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
+//! | `moving` | blocks on their way to a new home while training goes on |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
 //! | `pace` | from when on a worker is late |
 //! | `local` | this node's workers: what they pushed and wait for |
@@ -16,8 +17,8 @@
 //!
 //! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
 //! node or a worker comes or goes, or a connection breaks, the highest-ranked node proposes a new one: nodes promise to heed no
-//! older epoch and say what they hold, the conductor works out in what state to go on, nodes fetch blocks that they shall keep and
-//! lack, and all go on. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
+//! older epoch and say what they hold, the conductor works out in what state to go on and which of them keep which blocks, and all go
+//! on. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
 //! majority, the new view must have every block as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
@@ -30,6 +31,17 @@
 //!
 //! So the conductor of the next view commits c in the second case and voids the sums otherwise, and no reader saw c then.
 //!
+//! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on (but at first, and from a checkpoint).
+//! Where another node shall keep it, the primary p sends that newcomer n what the block is, and every update u from then on:
+//!
+//! ```text
+//! n has settled      ⇒  u counts only if n has it      (and until then only if n lacks fewer than 8)
+//! n says that it holds the block, in a later view  ⇒  n has settled
+//! ```
+//!
+//! So a newcomer that counts as a holder has all that counts, as a replica has, and the arguments above hold with it. The last view
+//! of a move begins when all have settled and nothing is under way.
+//!
 //! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all replicas have applied them.
 //! The next view takes each block from whoever applied most. Updates are told apart by (worker, clock, block), so that one which
 //! is pushed again counts once.
@@ -39,6 +51,7 @@ mod checkpoint;
 mod conduct;
 pub mod group;
 mod local;
+mod moving;
 pub mod pace;
 pub mod placement;
 mod server;
@@ -61,7 +74,7 @@ pub enum Input {
     PeerUp(NodeId),
     /// It broke: messages on their way are lost.
     PeerDown(NodeId),
-    /// The node is known to be gone, and not only out of reach.
+    /// The node's part in the job is known to be gone, and not only out of reach.
     PeerDead(NodeId),
     Message {
         from: NodeId,

@@ -54,6 +54,26 @@ impl Placement {
         Self { homes }
     }
 
+    /// Who keeps blocks that only some nodes have: of those who shall, who have it; beside them others who have it, as long as some
+    /// of the former have not. `holders` are the nodes that have each block, of which there is at least one.
+    pub fn among(&self, holders: &[Vec<u16>]) -> Self {
+        let homes = self.homes.iter().zip(holders).map(|(shall, have)| {
+            let right = shall.iter().filter(|node| have.contains(node));
+            let others = have.iter().filter(|node| !shall.contains(node));
+            right.chain(others).copied().take(shall.len()).collect()
+        });
+        Self { homes: homes.collect() }
+    }
+
+    /// As a view says.
+    pub fn of(homes: Vec<Vec<u16>>) -> Self {
+        Self { homes }
+    }
+
+    pub fn into_homes(self) -> Vec<Vec<u16>> {
+        self.homes
+    }
+
     /// All of `nodes` keep this block.
     pub fn keep_everywhere(&mut self, block: Block, nodes: usize) {
         self.homes[block as usize] = (0..nodes as u16).collect();

@@ -1,6 +1,6 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
-use super::{Effect, Gradient, Payload, Place, conduct::clip_scale, group::Group};
+use super::{Effect, Gradient, Payload, Place, conduct::clip_scale, group::Group, moving::Update};
 use crate::types::{
     NodeId,
     servers::{
@@ -27,6 +27,8 @@ pub(super) struct Shard {
     flight: VecDeque<Flight>,
     /// Who waits for the values, and the clock that they must have.
     readers: Vec<(NodeId, Worker, Clock)>,
+    /// It has come while training goes on, and may lack updates that count.
+    pub is_arriving: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +52,30 @@ impl Shard {
         Self { version, applied, ..Self::default() }
     }
 
+    /// Of a newcomer, who may not have all.
+    pub fn arriving(version: u64, applied: BTreeMap<Worker, Clock>) -> Self {
+        Self { is_arriving: true, ..Self::of(version, applied) }
+    }
+
+    /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock before.
+    pub fn under_way(&self, before: f32) -> Vec<Update> {
+        let flight = |flight: &Flight| {
+            let of = Some((flight.worker, flight.clock));
+            Update { version: flight.version, of, scale: flight.scale, norm2: 0.0 }
+        };
+        let of_sum = |sum: &Sum| Update { version: self.version, of: None, scale: before, norm2: sum.norm2 };
+        self.sum.iter().map(of_sum).chain(self.flight.iter().map(flight)).collect()
+    }
+
+    pub fn count_under_way(&self) -> u64 {
+        u64::from(self.sum.is_some()) + self.flight.len() as u64
+    }
+
+    /// Whether none is.
+    pub fn is_quiet(&self) -> bool {
+        self.sum.is_none() && self.flight.is_empty() && !self.summing
+    }
+
     /// Everything that was under way is void.
     pub fn forget(&mut self) {
         let applied = std::mem::take(&mut self.applied);
@@ -64,14 +90,14 @@ impl Group {
 
     /// Who hands a block out to this node's workers.
     pub(super) fn primary(&self, block: Block) -> NodeId {
-        if self.is_factored(block) { self.config.me } else { self.primaries(block)[0] }
+        if self.is_primary(block) { self.config.me } else { self.primaries(block)[0] }
     }
 
-    /// Who adds a block's gradients up: one node, or all where factors go from each to each.
+    /// Who adds a block's gradients up: one node, or all that have it where factors go from each to each.
     pub(super) fn primaries(&self, block: Block) -> Vec<NodeId> {
-        let count = if self.is_factored(block) { self.view.nodes.len() } else { 1 };
-        let homes = self.placement.homes(block)[..count].iter();
-        homes.map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let homes = self.placement.homes(block);
+        let count = if self.is_factored(block) { homes.len() } else { 1 };
+        homes[..count].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
     }
 
     fn is_factored(&self, block: Block) -> bool {
@@ -80,13 +106,17 @@ impl Group {
 
     pub(super) fn is_primary(&self, block: Block) -> bool {
         block < self.config.layout.blocks()
-            && self.index.is_some_and(|me| self.is_factored(block) || self.placement.homes(block)[0] == me)
+            && self.index.is_some_and(|me| {
+                let homes = self.placement.homes(block);
+                homes[0] == me || (self.is_factored(block) && homes.contains(&me))
+            })
     }
 
     /// The nodes that keep a block beside those who add it up.
     fn replicas(&self, block: Block) -> Vec<NodeId> {
-        let first = if self.is_factored(block) { self.view.nodes.len() } else { 1 };
-        self.placement.homes(block)[first..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let homes = self.placement.homes(block);
+        let first = if self.is_factored(block) { homes.len() } else { 1 };
+        homes[first..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
     }
 
     /// A gradient has come, or is here already if it is a local worker's.
@@ -135,7 +165,7 @@ impl Group {
         let all = self.view.workers.len();
         let here = shard.contributions.get(&clock).map_or(0, BTreeSet::len);
         let Some(ended) = self.ended.get(&clock).filter(|ended| ended.len() == all) else { return };
-        if here < all || shard.summing || shard.sum.is_some() {
+        if self.moves.draining || here < all || shard.summing || shard.sum.is_some() {
             return;
         }
         shard.summing = true;
@@ -156,17 +186,36 @@ impl Group {
         shard.contributions.remove(&shard.version);
         shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
         let version = shard.version;
-        let replicas = self.replicas(block);
-        for replica in &replicas {
-            let message = ServerMessage::Replicate { epoch, block, version, of: None, scale: 1.0, norm2 };
-            self.send(*replica, message, Some(Payload::Sum { block }));
-        }
-        if replicas.is_empty() {
-            self.block_ready(block);
+        self.replicate(block, &Update { version, of: None, scale: self.scale_before(version), norm2 });
+        self.try_ready(block);
+    }
+
+    /// By what factor the clock before this one was committed, if that was in this view.
+    pub(super) fn scale_before(&self, clock: Clock) -> f32 {
+        self.committed.filter(|(committed, _)| committed + 1 == clock).map_or(1.0, |(_, scale)| scale)
+    }
+
+    /// Sends an update to all who keep the block, or shall.
+    fn replicate(&mut self, block: Block, update: &Update) {
+        // A factored block's primaries come to the same by themselves, and one of them is enough for newcomers.
+        let others = self.replicas(block).into_iter().chain(self.newcomers(block));
+        for node in others.collect::<Vec<_>>() {
+            let (message, payload) = update.message(self.view.epoch, block);
+            self.send(node, message, Some(payload));
         }
     }
 
-    fn block_ready(&mut self, block: Block) {
+    /// An update may count now that some node has it.
+    pub(super) fn try_count(&mut self, block: Block) {
+        if self.is_synchronous() { self.try_ready(block) } else { self.land(block) }
+    }
+
+    fn try_ready(&mut self, block: Block) {
+        let shard = &self.shards[&block];
+        let is_kept = shard.sum.as_ref().is_some_and(|sum| sum.kept.len() == self.replicas(block).len());
+        if !is_kept || self.ready.contains(&block) || !self.newcomers_allow(block, shard.version) {
+            return;
+        }
         self.ready.insert(block);
         let own = (0..self.config.layout.blocks()).filter(|block| self.is_primary(*block)).count();
         if self.ready.len() < own {
@@ -183,8 +232,8 @@ impl Group {
         self.send(epoch.by, ServerMessage::Ready { epoch, clock, norms }, None);
     }
 
-    /// This node is a replica and has got a sum, or one worker's gradient.
-    pub(super) fn replicate(
+    /// This node is a replica, or will be, and has got a sum, or one worker's gradient.
+    pub(super) fn replicated(
         &mut self,
         from: NodeId,
         block: Block,
@@ -193,11 +242,19 @@ impl Group {
         scale: f32,
         norm2: f64,
     ) {
+        if of.is_none() && version > 0 {
+            // The primary has committed the clock before; word of that may still be on its way here.
+            self.apply_sum(block, version - 1, scale);
+        }
         let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == version) else { return };
         match of {
             None => {
                 shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
                 self.effect(Effect::Take(Place::Sum { block }));
+                if let Some((_, scale)) = self.committed.filter(|(clock, _)| *clock == version) {
+                    // To a newcomer it comes late.
+                    self.apply_sum(block, version, scale);
+                }
             }
             Some((worker, clock)) => {
                 shard.version += 1;
@@ -212,18 +269,18 @@ impl Group {
     }
 
     pub(super) fn kept(&mut self, from: NodeId, block: Block, version: u64) {
-        let replicas = self.replicas(block).len();
+        if self.arrived(from, block, version + 1) || !self.is_primary(block) {
+            return;
+        }
         let Some(shard) = self.shards.get_mut(&block) else { return };
         if let Some(flight) = shard.flight.iter_mut().find(|flight| flight.version == version) {
             flight.kept.insert(from);
-            self.land(block);
         } else if version == shard.version
             && let Some(sum) = &mut shard.sum
-            && sum.kept.insert(from)
-            && sum.kept.len() == replicas
         {
-            self.block_ready(block);
+            sum.kept.insert(from);
         }
+        self.try_count(block);
     }
 
     /// The clock counts everywhere.
@@ -245,6 +302,9 @@ impl Group {
 
     /// An asynchronous primary puts a gradient in its place, when it knows how much of it counts.
     fn try_order(&mut self, worker: Worker, clock: Clock, block: Block) {
+        if self.moves.draining {
+            return;
+        }
         let settings = &self.config.settings;
         let ended = self.ended.get(&clock).and_then(|ended| ended.get(&worker));
         let clip = match (settings.training.clip_norm, ended) {
@@ -254,19 +314,13 @@ impl Group {
         };
         // All workers together move parameters as far in a clock as one would.
         let scale = clip / self.view.workers.len().max(1) as f32;
-        let replicas = self.replicas(block);
-        let epoch = self.view.epoch;
         let shard = self.shards.get_mut(&block).expect("the caller has it");
         if !shard.contributions.get_mut(&clock).is_some_and(|workers| workers.remove(&worker)) {
             return;
         }
         let version = shard.version + shard.flight.len() as u64;
         shard.flight.push_back(Flight { version, worker, clock, scale, kept: BTreeSet::new() });
-        for replica in replicas {
-            let of = Some((worker, clock));
-            let message = ServerMessage::Replicate { epoch, block, version, of, scale, norm2: 0.0 };
-            self.send(replica, message, Some(Payload::Contribution { worker, clock, block }));
-        }
+        self.replicate(block, &Update { version, of: Some((worker, clock)), scale, norm2: 0.0 });
         self.land(block);
     }
 
@@ -275,8 +329,13 @@ impl Group {
         let replicas = self.replicas(block).len();
         let epoch = self.view.epoch;
         loop {
+            let first = self.shards[&block].flight.front().filter(|flight| flight.kept.len() == replicas);
+            let version = first.map(|flight| flight.version);
+            if version.is_none_or(|version| !self.newcomers_allow(block, version)) {
+                break;
+            }
             let shard = self.shards.get_mut(&block).expect("the caller has it");
-            let Some(flight) = shard.flight.front().filter(|flight| flight.kept.len() == replicas) else { break };
+            let Some(flight) = shard.flight.front() else { break };
             let (worker, clock, scale) = (flight.worker, flight.clock, flight.scale);
             shard.flight.pop_front();
             shard.version += 1;

@@ -130,3 +130,78 @@ fn two_nodes_go_on_however_often_they_lose_each_other() {
         simulation.run(false);
     });
 }
+
+#[test]
+fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
+    seeds(16, |seed| {
+        let mode = MODES[seed as usize % 4];
+        let mut simulation = Simulation::new(seed, mode, 2, 60);
+        while !simulation.is_settled() {
+            simulation.step();
+        }
+        let new = simulation.join();
+        simulation.holds_blocks = true;
+        while !simulation.goes_on(new, 3) {
+            simulation.step();
+        }
+        let begun = simulation.slowest();
+        for _ in 0..4_000 {
+            simulation.step();
+        }
+        let (now, kept) = (simulation.slowest(), simulation.blocks_kept(new));
+        assert!(now >= begun.map(|clock| clock + 3), "from {begun:?} to {now:?} while the blocks are on their way");
+        assert!(kept == 0 && !simulation.is_settled(), "no block has come");
+        simulation.holds_blocks = false;
+        for _ in 0..20_000 {
+            if !simulation.is_settled() {
+                simulation.step();
+            }
+        }
+        assert!(simulation.is_settled() && simulation.blocks_kept(new) > 0, "all are where they shall be");
+        let simulation = simulation.run(false);
+        if mode.is_synchronous() {
+            assert_eq!(
+                simulation.updates_seen(),
+                [2; 60],
+                "every clock has both workers' updates, as if nobody had come"
+            );
+        }
+    });
+}
+
+#[test]
+fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_waits() {
+    seeds(12, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 40);
+        while !simulation.is_settled() {
+            simulation.step();
+        }
+        let [one, other] = [0, 1].map(|at| *simulation.nodes.keys().nth(at).unwrap());
+        simulation.faults = true;
+        simulation.cut.insert(one);
+        simulation.break_link(pair(one, other));
+        for _ in 0..2_000 {
+            simulation.step();
+        }
+        let going: Vec<NodeId> = [one, other].into_iter().filter(|node| simulation.goes_on(*node, 1)).collect();
+        assert_eq!(going.len(), 1, "one side goes on");
+        let waits = if going[0] == one { other } else { one };
+        assert!(simulation.status(waits).starts_with("waiting: 1 nodes"), "{}", simulation.status(waits));
+        simulation.cut.clear();
+        simulation.run(false);
+    });
+}
+
+#[test]
+fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
+    seeds(12, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
+        while !simulation.is_settled() {
+            simulation.step();
+        }
+        let dead = *simulation.nodes.keys().nth(seed as usize / 4 % 2).unwrap();
+        simulation.faults = true;
+        simulation.die(dead);
+        simulation.run(false);
+    });
+}

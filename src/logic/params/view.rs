@@ -16,7 +16,7 @@ impl Group {
         self.promised = epoch;
         self.going = false;
         self.abandon_checkpoint();
-        let held = self.shards.iter().map(|(block, shard)| Held {
+        let held = self.shards.iter().filter(|(_, shard)| !shard.is_arriving).map(|(block, shard)| Held {
             block: *block,
             version: shard.version,
             pending: shard.sum.as_ref().map(|sum| sum.norm2),
@@ -38,9 +38,11 @@ impl Group {
 
     pub(super) fn install(&mut self, view: View) {
         let blocks = self.config.layout.blocks();
-        if view.epoch != self.promised || view.epoch == self.view.epoch || view.sources.len() != blocks as usize {
+        let is_right = view.sources.len() == blocks as usize && view.homes.len() == blocks as usize;
+        if view.epoch != self.promised || view.epoch == self.view.epoch || !is_right {
             return;
         }
+        self.end_moves();
         let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
         let up_to_date = is_whole || self.base == view.previous;
         if view.restore.is_some() {
@@ -64,11 +66,7 @@ impl Group {
         self.saved = view.saved;
         self.restorable = Restorable::Unknown;
         self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
-        self.placement =
-            Placement::new(&view.nodes, blocks, self.config.settings.replicas, self.config.settings.servers);
-        for block in self.config.layout.factored_blocks() {
-            self.placement.keep_everywhere(block, view.nodes.len());
-        }
+        self.placement = Placement::of(view.homes.clone());
         self.view = view;
         self.seed();
         self.restore();
@@ -99,7 +97,8 @@ impl Group {
         }
     }
 
-    /// Asks for all blocks that this node shall keep and has not got.
+    /// Asks for all blocks that this node keeps in the view and has not got: at first, or from a checkpoint. Later, blocks move while
+    /// training goes on.
     fn fetch_missing(&mut self) {
         let Some(me) = self.index else { return };
         let epoch = self.view.epoch;
@@ -162,14 +161,16 @@ impl Group {
         self.going = true;
         self.gone_on();
         let Some(me) = self.index else { return };
-        let foreign: Vec<Block> =
-            self.shards.keys().copied().filter(|block| !self.placement.homes(*block).contains(&me)).collect();
-        for block in foreign {
+        // Others may be quicker: some that it shall keep may have come already.
+        let target = self.target(&self.view.nodes);
+        let is_foreign = |block: &Block| [&self.placement, &target].iter().all(|at| !at.homes(*block).contains(&me));
+        for block in self.shards.keys().copied().filter(is_foreign).collect::<Vec<_>>() {
             self.shards.remove(&block);
             self.effect(Effect::DropBlock { block });
         }
         self.status(if self.view.finished { "all workers have finished" } else { "training" }.into());
         self.resume_locals();
+        self.begin_moves();
         if self.view.finished && self.config.settings.checkpoints.is_none() {
             self.tell_finished();
         }
@@ -178,13 +179,17 @@ impl Group {
 
     /// A clock counts: the optimizer takes a step with the sum of every block.
     pub(super) fn apply_sums(&mut self, clock: Clock, scale: f32) {
-        let mut steps = Vec::new();
-        for (block, shard) in &mut self.shards {
-            if shard.version == clock && shard.sum.take().is_some() {
-                shard.version += 1;
-                steps.push(Effect::Apply { block: *block, gradient: Gradient::Sum, step: shard.version, scale });
-            }
+        for block in self.shards.keys().copied().collect::<Vec<_>>() {
+            self.apply_sum(block, clock, scale);
         }
-        steps.into_iter().for_each(|step| self.effect(step));
+    }
+
+    pub(super) fn apply_sum(&mut self, block: Block, clock: Clock, scale: f32) {
+        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == clock) else { return };
+        if shard.sum.take().is_some() {
+            shard.version += 1;
+            let step = shard.version;
+            self.effect(Effect::Apply { block, gradient: Gradient::Sum, step, scale });
+        }
     }
 }

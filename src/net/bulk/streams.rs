@@ -27,7 +27,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer whose machine or cable is gone is noticed after about this long.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Opens a stream to a pool of another node.
+/// Opens a stream to a pool of another node. `NotFound` if that has none of this token.
 pub async fn open(
     shared: &Shared,
     server: &Server,
@@ -46,7 +46,7 @@ pub async fn open(
     let offer = match answer.map_err(|error| failed(error.to_string()))? {
         Answer::Offer(offer) => offer,
         Answer::Busy => return Err(failed("it has too many connections".into())),
-        Answer::Missing => return Err(failed("it has no such pool".into())),
+        Answer::Missing => return Err(io::Error::new(io::ErrorKind::NotFound, failed("it has no such pool".into()))),
     };
     let (there, back) = keys(key, &offer);
     let keys = Keys { out: there, back };

@@ -106,6 +106,8 @@ pub struct View {
     pub commit: Option<(Clock, f32)>,
     /// For each block who has it, as an index into `nodes`, and its version, after `commit`.
     pub sources: Vec<(u16, u64)>,
+    /// For each block who keeps it, the primary first: those who shall and have it, and others until those who shall have it too.
+    pub homes: Vec<Vec<u16>>,
     /// The blocks' values are those that this worker registered.
     pub seed: Option<Worker>,
     /// The blocks' values and the optimizer's state are those of a checkpoint that their source has, of this clock.
@@ -191,6 +193,30 @@ pub enum ServerMessage {
         block: Block,
         version: u64,
     },
+    /// A newcomer of the block has it, with all updates below this version.
+    Arrived {
+        epoch: Epoch,
+        block: Block,
+        version: u64,
+    },
+    /// The newcomer has all that counts, and is waited for from now on.
+    Settled {
+        epoch: Epoch,
+        block: Block,
+    },
+    /// The node's blocks have settled at all their newcomers.
+    Moved {
+        epoch: Epoch,
+    },
+    /// The view is about to change: finish what is under way and begin nothing. All blocks have moved, or not.
+    Drain {
+        epoch: Epoch,
+        moved: bool,
+    },
+    /// Nothing is under way here.
+    Drained {
+        epoch: Epoch,
+    },
     /// All of the node's blocks have their sums, and replicas have them. Squared norms where they matter.
     Ready {
         epoch: Epoch,
@@ -265,6 +291,8 @@ impl ServerMessage {
             | Self::Push { block, .. }
             | Self::Replicate { block, .. }
             | Self::Kept { block, .. }
+            | Self::Arrived { block, .. }
+            | Self::Settled { block, .. }
             | Self::Acknowledged { block, .. }
             | Self::Pull { block, .. }
             | Self::Values { block, .. }
@@ -276,16 +304,29 @@ impl ServerMessage {
     /// Whether it is of a block's primary, about what it hands out; otherwise it is for the primary. Within a view a node is the
     /// one or the other, so that messages of both sorts need no order among them.
     pub fn is_of_primary(&self) -> bool {
-        matches!(self, Self::State { .. } | Self::Replicate { .. } | Self::Acknowledged { .. } | Self::Values { .. })
+        matches!(
+            self,
+            Self::State { .. }
+                | Self::Replicate { .. }
+                | Self::Settled { .. }
+                | Self::Acknowledged { .. }
+                | Self::Values { .. }
+        )
     }
 
     /// The view within which it counts, of those that count within one only.
     pub fn epoch(&self) -> Option<Epoch> {
         match self {
-            Self::Push { epoch, .. }
+            Self::State { epoch, .. }
+            | Self::Push { epoch, .. }
             | Self::Ended { epoch, .. }
             | Self::Replicate { epoch, .. }
             | Self::Kept { epoch, .. }
+            | Self::Arrived { epoch, .. }
+            | Self::Settled { epoch, .. }
+            | Self::Moved { epoch }
+            | Self::Drain { epoch, .. }
+            | Self::Drained { epoch }
             | Self::Ready { epoch, .. }
             | Self::Commit { epoch, .. }
             | Self::Acknowledged { epoch, .. }

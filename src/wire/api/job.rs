@@ -72,6 +72,8 @@ pub struct TrainingView {
     pub checkpoints: Vec<CheckpointView>,
     /// Workers that take longer over a clock than they did before.
     pub late: Vec<LateView>,
+    /// Nodes on which training does not go on.
+    pub waiting: Vec<WaitingView>,
 }
 
 /// A checkpoint on a node's disk.
@@ -94,6 +96,13 @@ pub struct LateView {
     pub usual_ms: u64,
 }
 
+/// Why training does not go on somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingView {
+    pub node_name: String,
+    pub why: String,
+}
+
 impl TrainingView {
     pub fn add(&mut self, node: &NodeInfo, here: &TrainingHere) {
         self.checkpoints.extend(here.checkpoints.iter().map(|file| CheckpointView {
@@ -110,6 +119,8 @@ impl TrainingView {
             taken_ms: late.taken_ms,
             usual_ms: late.usual_ms,
         }));
+        let view = |why: &String| WaitingView { node_name: node.name.clone(), why: why.clone() };
+        self.waiting.extend(here.waits_for.iter().map(view));
     }
 }
 

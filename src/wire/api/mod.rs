@@ -26,7 +26,7 @@ pub use cluster::{Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Nod
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{
     CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare, PhaseName, ProgressView,
-    StateName, SweepView, TaskList, TaskRow, TrainingView, WorkView,
+    StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView, WorkView,
 };
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};

@@ -127,7 +127,7 @@ pub fn answers() -> Vec<Answer> {
     let mut all = vec![
         Answer::Ok,
         Answer::Submitted { job: JOB },
-        Answer::Nodes(vec![MemberLine { info: node_info(), alive: true, this_node: false }]),
+        Answer::Nodes(vec![MemberLine { info: node_info(), alive: true, gone: false, this_node: false }]),
         Answer::Jobs(vec![head()]),
         Answer::Load(load),
         Answer::Job(Box::new(detail)),
@@ -142,6 +142,7 @@ pub fn answers() -> Vec<Answer> {
         Answer::Training(TrainingHere {
             checkpoints: vec![CheckpointFile { step: 500, bytes: 1 << 30, path: "/data/step-500".into() }],
             late: vec![LateWorker { worker: 3, clock: 501, taken_ms: 9000, usual_ms: 200 }],
+            waits_for: Some("waiting: 1 nodes are out of reach".into()),
         }),
         Answer::Retried { tasks: 12 },
     ];

@@ -82,6 +82,8 @@ pub struct Simulation {
     up: BTreeSet<(NodeId, NodeId)>,
     pub cut: BTreeSet<NodeId>,
     pub faults: bool,
+    /// Blocks that move stay on their way.
+    pub holds_blocks: bool,
     next_life: u64,
     /// At which clock each process began.
     began: BTreeMap<(Worker, u64), Clock>,
@@ -163,6 +165,7 @@ impl Simulation {
             up: BTreeSet::new(),
             cut: BTreeSet::new(),
             faults: false,
+            holds_blocks: false,
             next_life: 1,
             began: BTreeMap::new(),
             rounds,
@@ -327,6 +330,7 @@ impl Simulation {
         self.nodes.values().all(|node| node.group.promised == node.group.view().epoch)
             && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
             && self.nodes.values().next().is_some_and(|node| node.group.view().nodes.len() == self.nodes.len())
+            && self.nodes.values().all(|node| node.group.is_in_place())
     }
 
     /// One event, chosen at random.
@@ -359,8 +363,11 @@ impl Simulation {
                 }
             }
             _ => {
-                let full: Vec<Stream> =
-                    self.wires.iter().filter(|(_, wire)| !wire.is_empty()).map(|(k, _)| *k).collect();
+                let is_held =
+                    |message: &ServerMessage| self.holds_blocks && matches!(message, ServerMessage::State { .. });
+                let moves =
+                    |wire: &VecDeque<(ServerMessage, Bytes)>| wire.front().is_some_and(|(first, _)| !is_held(first));
+                let full: Vec<Stream> = self.wires.iter().filter(|(_, wire)| moves(wire)).map(|(k, _)| *k).collect();
                 if let Some(stream) = pick(&mut self.random, &full) {
                     let (message, bytes) = self.wires.get_mut(&stream).unwrap().pop_front().unwrap();
                     let (from, to, _) = stream;
@@ -368,6 +375,36 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// A node without workers joins.
+    pub fn join(&mut self) -> NodeId {
+        let me = NodeId(self.random.random());
+        self.add_node(me)
+    }
+
+    /// The clock that the slowest worker is at.
+    pub fn slowest(&self) -> Option<Clock> {
+        self.nodes.values().flat_map(|node| node.workers.values()).map(|script| script.clock).min().flatten()
+    }
+
+    /// Whether a node works in a view that goes on, with so many nodes.
+    pub fn goes_on(&self, node: NodeId, nodes: usize) -> bool {
+        let group = &self.nodes[&node].group;
+        group.going && group.promised == group.view().epoch && group.view().nodes.len() == nodes
+    }
+
+    pub fn blocks_kept(&self, node: NodeId) -> usize {
+        self.nodes[&node].blocks.len()
+    }
+
+    pub fn status(&self, node: NodeId) -> &str {
+        &self.nodes[&node].group.told_status
+    }
+
+    /// How many updates of each clock readers have seen.
+    pub fn updates_seen(&self) -> Vec<usize> {
+        self.seen.values().map(BTreeSet::len).collect()
     }
 
     fn connect(&mut self, nodes: &[NodeId]) {

@@ -24,20 +24,24 @@ impl Simulation {
         node.workers.into_keys().collect()
     }
 
+    /// The same, and its tasks are tried again elsewhere.
+    pub fn die(&mut self, dead: NodeId) {
+        for worker in self.kill(dead) {
+            let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+            let node = pick(&mut self.random, &nodes).unwrap();
+            if !self.nodes[&node].workers.contains_key(&worker) {
+                self.add_worker(node, worker);
+            }
+        }
+    }
+
     pub(super) fn fault(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         match self.random.random_range(0..4) {
             0 => self.break_any(),
             1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
                 let dead = pick(&mut self.random, &nodes).unwrap();
-                for worker in self.kill(dead) {
-                    // Its task is tried again elsewhere.
-                    let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-                    let node = pick(&mut self.random, &nodes).unwrap();
-                    if !self.nodes[&node].workers.contains_key(&worker) {
-                        self.add_worker(node, worker);
-                    }
-                }
+                self.die(dead);
             }
             2 => {
                 if nodes.len() < 6 {
