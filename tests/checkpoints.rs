@@ -45,7 +45,7 @@ fn file_of(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
     let shown = cluster.json(0, &["job", id, "--json"]);
     let files = shown["training"]["checkpoints"].as_array().cloned().unwrap_or_default();
     let file = |file: &serde_json::Value| (file["step"].as_u64(), file["path"].as_str().map(PathBuf::from));
-    let mut files: Vec<_> = files.iter().map(|shown| file(shown)).filter_map(|(step, path)| step.zip(path)).collect();
+    let mut files: Vec<_> = files.iter().map(file).filter_map(|(step, path)| step.zip(path)).collect();
     files.sort();
     files.into_iter().rfind(|(step, _)| *step < EPOCHS * 11).unwrap_or_else(|| panic!("{shown}"))
 }

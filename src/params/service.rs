@@ -348,8 +348,10 @@ impl Service {
         let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
         self.kept.runtime.spawn(async move {
             let say = |text| {
+                let Some(events) = events.upgrade() else { return false };
                 // A full queue has other news; this will be said again.
-                events.upgrade().map(|events| events.try_send(Event::Said(text))).is_some()
+                let _ = events.try_send(Event::Said(text));
+                true
             };
             let found = checkpoints.newest(job, is_resumed, say).await;
             if let Some(events) = events.upgrade() {
