@@ -113,7 +113,7 @@ impl Scheduler {
             Self::Slurm { slurm, script, sent, .. } => {
                 let jobs = slurm.jobs(Some(&script.launch)).await?;
                 if script.sent.is_some() {
-                    let failed = slurm.deliver(&jobs, script, &mut sent.lock().await).await;
+                    let failed = slurm.deliver(&jobs, script, &mut *sent.lock().await).await;
                     failed.into_iter().for_each(|error| eprintln!("warning: {error}"));
                 }
                 Ok(jobs.into_iter().map(|job| Job { state: slurm_state(&job), id: job.id }).collect())
