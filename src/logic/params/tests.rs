@@ -45,9 +45,7 @@ fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
 fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
     seeds(12, |seed| {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
-        while !simulation.is_settled() {
-            simulation.step();
-        }
+        simulation.step_until("all are settled", Simulation::is_settled);
         let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
         let alone = pick(&mut simulation.random, &nodes).unwrap();
         simulation.faults = true;
@@ -136,14 +134,10 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
     seeds(16, |seed| {
         let mode = MODES[seed as usize % 4];
         let mut simulation = Simulation::new(seed, mode, 2, 60);
-        while !simulation.is_settled() {
-            simulation.step();
-        }
+        simulation.step_until("all are settled", Simulation::is_settled);
         let new = simulation.join();
         simulation.holds_blocks = true;
-        while !simulation.goes_on(new, 3) {
-            simulation.step();
-        }
+        simulation.step_until("the new one takes part", |simulation| simulation.goes_on(new, 3));
         let begun = simulation.slowest();
         for _ in 0..4_000 {
             simulation.step();
@@ -152,11 +146,8 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         assert!(now >= begun.map(|clock| clock + 3), "from {begun:?} to {now:?} while the blocks are on their way");
         assert!(kept == 0 && !simulation.is_settled(), "no block has come");
         simulation.holds_blocks = false;
-        let settles = (0..20_000).any(|_| {
-            simulation.step();
-            simulation.is_settled()
-        });
-        assert!(settles && simulation.blocks_kept(new) > 0, "all are where they shall be");
+        simulation.step_until("all are where they shall be", Simulation::is_settled);
+        assert!(simulation.blocks_kept(new) > 0);
         let simulation = simulation.run(false);
         if mode.is_synchronous() {
             assert_eq!(
@@ -172,9 +163,7 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
 fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_waits() {
     seeds(12, |seed| {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 40);
-        while !simulation.is_settled() {
-            simulation.step();
-        }
+        simulation.step_until("all are settled", Simulation::is_settled);
         let [one, other] = [0, 1].map(|at| *simulation.nodes.keys().nth(at).unwrap());
         simulation.faults = true;
         simulation.cut.insert(one);
@@ -195,9 +184,7 @@ fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_wait
 fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
     seeds(12, |seed| {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
-        while !simulation.is_settled() {
-            simulation.step();
-        }
+        simulation.step_until("all are settled", Simulation::is_settled);
         let dead = *simulation.nodes.keys().nth(seed as usize / 4 % 2).unwrap();
         simulation.faults = true;
         simulation.die(dead);

@@ -333,6 +333,17 @@ impl Simulation {
             && self.nodes.values().all(|node| node.group.is_in_place())
     }
 
+    /// Panics, saying what was awaited, where it takes more events than it ever should.
+    pub fn step_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..20_000 {
+            if holds(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("never: {what}");
+    }
+
     /// One event, chosen at random.
     pub fn step(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
@@ -377,10 +388,12 @@ impl Simulation {
         }
     }
 
-    /// A node without workers joins.
+    /// A node without workers joins, which ranks behind all others: what it conducts would wait behind blocks on their way to it.
     pub fn join(&mut self) -> NodeId {
-        let me = NodeId(self.random.random());
-        self.add_node(me)
+        let group = &self.nodes.values().next().expect("others are there").group;
+        let last = self.nodes.keys().map(|node| group.rank(*node)).min().expect("others are there");
+        let me = std::iter::repeat_with(|| NodeId(self.random.random())).find(|new| group.rank(*new) < last);
+        self.add_node(me.expect("one in so many ranks last"))
     }
 
     /// The clock that the slowest worker is at.
