@@ -6,13 +6,10 @@ mod support;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 use support::{
     LIMIT,
-    common::{cluster::Cluster, processes_with},
+    common::{cluster::Cluster, training::workers_of},
     digits, nodes_of_one_core, number, pause, report,
 };
 
@@ -100,7 +97,7 @@ impl Killer {
             return;
         }
         self.last = Instant::now();
-        let workers = workers(cluster);
+        let workers = workers_of(cluster.dir.path());
         match self.rng.random_range(0..NODES + workers.len()) {
             node if node < NODES && cluster.is_running(node) => {
                 cluster.kill9(node);
@@ -116,16 +113,6 @@ impl Killer {
             }
         }
     }
-}
-
-/// Processes that train for a node of this cluster.
-fn workers(cluster: &Cluster) -> Vec<u32> {
-    let home = cluster.dir.path().to_str().expect("UTF-8").as_bytes().to_vec();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    processes_with("train-worker").into_iter().filter(is_ours).collect()
 }
 
 /// Mean and standard deviation.

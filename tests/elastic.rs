@@ -7,6 +7,7 @@ use common::{
     cluster::{Cluster, Discovery, both},
     netns::Lab,
     python::python_path,
+    training::workers_of,
     wait_for, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,7 +50,14 @@ fn settings(path: &OsStr) -> [(&str, &str); 3] {
 }
 
 fn cluster(nodes: usize, path: &OsStr) -> Cluster {
-    let mut cluster = Cluster::of(0);
+    grown(Cluster::of(0), nodes, path)
+}
+
+fn in_lab(lab: Lab, nodes: usize, path: &OsStr) -> Cluster {
+    grown(Cluster::in_lab(lab, 0, Discovery::Beacon), nodes, path)
+}
+
+fn grown(mut cluster: Cluster, nodes: usize, path: &OsStr) -> Cluster {
     for _ in 0..nodes {
         cluster.add(&settings(path));
     }
@@ -155,16 +163,6 @@ fn a_late_worker_trains_although_the_other_has_finished() {
     }
 }
 
-fn in_lab(lab: Lab, nodes: usize, path: &OsStr) -> Cluster {
-    let mut cluster = Cluster::empty(Discovery::Beacon);
-    cluster.lab = Some(lab);
-    for _ in 0..nodes {
-        cluster.add(&settings(path));
-    }
-    cluster.wait_members(nodes);
-    cluster
-}
-
 #[test]
 fn of_two_nodes_that_lose_each_other_one_trains_and_the_other_says_that_it_waits() {
     let (Some(path), Some(lab)) = (python_path(), Lab::new(2)) else { return };
@@ -195,16 +193,6 @@ fn told_any(log: &str) -> bool {
     log.contains("blocks of parameters")
 }
 
-/// Training workers of this cluster.
-fn workers_of(cluster: &Cluster) -> Vec<u32> {
-    let home = cluster.dir.path().to_str().expect("UTF-8").as_bytes();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    common::processes_with("train-worker").into_iter().filter(is_ours).collect()
-}
-
 #[test]
 fn the_digits_are_learnt_although_a_worker_and_a_node_are_killed() {
     let mut cluster = Cluster::of(0);
@@ -219,7 +207,7 @@ fn the_digits_are_learnt_although_a_worker_and_a_node_are_killed() {
         [log("0"), log("1")].iter().any(|log| log.contains(&format!("epoch {epoch}/15")))
     };
     wait_until(LATER, "it trains", || is_at(2));
-    let worker = wait_for(LATER, "a worker runs", || workers_of(&cluster).first().copied());
+    let worker = wait_for(LATER, "a worker runs", || workers_of(cluster.dir.path()).first().copied());
     kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).expect("ours");
     wait_until(LATER, "it trains on", || is_at(5));
     // Not the one that the user speaks to.

@@ -247,14 +247,9 @@ fn a_shader_that_takes_too_long_meets_its_timeout() {
     wait_for(LATER, "no worker is left", || workers_of(&cluster).is_empty().then_some(()));
 }
 
-/// Kernel workers whose node's data directory is one of the cluster's.
+/// Kernel workers of this cluster.
 fn workers_of(cluster: &Cluster) -> Vec<u32> {
-    let home = cluster.dir.path().to_str().expect("UTF-8").as_bytes();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    common::processes_with("kernel-worker").into_iter().filter(is_ours).collect()
+    common::builtin_workers("kernel-worker", cluster.dir.path())
 }
 
 #[test]

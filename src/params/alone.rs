@@ -14,11 +14,7 @@ use crate::{
         frames::{self, Kind},
     },
 };
-use std::{
-    fs::File,
-    io::{self, Write},
-    os::unix::net::UnixStream,
-};
+use std::{fs::File, io, os::unix::net::UnixStream};
 
 /// Serves the connection to its end. `stream` has said `payload`.
 pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
@@ -27,11 +23,11 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
     let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
     let Some((_, runtime)) = shared.way.get() else { return Err(io::Error::other("this node begins yet")) };
     let checkpoints = &shared.checkpoints;
-    let say = |text: String| tell(stream, Kind::Status, 0, text.as_bytes()).is_ok();
+    let say = |text: String| frames::write(stream, Kind::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
     let part = Part(checkpoints.part(job)?);
     let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;
-    tell(stream, Kind::Found, 0, &found)?;
+    frames::write(stream, Kind::Found, 0, &found)?;
     stream.set_read_timeout(None)?;
     loop {
         let (header, _) = receive(stream, 0)?;
@@ -43,7 +39,7 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
                     runtime.block_on(checkpoints.publish(job, step, keep));
                 }
                 let why = kept.err().map(|error| error.to_string()).unwrap_or_default();
-                tell(stream, Kind::Kept, step, why.as_bytes())?;
+                frames::write(stream, Kind::Kept, step, why.as_bytes())?;
             }
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
@@ -58,10 +54,4 @@ fn keep_one(shared: &Shared, job: JobId, step: u64, part: &Part, keep: u32) -> i
     }
     File::open(&part.0)?.sync_all()?;
     shared.checkpoints.keep(job, step, &part.0, keep).map(drop)
-}
-
-fn tell(mut stream: &UnixStream, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    frames::encode(kind, id, payload, &mut bytes);
-    stream.write_all(&bytes)
 }

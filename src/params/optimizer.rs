@@ -1,7 +1,6 @@
 //! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all in one pass, by one thread: where
-//! several blocks take steps, others do so beside. The formulas are
-//! those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32 without contraction, so that a block's replicas, which take
-//! the same steps, have the same bits.
+//! several blocks take steps, others do so beside. The formulas are those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32
+//! without contraction, so that a block's replicas, which take the same steps, have the same bits.
 
 use crate::types::params::{Optimizer, Training};
 use rayon::prelude::*;

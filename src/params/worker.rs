@@ -80,9 +80,7 @@ impl Link {
     }
 
     fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-        frames::encode(kind, id, payload, &mut bytes);
-        if self.stream.write_all(&bytes).is_err() || kind == Kind::Error {
+        if frames::write(&self.stream, kind, id, payload).is_err() || kind == Kind::Error {
             // Its reader notices, and it is gone.
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
@@ -95,9 +93,7 @@ pub fn serve(shared: &Arc<Shared>, stream: UnixStream) {
     if let Err(error) = refused
         && error.kind() != io::ErrorKind::UnexpectedEof
     {
-        let mut bytes = Vec::new();
-        frames::encode(Kind::Error, 0, error.to_string().as_bytes(), &mut bytes);
-        let _ = (&stream).write_all(&bytes);
+        let _ = frames::write(&stream, Kind::Error, 0, error.to_string().as_bytes());
     }
 }
 

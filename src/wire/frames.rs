@@ -247,6 +247,13 @@ pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Writes a message, in as many frames as it needs, at once.
+pub fn write(mut sink: impl std::io::Write, kind: Kind, id: u64, payload: &[u8]) -> std::io::Result<()> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+    encode(kind, id, payload, &mut bytes);
+    sink.write_all(&bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 use std::{
     env,
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::net::UnixStream,
     path::PathBuf,
     process::ExitCode,
@@ -126,9 +126,7 @@ impl Stream {
     }
 
     fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-        frames::encode(kind, id, payload, &mut bytes);
-        self.0.write_all(&bytes)
+        frames::write(&self.0, kind, id, payload)
     }
 
     /// The next whole message: its kind, id and payload.

@@ -24,6 +24,7 @@ pub mod training;
 
 use std::{
     fs,
+    path::Path,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -84,6 +85,16 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
         }
         pause();
     }
+}
+
+/// Workers that are the program itself, of this kind, whose node's data directory is `home` or below it.
+pub fn builtin_workers(kind: &str, home: &Path) -> Vec<u32> {
+    let home = home.to_str().expect("UTF-8").as_bytes();
+    let is_ours = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(home.len()).any(|window| window == home)
+    };
+    processes_with(kind).into_iter().filter(is_ours).collect()
 }
 
 /// Processes (zombies left out) that have this word among their arguments.

@@ -1,9 +1,9 @@
 //! Training jobs: a model on a table of points, what a job leaves, its checkpoints, its workers' processes.
 
 use super::{
+    builtin_workers,
     cluster::Cluster,
     job::{read_results, run_to_end, write_job},
-    processes_with,
 };
 use std::{
     collections::BTreeMap,
@@ -129,14 +129,9 @@ pub fn accuracy(into: &Path) -> f64 {
     found.unwrap_or_else(|| panic!("{results:?}"))
 }
 
-/// Training workers whose node's data directory is one of the cluster's.
+/// Training workers whose node's data directory is this one or below it.
 pub fn workers_of(home: &Path) -> Vec<u32> {
-    let home = home.to_str().expect("UTF-8").as_bytes();
-    let is_ours = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.windows(home.len()).any(|window| window == home)
-    };
-    processes_with("train-worker").into_iter().filter(is_ours).collect()
+    builtin_workers("train-worker", home)
 }
 
 /// What is shown of a job's checkpoints: steps, each with the names of its nodes.

@@ -300,7 +300,8 @@ impl Group {
     /// Where the blocks of the view are: where they are meant to be, as far as those nodes have them.
     fn homes(&self, nodes: &[(NodeId, u32)], holders: Option<&[Vec<u16>]>) -> Vec<Vec<u16>> {
         let target = self.target(nodes);
-        holders.map_or_else(|| target.clone(), |holders| target.among(holders)).into_homes()
+        let homes = if let Some(holders) = holders { target.among(holders) } else { target };
+        homes.into_homes()
     }
 
     pub(super) fn installed(&mut self, from: NodeId, epoch: Epoch) {

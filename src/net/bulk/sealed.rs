@@ -144,12 +144,11 @@ impl Incoming {
         (header, of_contents, rest.len() - of_contents)
     }
 
-    /// Opened bytes that are here, as many as fit.
-    pub fn take(&mut self, out: &mut [u8]) -> usize {
-        let count = self.plain.len().min(out.len());
-        out[..count].copy_from_slice(&self.buffer[self.plain.start..self.plain.start + count]);
-        self.plain.start += count;
-        count
+    /// Opened bytes that are here, at most so many.
+    pub fn take(&mut self, most: usize) -> &[u8] {
+        let start = self.plain.start;
+        self.plain.start += self.plain.len().min(most);
+        &self.buffer[start..self.plain.start]
     }
 
     /// Opens the next frame, if it is whole.
@@ -169,10 +168,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Sealed<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let count = this.incoming.plain.len().min(out.remaining());
-            if count > 0 || this.incoming.ended || out.remaining() == 0 {
-                this.incoming.take(out.initialize_unfilled_to(count));
-                out.advance(count);
+            let plain = this.incoming.take(out.remaining());
+            out.put_slice(plain);
+            if !plain.is_empty() || this.incoming.ended || out.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
             if !this.incoming.open(&mut this.opener)? {

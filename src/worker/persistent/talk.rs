@@ -2,7 +2,7 @@
 
 use crate::wire::frames::{self, HEADER_BYTES, Header, Kind};
 use std::{
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::net::UnixStream,
     time::Duration,
 };
@@ -36,9 +36,7 @@ impl Talk {
     }
 
     pub fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-        frames::encode(kind, id, payload, &mut bytes);
-        self.stream.write_all(&bytes)
+        frames::write(&self.stream, kind, id, payload)
     }
 
     /// The next message; `None` if it is not there within `patience`. The end of the stream is an error.
@@ -98,6 +96,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     const SOON: Duration = Duration::from_secs(10);
 

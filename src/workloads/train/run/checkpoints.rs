@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use std::{
-    io::{self, Write},
+    io,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     sync::mpsc,
@@ -44,7 +44,7 @@ impl Keeper {
         let stream = UnixStream::connect(socket).map_err(lost)?;
         let alone = Alone { job: job.into(), keep: rule.keep };
         let alone = serde_json::to_vec(&alone).expect("plain data always encodes");
-        send(&stream, Kind::Alone, 0, &alone).map_err(lost)?;
+        frames::write(&stream, Kind::Alone, 0, &alone).map_err(lost)?;
         let Found { newest, part } = loop {
             match receive(&stream).map_err(lost)? {
                 (Kind::Status, _, text) => say(&String::from_utf8_lossy(&text)),
@@ -111,20 +111,14 @@ fn write(stream: &UnixStream, part: &Path, files: &mpsc::Receiver<ModelFile>, sa
         }
     }
     // The node notices in any case.
-    let _ = send(stream, Kind::Close, 0, &[]);
+    let _ = frames::write(stream, Kind::Close, 0, &[]);
 }
 
 fn give(stream: &UnixStream, part: &Path, file: &ModelFile) -> Result<(), String> {
     file.write_part(part).map_err(|error| error.to_string())?;
-    let told = send(stream, Kind::Keep, step_of(file), &[]).and_then(|()| receive(stream));
+    let told = frames::write(stream, Kind::Keep, step_of(file), &[]).and_then(|()| receive(stream));
     match told.map_err(|error| error.to_string())? {
         (Kind::Kept, _, why) if why.is_empty() => Ok(()),
         (_, _, why) => Err(String::from_utf8_lossy(&why).into_owned()),
     }
-}
-
-fn send(mut stream: &UnixStream, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    frames::encode(kind, id, payload, &mut bytes);
-    stream.write_all(&bytes)
 }

@@ -92,11 +92,9 @@ impl Link {
         let lost = |error: io::Error| {
             ParametersError::Lost(format!("the node's parameter servers, at {}: {error}", socket.display()))
         };
-        let mut stream = UnixStream::connect(socket).map_err(lost)?;
+        let stream = UnixStream::connect(socket).map_err(lost)?;
         let json = serde_json::to_vec(register).expect("plain data always encodes");
-        let mut bytes = Vec::new();
-        frames::encode(Kind::Register, 0, &json, &mut bytes);
-        stream.write_all(&bytes).map_err(lost)?;
+        frames::write(&stream, Kind::Register, 0, &json).map_err(lost)?;
         let (registered, memory) = answer(&stream).map_err(lost)?;
         let told = Told { pulled: vec![false; register.tensors.len()], ..Told::default() };
         let told = Arc::new((Mutex::new(told), Condvar::new()));
