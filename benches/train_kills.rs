@@ -41,8 +41,8 @@ fn main() {
     report::value(&format!("trainings that ended, of {trials}"), found.len() as f64, "", "");
     report::value("nodes killed", f64::from(nodes), "", "");
     report::value("workers killed", f64::from(workers), "", "");
-    let (mean, deviation) = spread(&quiet);
-    let (mean_killed, deviation_killed) = spread(&found);
+    let (mean, deviation) = report::spread(&quiet);
+    let (mean_killed, deviation_killed) = report::spread(&found);
     let line = |mean: f64, deviation: f64| format!("{mean:.4}, standard deviation {deviation:.4}");
     println!("  accuracy of {undisturbed} undisturbed: {}", line(mean, deviation));
     println!("  accuracy of {trials} with kills: {}", line(mean_killed, deviation_killed));
@@ -113,12 +113,4 @@ impl Killer {
             }
         }
     }
-}
-
-/// Mean and standard deviation.
-fn spread(values: &[f64]) -> (f64, f64) {
-    let count = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    (mean, variance.sqrt())
 }

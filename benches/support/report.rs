@@ -45,3 +45,11 @@ pub fn percentile(samples: &[Duration], percent: usize) -> f64 {
 pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
+
+/// Mean and standard deviation.
+pub fn spread(values: &[f64]) -> (f64, f64) {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    (mean, variance.sqrt())
+}
