@@ -4,8 +4,8 @@
 use crate::{
     logic::{Config, Effect, Input, Keep, Now, State},
     types::{
-        Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, ParamSpace, Query, Resources, TaskIndex, TaskRecord, Time,
-        WorkSpec, limits::RECORD_BATCH, query::Cursor,
+        Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
+        limits::RECORD_BATCH, query::Cursor,
     },
 };
 use anyhow::{Context, bail};
@@ -154,71 +154,10 @@ impl Drive {
 }
 
 fn spec(tasks: u32) -> JobSpec {
-    let work = WorkSpec {
-        name: "bench".into(),
-        command: vec!["true".into()],
-        worker: None,
-        env: Vec::new(),
-        resources: Resources::one_core(),
-        priority: 0,
-        timeout_ms: None,
-        grace_ms: 1000,
-        inputs: None,
-        after: Vec::new(),
-        outputs: Vec::new(),
-        output_limit_bytes: 1 << 20,
-        log_limit_bytes: 1 << 20,
-        sweep: None,
-    };
-    JobSpec {
-        work: Arc::new(work),
-        params: ParamSpace::Single,
-        repeat: tasks,
-        retries: 0,
-        min_nodes: 0,
-        place: String::new(),
-        speculate: true,
-        at_once: None,
-        wait_for_nodes: false,
-        extends: None,
-        submitter: THIS_NODE,
-        submitted_ms: 0,
-    }
+    let work = WorkSpec::plain("bench", &["true"]);
+    JobSpec { repeat: tasks, speculate: true, ..JobSpec::plain(work, THIS_NODE) }
 }
 
 fn record(task: TaskIndex, attempt: Attempt) -> TaskRecord {
-    TaskRecord {
-        task,
-        attempt,
-        node: THIS_NODE,
-        outcome: Outcome::Done,
-        failures: 0,
-        started_ms: 0,
-        duration_us: TASK_US,
-        cpu_us: 0,
-        max_rss_bytes: 0,
-        stdout: Default::default(),
-        stderr: Default::default(),
-        value: None,
-        outputs: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_task_of_the_job_goes_through_the_core() {
-        for slots in [1, 2, 64] {
-            let cost = scheduler(300, slots).unwrap();
-            assert_eq!((cost.tasks, cost.slots), (300, slots));
-        }
-    }
-
-    #[test]
-    fn ends_of_short_tasks_are_written_together() {
-        let cost = scheduler(2000, 2).unwrap();
-        assert!(cost.appends < cost.tasks / 10, "{cost:?}");
-    }
+    TaskRecord { duration_us: TASK_US, ..TaskRecord::plain(task, attempt, THIS_NODE, Outcome::Done) }
 }

@@ -293,35 +293,11 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
 }
 
 pub(crate) fn spec(name: &str) -> JobSpec {
-    let work = WorkSpec {
-        name: name.into(),
-        command: vec!["echo".into(), "{x}".into()],
-        worker: None,
-        env: Vec::new(),
-        resources: Resources::one_core(),
-        priority: 0,
-        timeout_ms: None,
-        grace_ms: 5_000,
-        inputs: None,
-        after: Vec::new(),
-        outputs: Vec::new(),
-        output_limit_bytes: 1 << 30,
-        log_limit_bytes: 1 << 20,
-        sweep: None,
-    };
     JobSpec {
-        work: Arc::new(work),
         params: ParamSpace::Grid(vec![("x".into(), (10..14).map(Value::Int).collect())]),
-        repeat: 1,
         retries: 2,
-        min_nodes: 0,
-        place: String::new(),
         speculate: true,
-        at_once: None,
-        wait_for_nodes: false,
-        extends: None,
-        submitter: NodeId([0; 32]),
-        submitted_ms: 0,
+        ..JobSpec::plain(WorkSpec::plain(name, &["echo", "{x}"]), NodeId([0; 32]))
     }
 }
 
@@ -343,18 +319,12 @@ pub(crate) fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress 
 
 pub(crate) fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecord> {
     Arc::new(TaskRecord {
-        task,
-        attempt: Attempt { epoch: 1, number: 1 },
-        node: node_id(1),
         failures: u32::from(outcome != Outcome::Done),
-        outcome,
         started_ms: 1_700_000_000_000,
         duration_us: 1_500_000,
         cpu_us: 900_000,
         max_rss_bytes: 5 << 20,
         stdout: Captured { tail: stdout.to_vec(), total_bytes: stdout.len() as u64, blob: None },
-        stderr: Captured::default(),
-        value: None,
-        outputs: Vec::new(),
+        ..TaskRecord::plain(task, Attempt { epoch: 1, number: 1 }, node_id(1), outcome)
     })
 }

@@ -4,8 +4,8 @@ mod pools;
 
 use super::*;
 use crate::types::{
-    Answer, Attempt, Captured, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, ParamSpace, Phase, Query, QueryError,
-    Resources, TaskIndex, TaskRecord, WorkSpec, query::Location,
+    Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError, Resources, TaskIndex,
+    TaskRecord, WorkSpec, query::Location,
 };
 use std::sync::Arc;
 
@@ -38,36 +38,7 @@ fn node_for(lifetime: Option<Duration>) -> State {
 }
 
 fn spec() -> Arc<JobSpec> {
-    let work = WorkSpec {
-        name: "squares".into(),
-        command: vec!["true".into()],
-        worker: None,
-        env: Vec::new(),
-        resources: Resources::one_core(),
-        priority: 0,
-        timeout_ms: None,
-        grace_ms: 1_000,
-        inputs: None,
-        after: Vec::new(),
-        outputs: Vec::new(),
-        output_limit_bytes: 1 << 20,
-        log_limit_bytes: 1 << 20,
-        sweep: None,
-    };
-    Arc::new(JobSpec {
-        work: Arc::new(work),
-        params: ParamSpace::Single,
-        repeat: 1,
-        retries: 0,
-        min_nodes: 0,
-        place: String::new(),
-        speculate: false,
-        at_once: None,
-        wait_for_nodes: false,
-        extends: None,
-        submitter: NodeId([1; 32]),
-        submitted_ms: 0,
-    })
+    Arc::new(JobSpec::plain(WorkSpec::plain("squares", &["true"]), NodeId([1; 32])))
 }
 
 /// A node that has taken a job of `tasks` tasks, and whose disk and runner answer at once.
@@ -124,21 +95,7 @@ impl Solo {
 
     fn record(&mut self, outcome: Outcome) -> TaskRecord {
         let (task, attempt) = self.running.remove(0);
-        TaskRecord {
-            task,
-            attempt,
-            node: self.state.node(),
-            outcome,
-            failures: 0,
-            started_ms: 0,
-            duration_us: 1_000,
-            cpu_us: 0,
-            max_rss_bytes: 0,
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-            value: None,
-            outputs: Vec::new(),
-        }
+        TaskRecord { duration_us: 1_000, ..TaskRecord::plain(task, attempt, self.state.node(), outcome) }
     }
 
     fn head(&self) -> &crate::types::JobHead {

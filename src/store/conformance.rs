@@ -2,10 +2,7 @@
 
 use crate::{
     ports::{Blobs, Event, Journals, NodeHandle, StoreEvent},
-    types::{
-        Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, ParamSpace, Resources, TaskIndex, TaskRecord, WorkSpec,
-        record::Captured,
-    },
+    types::{Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, TaskIndex, TaskRecord, WorkSpec, record::Captured},
     wire::journal::Record,
 };
 use std::{fs, sync::Arc};
@@ -88,53 +85,20 @@ pub fn handle() -> (NodeHandle, mpsc::Receiver<Event>) {
 }
 
 pub fn spec() -> Record {
-    let work = WorkSpec {
-        name: "job".into(),
-        command: vec!["true".into()],
-        worker: None,
-        env: Vec::new(),
-        resources: Resources::one_core(),
-        priority: 0,
-        timeout_ms: None,
-        grace_ms: 1000,
-        inputs: None,
-        after: Vec::new(),
-        outputs: Vec::new(),
-        output_limit_bytes: 1 << 20,
-        log_limit_bytes: 1 << 20,
-        sweep: None,
-    };
-    Record::Spec(Arc::new(JobSpec {
-        work: Arc::new(work),
-        params: ParamSpace::Single,
-        repeat: 10,
-        retries: 0,
-        min_nodes: 1,
-        place: String::new(),
-        speculate: false,
-        at_once: None,
-        wait_for_nodes: false,
-        extends: None,
-        submitter: NodeId([1; 32]),
-        submitted_ms: 1,
-    }))
+    let spec = JobSpec::plain(WorkSpec::plain("job", &["true"]), NodeId([1; 32]));
+    Record::Spec(Arc::new(JobSpec { repeat: 10, min_nodes: 1, submitted_ms: 1, ..spec }))
 }
 
 pub fn task(task: TaskIndex, number: u32) -> Record {
+    let attempt = Attempt { epoch: 1, number };
     Record::Task(Arc::new(TaskRecord {
-        task,
-        attempt: Attempt { epoch: 1, number },
-        node: NodeId([1; 32]),
-        outcome: Outcome::Done,
-        failures: 0,
         started_ms: 1,
         duration_us: 2,
         cpu_us: 3,
         max_rss_bytes: 4,
         stdout: Captured { tail: vec![b'x'; 40], total_bytes: 40, blob: None },
-        stderr: Captured::default(),
         value: Some("{}".into()),
-        outputs: Vec::new(),
+        ..TaskRecord::plain(task, attempt, NodeId([1; 32]), Outcome::Done)
     }))
 }
 

@@ -99,6 +99,25 @@ pub struct TaskRecord {
 }
 
 impl TaskRecord {
+    /// An end of which nothing else is known.
+    pub fn plain(task: TaskIndex, attempt: Attempt, node: NodeId, outcome: Outcome) -> Self {
+        Self {
+            task,
+            attempt,
+            node,
+            outcome,
+            failures: 0,
+            started_ms: 0,
+            duration_us: 0,
+            cpu_us: 0,
+            max_rss_bytes: 0,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            value: None,
+            outputs: Vec::new(),
+        }
+    }
+
     pub fn is_done(&self) -> bool {
         self.outcome == Outcome::Done
     }

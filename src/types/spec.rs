@@ -133,6 +133,48 @@ pub struct JobSpec {
     pub submitted_ms: u64,
 }
 
+impl WorkSpec {
+    /// A command that holds a core and asks for nothing else. It has a second to end, and may leave a mebibyte.
+    pub fn plain(name: &str, command: &[&str]) -> Self {
+        Self {
+            name: name.into(),
+            command: command.iter().map(|argument| (*argument).into()).collect(),
+            worker: None,
+            env: Vec::new(),
+            resources: Resources::one_core(),
+            priority: 0,
+            timeout_ms: None,
+            grace_ms: 1_000,
+            inputs: None,
+            after: Vec::new(),
+            outputs: Vec::new(),
+            output_limit_bytes: 1 << 20,
+            log_limit_bytes: 1 << 20,
+            sweep: None,
+        }
+    }
+}
+
+impl JobSpec {
+    /// One task, on any node, without retries or a second run.
+    pub fn plain(work: WorkSpec, submitter: NodeId) -> Self {
+        Self {
+            work: Arc::new(work),
+            params: ParamSpace::Single,
+            repeat: 1,
+            retries: 0,
+            min_nodes: 0,
+            place: String::new(),
+            speculate: false,
+            at_once: None,
+            wait_for_nodes: false,
+            extends: None,
+            submitter,
+            submitted_ms: 0,
+        }
+    }
+}
+
 impl ParamSpace {
     /// How many parameter sets there are.
     pub fn len(&self) -> u64 {
@@ -267,22 +309,8 @@ mod tests {
     #[test]
     fn a_worker_that_asks_for_nothing_gets_a_gpu_where_there_is_one_else_a_core() {
         let role = WorkerRole::Calls { class: "a.py:A".into(), init: "{}".into() };
-        let mut work = WorkSpec {
-            name: "a".into(),
-            command: Vec::new(),
-            worker: Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role })),
-            env: Vec::new(),
-            resources: Resources::default(),
-            priority: 0,
-            timeout_ms: None,
-            grace_ms: 0,
-            inputs: None,
-            after: Vec::new(),
-            outputs: Vec::new(),
-            output_limit_bytes: 0,
-            log_limit_bytes: 0,
-            sweep: None,
-        };
+        let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
+        let mut work = WorkSpec { worker, resources: Resources::default(), ..WorkSpec::plain("a", &[]) };
         let cores = Resources { cpu_milli: 64_000, ..Resources::default() };
         let cards = Resources { gpu_milli: 4_000, ..cores.clone() };
         assert_eq!((cores.slots(&work.needs(&cores)), cards.slots(&work.needs(&cards))), (64, 4));

@@ -97,19 +97,11 @@ pub fn never_ran(task: &StartTask, node: NodeId, started_ms: u64, failure: Failu
 
 fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
     TaskRecord {
-        task: ended.task.task,
-        attempt: ended.task.attempt,
-        node: ended.node,
-        outcome,
-        failures: 0,
         started_ms: ended.started_ms,
         duration_us: ended.usage.duration_us,
         cpu_us: ended.usage.cpu_us,
         max_rss_bytes: ended.usage.max_rss_bytes,
-        stdout: Captured::default(),
-        stderr: Captured::default(),
-        value: None,
-        outputs: Vec::new(),
+        ..TaskRecord::plain(ended.task.task, ended.task.attempt, ended.node, outcome)
     }
 }
 

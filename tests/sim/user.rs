@@ -2,8 +2,8 @@
 
 use crate::world::{Event, World};
 use nodectl::types::{
-    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Resources, TaskIndex, Value,
-    WorkSpec, query::Cursor,
+    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, TaskIndex, Value, WorkSpec,
+    query::Cursor,
 };
 use rand::{RngExt, rngs::StdRng};
 use std::{
@@ -97,35 +97,16 @@ impl User {
     }
 
     fn spec(&self, submitter: NodeId, rng: &mut StdRng) -> JobSpec {
-        let work = WorkSpec {
-            name: "sim".into(),
-            command: vec!["true".into()],
-            worker: None,
-            env: Vec::new(),
-            resources: Resources::one_core(),
-            priority: rng.random_range(0..3),
-            timeout_ms: None,
-            grace_ms: 100,
-            inputs: rng.random_bool(0.3).then(|| BlobHash::of(b"inputs")),
-            after: Vec::new(),
-            outputs: Vec::new(),
-            output_limit_bytes: 0,
-            log_limit_bytes: 0,
-            sweep: None,
-        };
+        let priority = rng.random_range(0..3);
+        let inputs = rng.random_bool(0.3).then(|| BlobHash::of(b"inputs"));
+        let work = WorkSpec { priority, inputs, ..WorkSpec::plain("sim", &["true"]) };
         JobSpec {
-            work: Arc::new(work),
             params: ParamSpace::Grid(vec![("x".into(), (0..i64::from(self.tasks)).map(Value::Int).collect())]),
-            repeat: 1,
             retries: rng.random_range(0..4),
-            min_nodes: 0,
-            place: String::new(),
             speculate: rng.random_bool(0.5),
             at_once: if rng.random_bool(0.2) { Some(rng.random_range(1..8)) } else { None },
             wait_for_nodes: true,
-            extends: None,
-            submitter,
-            submitted_ms: 0,
+            ..JobSpec::plain(work, submitter)
         }
     }
 }

@@ -459,20 +459,11 @@ impl World {
         let fails = hopeless || self.rng.random_bool(self.faults.task_failure);
         let of_the_node = fails && !hopeless && self.rng.random_bool(0.3);
         let failure = if of_the_node { Failure::Inputs("disk full".into()) } else { Failure::Exit(1) };
+        let outcome = if fails { Outcome::Failed(failure) } else { Outcome::Done };
         let record = TaskRecord {
-            task,
-            attempt,
-            node: self.nodes[node].id,
-            outcome: if fails { Outcome::Failed(failure) } else { Outcome::Done },
-            failures: 0,
             started_ms: self.now.0 / 1000,
             duration_us: duration.as_micros() as u64,
-            cpu_us: 0,
-            max_rss_bytes: 0,
-            stdout: Default::default(),
-            stderr: Default::default(),
-            value: None,
-            outputs: Vec::new(),
+            ..TaskRecord::plain(task, attempt, self.nodes[node].id, outcome)
         };
         self.after(duration, Event::TaskEnds { node, life, job, record: Box::new(record) });
     }

@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use nodectl::{
     ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, UserRequest, WorkerEvent},
-    types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, Resources, TaskRecord, WorkSpec},
+    types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, TaskRecord, WorkSpec},
     worker::{Config, PoolLinks, Workers},
 };
 use std::{
@@ -148,23 +148,9 @@ pub fn sh(script: &str) -> WorkSpec {
 }
 
 pub fn work(command: &[&str]) -> WorkSpec {
-    WorkSpec {
-        name: "test".into(),
-        // Scripts are full of braces, which templates double.
-        command: command.iter().map(|arg| arg.replace('{', "{{").replace('}', "}}")).collect(),
-        worker: None,
-        env: Vec::new(),
-        resources: Resources::one_core(),
-        priority: 0,
-        timeout_ms: None,
-        grace_ms: 200,
-        inputs: None,
-        after: Vec::new(),
-        outputs: Vec::new(),
-        output_limit_bytes: 1 << 20,
-        log_limit_bytes: 1 << 20,
-        sweep: None,
-    }
+    // Scripts are full of braces, which templates double.
+    let command = command.iter().map(|arg| arg.replace('{', "{{").replace('}', "}}")).collect();
+    WorkSpec { command, grace_ms: 200, ..WorkSpec::plain("test", &[]) }
 }
 
 pub fn failure(record: &TaskRecord) -> &Failure {

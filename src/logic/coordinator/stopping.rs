@@ -73,20 +73,13 @@ impl Coordinator {
         let last = self.stopping.trials.as_ref().and_then(|trials| trials.last(task));
         let value = last.map(|(metric, point)| json_object(metric, point));
         let never = Attempt { epoch: self.epoch, number: 0 };
+        let attempt = active.as_ref().map_or(never, |active| active.attempt);
+        let node = active.as_ref().map_or(core.me, |active| active.node);
         let record = TaskRecord {
-            task,
-            attempt: active.as_ref().map_or(never, |active| active.attempt),
-            node: active.as_ref().map_or(core.me, |active| active.node),
-            outcome,
-            failures: 0,
             started_ms: core.now.wall_ms.saturating_sub(running.as_millis() as u64),
             duration_us: running.as_micros() as u64,
-            cpu_us: 0,
-            max_rss_bytes: 0,
-            stdout: Default::default(),
-            stderr: Default::default(),
             value,
-            outputs: Vec::new(),
+            ..TaskRecord::plain(task, attempt, node, outcome)
         };
         self.stop_task(core, task);
         self.results.accept(Arc::new(record));

@@ -12,25 +12,14 @@ enum End {
 }
 
 fn record(task: u32, end: End, epoch: u32, number: u32, failures: u32) -> TaskRecord {
-    TaskRecord {
-        task,
-        attempt: Attempt { epoch, number },
-        node: NodeId([number as u8; 32]),
-        outcome: match end {
-            End::Done => Outcome::Done,
-            End::Failed => Outcome::Failed(Failure::Exit(1)),
-            End::Cancelled => Outcome::Cancelled,
-        },
-        failures: if end == End::Failed { failures } else { 0 },
-        started_ms: 0,
-        duration_us: 0,
-        cpu_us: 0,
-        max_rss_bytes: 0,
-        stdout: Default::default(),
-        stderr: Default::default(),
-        value: None,
-        outputs: Vec::new(),
-    }
+    let outcome = match end {
+        End::Done => Outcome::Done,
+        End::Failed => Outcome::Failed(Failure::Exit(1)),
+        End::Cancelled => Outcome::Cancelled,
+    };
+    let failures = if end == End::Failed { failures } else { 0 };
+    let (attempt, node) = (Attempt { epoch, number }, NodeId([number as u8; 32]));
+    TaskRecord { failures, ..TaskRecord::plain(task, attempt, node, outcome) }
 }
 
 const TASKS: u32 = 8;

@@ -1,7 +1,7 @@
 //! A pool's workers beside other work on one node, and a pool without its host.
 
 use super::*;
-use crate::types::{Attempt, Captured, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
+use crate::types::{Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
 
 const TOKEN: [u8; 16] = [5; 16];
 
@@ -72,21 +72,8 @@ impl Lone {
     fn end(&mut self, name: &str) {
         let index = self.running.iter().position(|(_, of, ..)| of == name).expect("it runs");
         let (job, _, task, attempt) = self.running.remove(index);
-        let record = TaskRecord {
-            task,
-            attempt,
-            node: self.state.node(),
-            outcome: Outcome::Done,
-            failures: 0,
-            started_ms: 0,
-            duration_us: 1_000_000,
-            cpu_us: 0,
-            max_rss_bytes: 0,
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-            value: None,
-            outputs: Vec::new(),
-        };
+        let record = TaskRecord::plain(task, attempt, self.state.node(), Outcome::Done);
+        let record = TaskRecord { duration_us: 1_000_000, ..record };
         self.turn(Input::TaskEnded { job, record: Box::new(record) });
     }
 
