@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Blocks of a checkpoint on their way or waiting to be written.
 const COLLECTED_AT_ONCE: Block = 4;
 /// More than a job's views before it goes back to a checkpoint: it goes on with numbers behind the next multiple.
-pub(super) const VIEWS: u64 = 1 << 32;
+pub(super) const VIEWS: u64 = 1 << 48;
 
 /// What a member keeps for a checkpoint.
 pub(super) struct Snapshot {
@@ -224,7 +224,8 @@ impl Group {
         if self.restorable == Restorable::Sought {
             self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
             if let Some(kept) = kept {
-                self.seen = self.seen.max((kept.view / VIEWS).saturating_add(1).saturating_mul(VIEWS));
+                self.seen = self.seen.max(kept.view);
+                self.outnumber(VIEWS);
             }
             self.broken |= self.conducting.as_ref().is_some_and(super::conduct::Conducting::is_stuck);
         }

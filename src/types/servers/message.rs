@@ -134,10 +134,10 @@ pub enum ServerMessage {
     Refused {
         promised: Epoch,
     },
-    /// Blocks are out of reach, or nodes that may be going on by themselves: so many.
+    /// Nodes are out of reach: with them so many blocks, or they may be going on by themselves.
     Waiting {
         blocks: u32,
-        nodes: u32,
+        nodes: Vec<NodeId>,
     },
     /// Blocks are gone for good, and there is no checkpoint: everything begins anew.
     Lost {
