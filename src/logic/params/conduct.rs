@@ -29,6 +29,8 @@ pub(super) struct Conducting {
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
     /// How many barriers a worker has come to.
     barriers: BTreeMap<Worker, u64>,
+    /// A worker waits for the last checkpoint: all have come to the last clock.
+    pub is_last_awaited: bool,
     /// Once it goes on: blocks that move, and how it ends.
     pub progress: Progress,
 }
@@ -113,8 +115,10 @@ impl Group {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
         let stage = Stage::Gathering(BTreeMap::new());
-        let (ready, barriers, progress) = Default::default();
-        self.conducting = Some(Conducting { epoch, nodes, workers, finished, stage, ready, barriers, progress });
+        let (ready, barriers, is_last_awaited, progress) = Default::default();
+        let conducting =
+            Conducting { epoch, nodes, workers, finished, stage, ready, barriers, is_last_awaited, progress };
+        self.conducting = Some(conducting);
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {

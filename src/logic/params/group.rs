@@ -176,6 +176,7 @@ impl Group {
             Input::Norm { worker, norm2 } => self.normed(worker, norm2),
             Input::Pull { worker, tensors } => self.pull(worker, &tensors),
             Input::Barrier { worker } => self.barrier(worker),
+            Input::Keep { worker } => self.keep(worker),
             Input::Shared { worker, number } => self.shared(worker, number),
             Input::Enough { workers } => self.enough = Some(workers),
             Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
@@ -184,7 +185,7 @@ impl Group {
                 self.consider_checkpoint();
             }
             Input::Written { clock } => self.written(clock),
-            Input::CheckpointEnded { clock } => self.checkpoint_ended(clock),
+            Input::CheckpointEnded { clock, problem } => self.checkpoint_ended(clock, problem),
             Input::Found(clock) => self.found(clock),
         }
         loop {
@@ -250,10 +251,11 @@ impl Group {
             ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
             ServerMessage::Barrier { worker, number, .. } => self.at_barrier(worker, number),
             ServerMessage::Passed { number, .. } => self.passed(number),
+            ServerMessage::Keep { .. } => self.asked_to_keep(),
             ServerMessage::Checkpoint { clock, now, .. } => self.checkpoint(clock, now),
             ServerMessage::Collect { clock, block, .. } => self.collect(from, clock, block),
             ServerMessage::Collected { clock, block, .. } => self.collected(clock, block),
-            ServerMessage::Saved { clock, .. } => self.saved(clock),
+            ServerMessage::Saved { clock, problem, .. } => self.saved(clock, problem),
             _ => {}
         }
     }

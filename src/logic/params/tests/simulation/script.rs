@@ -50,7 +50,7 @@ impl Simulation {
                 script.part = (index, of);
                 self.give(at, Input::Shared { worker, number }, Bytes::None);
             }
-            Notice::PassedBarrier | Notice::Status(_) => {}
+            Notice::PassedBarrier | Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
                 assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
                 let life = script.life;
