@@ -24,11 +24,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const DIRECTORY: &str = "checkpoints";
 /// How often is looked again for a checkpoint whose nodes are away.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long nodes that have the newest checkpoint are waited for, before an older one will do.
+/// How long nodes that have the newest checkpoint are waited for, before an older one will do; and a second copy, beside the time that its
+/// bytes take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often is looked whether a second node has copied one.
 const LOOK_FOR_COPY: Duration = Duration::from_millis(50);
-/// Bytes a second: whoever copies more slowly is not waited for.
+/// Bytes a second: who copies more slowly is not waited for.
 const SLOWEST_COPY: u64 = 4 << 20;
 /// In place of a length: there is no such checkpoint.
 const MISSING: u64 = u64::MAX;

@@ -387,8 +387,8 @@ impl Group {
         self.conducts() && self.view.nodes.iter().all(|known| nodes.contains(known))
     }
 
-    /// Views that this node proposes from now on are higher than all that others may have, who have gone on by themselves or on whom
-    /// nothing of what this one does depends: `apart` is more than they can have proposed since.
+    /// Views that this node proposes from now on have higher numbers than all that others may have given theirs meanwhile: `apart` is more
+    /// than they can have proposed.
     pub(super) fn outnumber(&mut self, apart: u64) {
         self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
     }

@@ -24,7 +24,7 @@ use std::{
 
 /// For a gradient to be there: far more than it takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The longest wait at a time: clocks do not reach to the end of all patience.
+/// The longest wait at a time, since `Duration::MAX` is beyond what clocks can tell.
 const LOOK: Duration = Duration::from_secs(60);
 /// Frames and gradients that wait to be sent. A model's tensors seldom are more; the backward pass waits then.
 const QUEUE: usize = 1024;
