@@ -211,6 +211,19 @@ fn checkpoints_by_the_clock_on_the_wall_are_made_by_one_worker_and_by_several() 
 }
 
 #[test]
+fn the_last_checkpoint_is_on_two_nodes_when_the_training_ends() {
+    let cluster = cluster(2, 1);
+    for workers in [1, 2] {
+        let name = format!("ended-{workers}");
+        let file = kept(&cluster, &name, EITHER, &format!("workers = {workers}"), "500");
+        run(&cluster, &file, &name);
+        // Asked once: nobody waits for it any more.
+        let last = checkpoints(&cluster, 0, "last").pop().map(|(step, on)| (step, on.len()));
+        assert_eq!(last, Some((EPOCHS * 11, 2)), "{workers} workers");
+    }
+}
+
+#[test]
 fn predictions_come_from_any_checkpoint_and_from_any_model() {
     let cluster = cluster(1, 2);
     let points = cluster.dir.path().join("points.csv");

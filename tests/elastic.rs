@@ -188,6 +188,38 @@ fn of_two_nodes_that_lose_each_other_one_trains_and_the_other_says_that_it_waits
     assert_eq!(one, other);
 }
 
+/// Takes the node for which the other waits from its power: nobody refuses anything.
+#[test]
+fn a_node_that_waits_for_a_dead_one_goes_on_once_that_is_forgotten() {
+    let (Some(path), Some(lab)) = (python_path(), Lab::new(2)) else { return };
+    let mut cluster = in_lab(lab, 2, &path);
+    let refused = cluster.run(0, &["forget", "n1", "--yes"]);
+    assert!(refused.status.code() == Some(2) && both(&refused).contains("reaches it"), "{}", both(&refused));
+    let id = submit(&cluster, "silent", SCRIPT, 120, "0.05");
+    wait_clocks(&cluster, "silent", 20);
+    if !cluster.lab.as_ref().expect("made above").part([&[0], &[1]]) {
+        return;
+    }
+    let waiting = |node: usize| {
+        let shown = cluster.json(node, &["job", &id, "--json"]);
+        shown["training"]["waiting"].to_string().contains("for good: nodectl forget ")
+    };
+    let waits = wait_for(LATER, "one of them waits", || (0..2).find(|node| waiting(*node)));
+    let dead = 1 - waits;
+    cluster.kill9(dead);
+    let name = format!("n{dead}");
+    let unsure = cluster.run(waits, &["forget", &name]);
+    assert!(unsure.status.code() == Some(2) && both(&unsure).contains("--yes"), "{}", both(&unsure));
+    assert!(cluster.json(waits, &["job", &id, "--json"])["training"]["waiting"].to_string().contains("forget"));
+    cluster.ok(waits, &["forget", &name, "--yes"]);
+    assert_eq!(cluster.json(waits, &["nodes", "--json"]).as_array().map(Vec::len), Some(1));
+    let [one, other] = outcome(&cluster, waits, &id);
+    assert_eq!((one["step"].as_u64(), other["step"].as_u64()), (Some(120), Some(120)));
+    cluster.lab.as_ref().expect("made above").heal();
+    cluster.restart(dead);
+    cluster.wait_members(2);
+}
+
 /// Whether a node has taken part in a view.
 fn told_any(log: &str) -> bool {
     log.contains("blocks of parameters")

@@ -23,6 +23,12 @@ const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.";
 
+const FORGET_NOTES: &str = "\
+A node that falls silent may be dead, or only cut off and going on by itself; nobody but you can tell. A training whose parameters it \
+shared may have to wait for it: `nodectl job JOB` says so, `on hold`. Once you know that the machine is off, or will not come back as it \
+was, forget it. If it runs on, cut off, what it does in these trainings is lost when it comes back; it joins again as any node does. \
+Refused while any node reaches it.";
+
 const UP_NOTES: &str = "\
 A cluster file has a line for each server or worker, `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the lines of a host become one \
 node. A file whose name ends in .toml is an inventory:
@@ -66,6 +72,9 @@ pub enum Command {
     PsdRun(PsdRunArgs),
     /// Gives a node no new work; what runs there goes on to its end
     Drain(DrainArgs),
+    /// Says that a machine is dead for good: trainings that wait for it go on without it
+    #[command(after_help = FORGET_NOTES)]
+    Forget(ForgetArgs),
     /// Runs the jobs of a job file, shows progress, fetches results
     #[command(after_help = RUN_NOTES)]
     Run(RunArgs),
@@ -302,6 +311,15 @@ pub struct DrainArgs {
     pub off: bool,
     /// The node's name, its id, or the beginning of its id [default: this node]
     pub node: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ForgetArgs {
+    /// The node's name, its id, or the beginning of its id
+    pub node: String,
+    /// Does not ask
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, join, plot, predict, psd_run, run, solo, up,
+    files, flags, forget, join, plot, predict, psd_run, run, solo, up,
 };
 use crate::{
     app::{
@@ -89,6 +89,7 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Down(args) => up::down(args, settings, secret).await,
         Command::PsdRun(args) => psd_run::psd_run(args).await,
         Command::Drain(args) => ask::drain(&client, args).await,
+        Command::Forget(args) => forget::forget(&client, &args).await,
         Command::Run(args) => run::run(args, &settings, secret).await,
         Command::Attach(args) => run::attach(&client, args).await,
         Command::Results(args) if args.plot.is_some() => plot::plot(&client, &args).await,

@@ -17,6 +17,7 @@
 //! | `up` | `up` and `down`: nodes elsewhere |
 //! | `psd_run` | Poseidon's `psd_run` |
 //! | `ask` | the listings and one-line commands |
+//! | `forget` | the word that a machine is dead for good |
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `files` | `init`, `config show`, `completions`, `man` |
@@ -31,6 +32,7 @@ mod doctor;
 mod exit;
 mod files;
 mod flags;
+mod forget;
 mod join;
 mod main;
 mod output;

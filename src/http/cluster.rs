@@ -7,8 +7,8 @@ use super::{
     server::{Api, Shared},
 };
 use crate::{
-    types::{Answer, NodeLoad, Query, query::MemberLine},
-    wire::api::{Device, DrainRequest, GpuView, Node, NodeSelf, Okay, Problem},
+    types::{Answer, NodeId, NodeLoad, Query, QueryError, query::MemberLine},
+    wire::api::{Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay, Problem},
 };
 use axum::{Json, body::Body, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 const LOAD_DEADLINE: Duration = Duration::from_millis(800);
 /// Nodes asked at once: the node's queue of events is bounded and not only ours.
 const LOADS_AT_ONCE: usize = 64;
-const DRAIN_BODY_BYTES: usize = 16 << 10;
+const REQUEST_BODY_BYTES: usize = 16 << 10;
 
 /// The node that answers.
 #[utoipa::path(get, path = "/v1/node", tag = "cluster", responses((status = 200, body = NodeSelf)))]
@@ -91,13 +91,50 @@ pub(super) async fn measure(State(shared): State<Arc<Shared>>) -> Result<Json<Ok
 #[utoipa::path(post, path = "/v1/drain", tag = "cluster", request_body = DrainRequest, responses(
     (status = 200, body = Okay), (status = 404, description = "No such node.", body = Problem)))]
 pub(super) async fn drain(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Okay>, ApiError> {
-    let request: DrainRequest = body_json(body, DRAIN_BODY_BYTES).await?;
+    let request: DrainRequest = body_json(body, REQUEST_BODY_BYTES).await?;
     let node = match &request.node {
         Some(reference) => resolve::node(&shared, reference).await?,
         None => shared.api.facts.id,
     };
     shared.ask(Query::Drain { node, on: request.on }).await?;
     Ok(Json(Okay { ok: true }))
+}
+
+/// Has every node of the cluster take one for dead for good. Refused while any of them reaches it. Unless `sure`, nothing changes.
+#[utoipa::path(post, path = "/v1/forget", tag = "cluster", request_body = ForgetRequest, responses(
+    (status = 200, body = Forgotten), (status = 404, description = "No such node.", body = Problem),
+    (status = 409, description = "A node reaches it.", body = Problem),
+    (status = 504, description = "A node does not answer.", body = Problem)))]
+pub(super) async fn forget(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Forgotten>, ApiError> {
+    let request: ForgetRequest = body_json(body, REQUEST_BODY_BYTES).await?;
+    let lost = resolve::node(&shared, &request.node).await?;
+    let members = members(&shared).await?;
+    let name =
+        members.iter().find(|member| member.info.id == lost).map_or_else(|| lost.short(), |m| m.info.name.clone());
+    ask_to_forget(&shared, &members, lost, false).await?;
+    if request.sure {
+        ask_to_forget(&shared, &members, lost, true).await?;
+    }
+    Ok(Json(Forgotten { id: lost.to_string(), name }))
+}
+
+/// This node is the last to be asked: while another has not heard, it still knows whom to forget.
+async fn ask_to_forget(shared: &Shared, members: &[MemberLine], lost: NodeId, sure: bool) -> Result<(), ApiError> {
+    let (own, others): (Vec<_>, Vec<_>) =
+        members.iter().filter(|member| member.alive).partition(|member| member.this_node);
+    let ask = |member: &MemberLine| shared.ask(Query::Forget { node: member.info.id, lost, sure });
+    let mut asked = stream::iter(others.into_iter().map(ask)).buffer_unordered(LOADS_AT_ONCE);
+    while let Some(answer) = asked.next().await {
+        match answer {
+            // One that has just gone need not know.
+            Ok(_) | Err(QueryError::NoNode(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for member in own {
+        ask(member).await?;
+    }
+    Ok(())
 }
 
 /// Gives all work back and stops the node; answers when it has left.

@@ -58,6 +58,10 @@ impl From<QueryError> for ApiError {
             QueryError::NoJob(_) => (StatusCode::NOT_FOUND, "`nodectl jobs` lists the jobs"),
             QueryError::NoTask { .. } => (StatusCode::NOT_FOUND, "`nodectl job JOB` shows how many tasks it has"),
             QueryError::NoNode(_) => (StatusCode::NOT_FOUND, "`nodectl nodes` lists the nodes"),
+            QueryError::Reachable { .. } => (
+                StatusCode::CONFLICT,
+                "`nodectl leave` there makes it leave; only a node that is dead for good can be forgotten",
+            ),
             QueryError::NoLog(_) => (StatusCode::NOT_FOUND, "the log of a task's last attempt is kept with its result"),
             QueryError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "`nodectl nodes` shows who is away; try again"),
             QueryError::NoCoordinator { .. } => {

@@ -18,6 +18,7 @@ use utoipa::OpenApi;
         cluster::devices,
         cluster::measure,
         cluster::drain,
+        cluster::forget,
         cluster::leave,
         jobs::list,
         jobs::submit,

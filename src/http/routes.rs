@@ -16,6 +16,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/devices", get(cluster::devices))
         .route("/v1/devices/measure", post(cluster::measure))
         .route("/v1/drain", post(cluster::drain))
+        .route("/v1/forget", post(cluster::forget))
         .route("/v1/leave", post(cluster::leave))
         .route("/v1/jobs", get(jobs::list).post(jobs::submit))
         .route("/v1/jobs/{job}", get(jobs::detail))

@@ -56,6 +56,8 @@ pub struct Peer {
     pub left: bool,
     /// It did, or nobody listens any more where it was: its process has ended.
     pub gone: bool,
+    /// A person said that it is dead for good; only a connection is left, at whose other end nobody may be.
+    forgotten: bool,
 }
 
 /// What came of a call into the membership protocol.
@@ -109,7 +111,7 @@ impl Members {
     pub fn peer_up(&mut self, peer: NodeId) -> Outcome {
         let entry = self.peers.entry(peer).or_default();
         entry.connected = true;
-        (entry.left, entry.gone) = (false, false);
+        (entry.left, entry.gone, entry.forgotten) = (false, false, false);
         let known = entry.alive;
         let mut outcome = Outcome::default();
         if !known {
@@ -136,8 +138,10 @@ impl Members {
     }
 
     pub fn peer_down(&mut self, peer: NodeId) {
-        if let Some(entry) = self.peers.get_mut(&peer) {
-            entry.connected = false;
+        match self.peers.get_mut(&peer) {
+            Some(entry) if entry.forgotten => drop(self.peers.remove(&peer)),
+            Some(entry) => entry.connected = false,
+            None => {}
         }
     }
 
@@ -154,6 +158,18 @@ impl Members {
         }
         self.note_changes(&outcome);
         outcome
+    }
+
+    /// The peer is dead for good, a person says: it is not looked for any more. Should it come back all the same, it joins as a new
+    /// one. Returns whether it was known.
+    pub fn forget(&mut self, peer: NodeId) -> bool {
+        let Some(known) = self.peers.remove(&peer) else { return false };
+        if known.connected {
+            // Nobody at the other end says so, and the connection may stay for long.
+            let rest = Peer { connected: true, declared_down: true, forgotten: true, ..Peer::default() };
+            self.peers.insert(peer, rest);
+        }
+        true
     }
 
     /// A packet of the protocol. Malformed ones are ignored: the peer is authenticated, and SWIM tolerates loss.
@@ -268,7 +284,7 @@ impl Members {
             match change {
                 Change::Up(node) => {
                     let peer = self.peers.entry(*node).or_default();
-                    (peer.alive, peer.declared_down, peer.gone) = (true, false, false);
+                    (peer.alive, peer.declared_down, peer.gone, peer.forgotten) = (true, false, false, false);
                 }
                 Change::Down(node) => {
                     let peer = self.peers.entry(*node).or_default();

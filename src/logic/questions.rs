@@ -174,8 +174,26 @@ impl State {
                 self.info_changed(info);
                 self.core.answer(asker, Ok(Answer::Ok));
             }
+            Query::Forget { lost, sure, .. } => {
+                let answer = self.forget(lost, sure);
+                self.core.answer(asker, answer.map(|()| Answer::Ok));
+            }
             query => self.answer_as_coordinator(asker, query),
         }
+    }
+
+    /// A person says that a node is dead for good. One that is reached is not.
+    fn forget(&mut self, lost: NodeId, sure: bool) -> Result<(), QueryError> {
+        let members = &mut self.core.members;
+        let name = members.name(lost);
+        if members.may_be_alive(lost) {
+            return Err(QueryError::Reachable { node: name, by: members.name(self.core.me) });
+        }
+        if sure && members.forget(lost) {
+            self.core.notice(format!("{name} ({}) is forgotten: it was said to be dead for good", lost.short()));
+            self.members_changed();
+        }
+        Ok(())
     }
 
     fn answer_as_coordinator(&mut self, asker: Asker, query: Query) {

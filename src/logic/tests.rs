@@ -238,3 +238,40 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::StartTask { .. })));
     assert_eq!(state.core().directory.get(job).map(|head| head.phase), Some(Phase::Cancelled));
 }
+
+#[test]
+fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
+    let other = NodeId([2; 32]);
+    let mut state = node();
+    let mut time = Time(1);
+    let mut turn = |state: &mut State, input: Input| {
+        time = time + Duration::from_millis(1);
+        state.handle(Now { mono: time, wall_ms: 0 }, [input])
+    };
+    let forget = |sure: bool| Input::Ask { id: 1, query: Query::Forget { node: NodeId([1; 32]), lost: other, sure } };
+    let answer = |effects: Vec<Effect>| {
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Answer { answer, .. } => Some(answer),
+            _ => None,
+        })
+    };
+    let looks_for = |state: &State| state.core.members.lost().iter().any(|(node, _)| *node == other);
+    let described = Message::Info(NodeInfo { id: other, name: "beta".into(), ..info(1) });
+    turn(&mut state, Input::PeerUp(other));
+    turn(&mut state, Input::Message { from: other, message: described.clone() });
+    let refused = QueryError::Reachable { node: "beta".into(), by: "alpha".into() };
+    assert_eq!(answer(turn(&mut state, forget(true))), Some(Err(refused)));
+    turn(&mut state, Input::PeerDown(other));
+    assert_eq!(answer(turn(&mut state, forget(false))), Some(Ok(Answer::Ok)));
+    assert!(looks_for(&state) && state.core.members.info(other).is_some(), "nobody was sure");
+    assert_eq!(answer(turn(&mut state, forget(true))), Some(Ok(Answer::Ok)));
+    assert!(!looks_for(&state) && state.core.members.peers().count() == 0);
+    turn(&mut state, Input::PeerUp(other));
+    turn(&mut state, Input::Message { from: other, message: described });
+    assert!(state.core.members.may_be_alive(other) && state.core.members.info(other).is_some());
+    // A connection that nobody has ended outlasts the word, and nothing else does.
+    turn(&mut state, Input::PeerRefused(other));
+    assert!(state.core.members.forget(other) && state.core.members.info(other).is_none());
+    turn(&mut state, Input::PeerDown(other));
+    assert!(!looks_for(&state) && state.core.members.peers().count() == 0);
+}

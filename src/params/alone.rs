@@ -29,6 +29,7 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
     let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;
     frames::write(stream, Kind::Found, 0, &found)?;
     stream.set_read_timeout(None)?;
+    let mut second = None;
     loop {
         let (header, _) = receive(stream, 0)?;
         let step = header.id;
@@ -36,10 +37,14 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
             Kind::Keep => {
                 let kept = keep_one(shared, job, step, &part, keep);
                 if kept.is_ok() {
-                    runtime.block_on(checkpoints.publish(job, step, keep));
+                    second = runtime.block_on(checkpoints.publish(job, step, keep));
                 }
                 let why = kept.err().map(|error| error.to_string()).unwrap_or_default();
                 frames::write(stream, Kind::Kept, step, why.as_bytes())?;
+            }
+            Kind::Wait => {
+                let copied = runtime.block_on(checkpoints.wait_for_copy(job, step, keep, second));
+                frames::write(stream, Kind::Kept, step, copied.err().unwrap_or_default().as_bytes())?;
             }
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),

@@ -24,8 +24,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const DIRECTORY: &str = "checkpoints";
 /// How often is looked again for a checkpoint whose nodes are away.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long nodes that have the newest checkpoint are waited for, before an older one will do.
+/// How long nodes that have the newest checkpoint are waited for, before an older one will do; and a second copy, beside the time that its
+/// bytes take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often is looked whether a second node has copied one.
+const LOOK_FOR_COPY: Duration = Duration::from_millis(50);
+/// Bytes a second: who copies more slowly is not waited for.
+const SLOWEST_COPY: u64 = 4 << 20;
 /// In place of a length: there is no such checkpoint.
 const MISSING: u64 = u64::MAX;
 
@@ -138,18 +143,58 @@ impl Checkpoints {
         }
     }
 
-    /// The same, and has another member copy it.
-    pub async fn publish(&self, job: JobId, step: u64, keep: u32) {
+    /// The same, and has another member copy it. Returns which, if there is one.
+    pub async fn publish(&self, job: JobId, step: u64, keep: u32) -> Option<NodeId> {
         self.tell(job, step).await;
-        let mut others = self.others().await;
-        others.sort_by_key(|node| {
-            *blake3::Hasher::new().update(&job.0.to_le_bytes()).update(&node.0).finalize().as_bytes()
-        });
-        if let Some(second) = others.first() {
-            let copy = Query::CopyCheckpoint { node: *second, job, step, from: self.me, keep };
-            if let Err(error) = self.node.ask(copy).await {
-                tracing::warn!("the checkpoint of step {step} of job {job} is on this node only: {error}");
+        let second = self.second(job).await?;
+        self.have_copied(second, job, step, keep).await;
+        Some(second)
+    }
+
+    /// Waits until a second node has what was published, for as long as a copy takes at most; of several the next is asked where one
+    /// has died. Otherwise says why there is none.
+    pub async fn wait_for_copy(
+        &self,
+        job: JobId,
+        step: u64,
+        keep: u32,
+        mut asked: Option<NodeId>,
+    ) -> Result<(), String> {
+        let bytes = fs::metadata(self.path(job, step)).map_or(0, |metadata| metadata.len());
+        let patience = PATIENCE + Duration::from_secs(bytes / SLOWEST_COPY);
+        let begun = Instant::now();
+        loop {
+            let Some(second) = self.second(job).await else { return Ok(()) };
+            if asked != Some(second) {
+                self.have_copied(second, job, step, keep).await;
+                asked = Some(second);
             }
+            if let Ok(Answer::Training(there)) = self.node.ask(Query::Training { node: second, job }).await
+                && there.checkpoints.iter().any(|file| file.step >= step)
+            {
+                return Ok(());
+            }
+            if begun.elapsed() >= patience {
+                let (on, seconds) = (second.short(), patience.as_secs());
+                return Err(format!(
+                    "the checkpoint of step {step} is on one node only: node {on} has not copied it in {seconds} s"
+                ));
+            }
+            tokio::time::sleep(LOOK_FOR_COPY).await;
+        }
+    }
+
+    /// Who keeps the second copies of a job's checkpoints that are made here.
+    async fn second(&self, job: JobId) -> Option<NodeId> {
+        let rank =
+            |node: &NodeId| *blake3::Hasher::new().update(&job.0.to_le_bytes()).update(&node.0).finalize().as_bytes();
+        self.others().await.into_iter().min_by_key(rank)
+    }
+
+    async fn have_copied(&self, second: NodeId, job: JobId, step: u64, keep: u32) {
+        let copy = Query::CopyCheckpoint { node: second, job, step, from: self.me, keep };
+        if let Err(error) = self.node.ask(copy).await {
+            tracing::warn!("the checkpoint of step {step} of job {job} is on this node only: {error}");
         }
     }
 

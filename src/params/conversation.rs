@@ -218,7 +218,7 @@ mod tests {
         };
         let ((outbox, one), (_other, mut two)) = tokio::join!(end(bundle(here)), end(bundle(there)));
         for round in 0..ROUNDS {
-            outbox.put(&ServerMessage::Waiting { blocks: round, nodes: 0 }, None);
+            outbox.put(&ServerMessage::Waiting { blocks: round, nodes: Vec::new() }, None);
             let numbers = Outgoing::Numbers(vec![Arc::new(vec![round as f32; NUMBERS])]);
             outbox.put(&ServerMessage::Fetch { epoch: Epoch::NONE, block: round % 5 }, Some(numbers));
         }

@@ -90,7 +90,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has succeeded, so the task of all is done.
 /// `Unfinished`: none has so far, and how many workers are enough to begin with if not all will come. `Finished`: a worker has done its part,
-/// and stays until all have. `Found`: the newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has
+/// and stays until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has
 /// ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: its process has ended, or knows
 /// nothing of the job, so that what it may have had of it is no more.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
@@ -101,10 +101,11 @@ enum Event {
     Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
     Pull { worker: Worker, life: u64, tensors: Vec<u32> },
     Barrier { worker: Worker, life: u64 },
+    Keep { worker: Worker, life: u64 },
     Shared { worker: Worker, life: u64, number: u64 },
     Finished { worker: Worker, life: u64 },
     Written { clock: Clock },
-    CheckpointEnded { clock: Clock },
+    CheckpointEnded { clock: Clock, problem: Option<String> },
     Found(Option<PathBuf>),
     Said(String),
     Tick,

@@ -269,7 +269,7 @@ impl Service {
             }
             Event::Finished { worker, life } if self.is(worker, life) => self.give(Input::Finished { worker }),
             Event::Written { clock } => self.give(Input::Written { clock }),
-            Event::CheckpointEnded { clock } => self.give(Input::CheckpointEnded { clock }),
+            Event::CheckpointEnded { clock, problem } => self.give(Input::CheckpointEnded { clock, problem }),
             Event::Found(path) => self.found(path),
             Event::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.
@@ -287,6 +287,7 @@ impl Service {
                 }
             }
             Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
+            Event::Keep { worker, life } if self.is(worker, life) => self.give(Input::Keep { worker }),
             Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
             Event::PeerUp { peer, connection, outbox } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
@@ -396,14 +397,22 @@ impl Service {
         self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Status(text.into())));
     }
 
-    fn begin_checkpoint(&mut self, kept: logic::Kept) {
+    /// Returns that it has ended where it cannot begin.
+    fn begin_checkpoint(&mut self, kept: logic::Kept, is_last: bool) -> Option<Input> {
         let Kept { job, form, checkpoints, runtime, .. } = &self.kept;
-        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else { return };
+        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else { return None };
         let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
         let keeping = Keeping { job, keep: rule.keep, form, checkpoints, runtime };
-        match Writer::start(keeping, kept, self.events.clone()) {
-            Ok(writer) => self.writer = Some(writer),
-            Err(error) => tracing::warn!(%error, "no thread to write a checkpoint"),
+        match Writer::start(keeping, kept, is_last, self.events.clone()) {
+            Ok(writer) => {
+                self.writer = Some(writer);
+                None
+            }
+            Err(error) => {
+                let clock = kept.clock;
+                let problem = Some(format!("there is no thread to write the checkpoint of step {clock}: {error}"));
+                Some(Input::CheckpointEnded { clock, problem })
+            }
         }
     }
 
@@ -494,7 +503,7 @@ impl Service {
             }
             Effect::Snapshot { block } => store.snapshot(block),
             Effect::DropSnapshots => store.drop_snapshots(),
-            Effect::BeginCheckpoint(kept) => self.begin_checkpoint(kept),
+            Effect::BeginCheckpoint { kept, is_last } => return self.begin_checkpoint(kept, is_last),
             Effect::WriteSnapshot { block } => {
                 let bytes = store.outgoing(Payload::Snapshot { block });
                 self.write(block, bytes);

@@ -52,6 +52,7 @@ impl Link {
             Notice::Share { number, index, of } => {
                 (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
             }
+            Notice::Kept { clock, problem } => (Kind::Kept, clock, problem.unwrap_or_default().into_bytes()),
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
         };
@@ -191,6 +192,7 @@ fn talk(
             Kind::Barrier => Event::Barrier { worker, life },
             Kind::Share => Event::Shared { worker, life, number: id },
             Kind::Wait => Event::Waits,
+            Kind::Keep => Event::Keep { worker, life },
             Kind::Finish => Event::Finished { worker, life },
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     logic::params::Kept,
-    types::{JobId, servers::message::Block},
+    types::{
+        JobId,
+        servers::message::{Block, Clock},
+    },
 };
 use std::{
     io,
@@ -40,8 +43,8 @@ enum Order {
 }
 
 impl Writer {
-    /// The file is made with the first block.
-    pub fn start(keeping: Keeping, kept: Kept, events: events::WeakSender<Event>) -> io::Result<Self> {
+    /// The file is made with the first block. The last one has ended when another node has it too, or cannot.
+    pub fn start(keeping: Keeping, kept: Kept, is_last: bool, events: events::WeakSender<Event>) -> io::Result<Self> {
         let (blocks, orders) = mpsc::sync_channel(QUEUE);
         let write = move || {
             let tell = |event| {
@@ -50,15 +53,16 @@ impl Writer {
                 }
             };
             let clock = kept.clock;
-            match write(&keeping, kept, &orders, &|| tell(Event::Written { clock })) {
-                Ok(true) => keeping.runtime.block_on(keeping.checkpoints.publish(keeping.job, clock, keeping.keep)),
+            let problem = match write(&keeping, kept, &orders, &|| tell(Event::Written { clock })) {
+                Ok(true) => keeping.runtime.block_on(publish(&keeping, clock, is_last)).err(),
                 // Given up.
                 Ok(false) => return,
-                Err(error) => {
-                    tell(Event::Said(format!("the checkpoint of step {clock} could not be written: {error}")))
-                }
+                Err(error) => Some(format!("the checkpoint of step {clock} could not be written: {error}")),
+            };
+            if let Some(problem) = &problem {
+                tracing::warn!("job {}: {problem}", keeping.job);
             }
-            tell(Event::CheckpointEnded { clock });
+            tell(Event::CheckpointEnded { clock, problem });
         };
         std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
         Ok(Self { blocks })
@@ -72,6 +76,12 @@ impl Writer {
     pub fn end(self) {
         let _ = self.blocks.send(Order::End);
     }
+}
+
+/// Tells of a checkpoint. Others are copied while training goes on.
+async fn publish(Keeping { job, keep, checkpoints, .. }: &Keeping, step: Clock, is_last: bool) -> Result<(), String> {
+    let second = checkpoints.publish(*job, step, *keep).await;
+    if is_last { checkpoints.wait_for_copy(*job, step, *keep, second).await } else { Ok(()) }
 }
 
 /// Returns whether it is whole and has its name.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The version of the messages between nodes. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The largest control message accepted from a peer, in bytes. Checked before anything is allocated for it.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;

@@ -67,6 +67,8 @@ pub enum Query {
     CopyCheckpoint { node: NodeId, job: JobId, step: u64, from: NodeId, keep: u32 },
     /// The node itself: no new work, running tasks end. `Ok`.
     Drain { node: NodeId, on: bool },
+    /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is taken for dead for good then.
+    Forget { node: NodeId, lost: NodeId, sure: bool },
 }
 
 impl Query {
@@ -93,7 +95,8 @@ impl Query {
             | Self::Log { node, .. }
             | Self::Training { node, .. }
             | Self::CopyCheckpoint { node, .. }
-            | Self::Drain { node, .. } => Some(*node),
+            | Self::Drain { node, .. }
+            | Self::Forget { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -253,6 +256,8 @@ pub enum QueryError {
     NoTask { job: JobId, task: TaskIndex, tasks: u32 },
     #[error("no node {0}")]
     NoNode(NodeId),
+    #[error("{node} is no dead node: {by} reaches it")]
+    Reachable { node: String, by: String },
     #[error("{0} did not answer in time")]
     Timeout(String),
     #[error("nobody coordinates job {job}: every node that holds its state is away ({holders})")]

@@ -57,6 +57,8 @@
 //! | `OVER` | servers | worker | | another worker's task has succeeded: nothing is left to do |
 //! | `FINISH`, `FINISHED` | worker, servers | | | it has done its part, and the others need not wait; all have: it reads the last values |
 //! | `BARRIER`, `PASSED` | worker, servers | | | it waits for all workers; all have come |
+//! | `KEEP` | worker | servers | | it has come to the end, and waits until the last checkpoint is kept |
+//! | `KEPT` | servers | worker | clock | the checkpoint of this clock is kept; or text: why it is not, or on one node only |
 //! | `CLOSE` | worker | servers | | it has finished |
 //! | `STATUS` | servers | worker | | text: what everybody waits for |
 //!
@@ -68,6 +70,7 @@
 //! | `FOUND` | node | worker | | JSON: `wire::api::params::Found`; `STATUS` while it seeks |
 //! | `KEEP` | worker | node | step | a checkpoint is written where it was told to |
 //! | `KEPT` | node | worker | step | that has its name, and the next may be written; or text: why it could not be kept |
+//! | `WAIT` | worker | node | step | the last is kept: `KEPT` when a second node has it too; or text: why none has |
 //!
 //! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
 //! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is

@@ -38,7 +38,7 @@ __all__ = ["ParameterServer"]
 _HEADER = struct.Struct("<BBxxIQ")
 _HELLO, _READY, _CLOSE, _STATUS, _ERROR = 16, 17, 35, 49, 52
 _REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _FINISH = 64, 65, 66, 67, 68, 71
-_REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED = 80, 81, 82, 83, 84, 85, 87
+_REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED, _KEPT = 80, 81, 82, 83, 84, 85, 87, 89
 _MORE, _CHUNK = 1, 1 << 20
 _ALIGNMENT = 16
 # What was asked for before is void.
@@ -370,7 +370,7 @@ class _Shared(ParameterServer):
                 self._pulled.clear()
             elif kind == _PULLED:
                 self._pulled.update(np.frombuffer(payload, "<u4").tolist())
-            elif kind == _STATUS:
+            elif kind == _STATUS or (kind == _KEPT and payload):
                 print("nodectl: %s" % payload.decode(), file=sys.stderr)
             elif kind == _ERROR:
                 raise NodeError(payload.decode())

@@ -141,6 +141,7 @@ fn the_help_names_every_command() {
       down         Stops what `up` started
       psd-run      Runs a command on the workers of a Poseidon cluster, with its servers
       drain        Gives a node no new work; what runs there goes on to its end
+      forget       Says that a machine is dead for good: trainings that wait for it go on without it
       run          Runs the jobs of a job file, shows progress, fetches results
       status       The cluster at a glance: nodes and open jobs
       nodes        The nodes, what they have and how busy they are

@@ -7,8 +7,8 @@ use super::{
 use crate::{
     types::{BlobHash, JobSpec},
     wire::api::{
-        CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, Job, JobLine, Node, NodeSelf, Okay,
-        Results, Retried, StateName, Stored, Submitted, TaskList,
+        CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest, Forgotten, Job, JobLine,
+        Node, NodeSelf, Okay, Results, Retried, StateName, Stored, Submitted, TaskList,
     },
 };
 use bytes::Bytes;
@@ -128,6 +128,12 @@ impl Client {
         let request = DrainRequest { node: node.map(str::to_string), on };
         let body = serde_json::to_vec(&request).expect("plain data always encodes");
         self.post("draining the node", "/v1/drain", Some(("application/json", body.into()))).await
+    }
+
+    /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that none reaches it.
+    pub async fn forget(&self, node: &str, sure: bool) -> Result<Forgotten, ClientError> {
+        let body = serde_json::to_vec(&ForgetRequest { node: node.into(), sure }).expect("plain data always encodes");
+        self.post("forgetting the node", "/v1/forget", Some(("application/json", body.into()))).await
     }
 
     /// Measures the GPUs of the node that answers; returns when it has.

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Blocks of a checkpoint on their way or waiting to be written.
 const COLLECTED_AT_ONCE: Block = 4;
 /// More than a job's views before it goes back to a checkpoint: it goes on with numbers behind the next multiple.
-pub(super) const VIEWS: u64 = 1 << 32;
+pub(super) const VIEWS: u64 = 1 << 48;
 
 /// What a member keeps for a checkpoint.
 pub(super) struct Snapshot {
@@ -53,12 +53,13 @@ impl Group {
         }
         // Behind the last step there are sums only: what is kept then is of that step.
         let last = self.config.settings.steps.unwrap_or(Clock::MAX);
-        let current = self.clock_reached().min(last);
+        let is_last_awaited = self.conducting.as_ref().is_some_and(|conducting| conducting.is_last_awaited);
+        let current = if is_last_awaited { last } else { self.clock_reached().min(last) };
         if self.view.finished {
             if current > self.saved {
                 self.begin_checkpoint(current, true);
             } else {
-                self.tell_saved(current);
+                self.tell_saved(current, None);
             }
             return;
         }
@@ -95,7 +96,8 @@ impl Group {
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
         let epoch = self.view.epoch;
         self.saving = Some(Saving { clock, next: 0, written: 0 });
-        self.effect(Effect::BeginCheckpoint(Kept { clock, view: epoch.number }));
+        let is_last = self.view.finished || self.config.settings.steps == Some(clock);
+        self.effect(Effect::BeginCheckpoint { kept: Kept { clock, view: epoch.number }, is_last });
         for (node, _) in self.view.nodes.clone() {
             self.send(node, ServerMessage::Checkpoint { epoch, clock, now }, None);
         }
@@ -116,6 +118,9 @@ impl Group {
         let (taken, asked) = Default::default();
         self.snapshot = Some(Snapshot { clock, now, taken, asked });
         self.effect(Effect::DropSnapshots);
+        if self.view.finished {
+            self.status(format!("all workers have finished: keeping the checkpoint of step {clock}"));
+        }
         for block in self.shards.keys().copied().collect::<Vec<_>>() {
             self.try_snapshot(block);
         }
@@ -176,27 +181,44 @@ impl Group {
     }
 
     /// The file is whole and safe, or cannot be made: the next one is later in any case.
-    pub(super) fn checkpoint_ended(&mut self, clock: Clock) {
+    pub(super) fn checkpoint_ended(&mut self, clock: Clock, problem: Option<String>) {
         if self.saving.take_if(|saving| saving.clock == clock).is_some() {
-            self.tell_saved(clock);
+            self.tell_saved(clock, problem);
         }
     }
 
-    fn tell_saved(&mut self, clock: Clock) {
+    fn tell_saved(&mut self, clock: Clock, problem: Option<String>) {
         let epoch = self.view.epoch;
         for (node, _) in self.view.nodes.clone() {
-            self.send(node, ServerMessage::Saved { epoch, clock }, None);
+            self.send(node, ServerMessage::Saved { epoch, clock, problem: problem.clone() }, None);
         }
     }
 
-    pub(super) fn saved(&mut self, clock: Clock) {
+    pub(super) fn saved(&mut self, clock: Clock, problem: Option<String>) {
         self.saved = self.saved.max(clock);
+        self.tell_kept(problem);
         self.snapshot = None;
         self.effect(Effect::DropSnapshots);
         if self.view.finished {
             self.tell_finished();
         } else {
             self.consider_checkpoint();
+        }
+    }
+
+    /// The conductor hears that a worker waits for the last checkpoint. In asynchronous modes it may not know how far others are.
+    pub(super) fn asked_to_keep(&mut self) {
+        let is_known = self.config.settings.steps.is_some();
+        if let Some(conducting) = self.conducting.as_mut().filter(|_| is_known) {
+            conducting.is_last_awaited = true;
+            self.consider_checkpoint();
+        }
+    }
+
+    /// Workers may wait for the last checkpoint.
+    pub(super) fn tell_kept(&mut self, problem: Option<String>) {
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            self.tell(worker, Notice::Kept { clock: self.saved, problem: problem.clone() });
         }
     }
 
@@ -224,7 +246,8 @@ impl Group {
         if self.restorable == Restorable::Sought {
             self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
             if let Some(kept) = kept {
-                self.seen = self.seen.max((kept.view / VIEWS).saturating_add(1).saturating_mul(VIEWS));
+                self.seen = self.seen.max(kept.view);
+                self.outnumber(VIEWS);
             }
             self.broken |= self.conducting.as_ref().is_some_and(super::conduct::Conducting::is_stuck);
         }

@@ -4,7 +4,7 @@
 use super::{
     Effect,
     checkpoint::{Restorable, VIEWS},
-    group::Group,
+    group::{ALONE, Group},
     moving::Progress,
 };
 use crate::types::{
@@ -29,6 +29,8 @@ pub(super) struct Conducting {
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
     /// How many barriers a worker has come to.
     barriers: BTreeMap<Worker, u64>,
+    /// A worker waits for the last checkpoint: all have come to the last clock.
+    pub is_last_awaited: bool,
     /// Once it goes on: blocks that move, and how it ends.
     pub progress: Progress,
 }
@@ -43,10 +45,10 @@ enum Stage {
 
 /// Why a view cannot go on.
 enum Missing {
-    /// So many blocks.
-    Blocks(u32),
-    /// So many nodes of the last view, which may be going on without this side.
-    Nodes(u32),
+    /// So many blocks, with nodes of the last view that may have them.
+    Blocks(u32, Vec<NodeId>),
+    /// Nodes of the last view, which may be going on without this side.
+    Nodes(Vec<NodeId>),
     /// What a checkpoint has, if there is one: it is not known yet.
     Checkpoint,
     /// Blocks, for good.
@@ -113,8 +115,10 @@ impl Group {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
         let stage = Stage::Gathering(BTreeMap::new());
-        let (ready, barriers, progress) = Default::default();
-        self.conducting = Some(Conducting { epoch, nodes, workers, finished, stage, ready, barriers, progress });
+        let (ready, barriers, is_last_awaited, progress) = Default::default();
+        let conducting =
+            Conducting { epoch, nodes, workers, finished, stage, ready, barriers, is_last_awaited, progress };
+        self.conducting = Some(conducting);
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
@@ -134,7 +138,7 @@ impl Group {
                 let conducting = self.conducting.as_mut().expect("just found");
                 conducting.stage = Stage::Stuck;
                 let message = match missing {
-                    Missing::Blocks(blocks) => ServerMessage::Waiting { blocks, nodes: 0 },
+                    Missing::Blocks(blocks, nodes) => ServerMessage::Waiting { blocks, nodes },
                     Missing::Nodes(nodes) => ServerMessage::Waiting { blocks: 0, nodes },
                     Missing::Lost => ServerMessage::Lost { epoch },
                     Missing::Checkpoint => return self.find_checkpoint(),
@@ -218,13 +222,17 @@ impl Group {
         Ok(Outcome { previous, previous_nodes, commit: None, sources, holders, seed, restore })
     }
 
-    /// Nobody here has some blocks. Where the greater part of the last view is here, if without its memory, and the rest is known
-    /// to be gone, so are the blocks. A smaller part waits: SWIM takes whom a partition cuts off for dead, too.
+    /// Nobody here has some blocks. Where every node of the last view is here, if without its memory, or known to be gone, so are the
+    /// blocks. Others are waited for.
     fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<Outcome, Missing> {
+        let away = self.away(last);
+        if away.is_empty() { self.begin(false) } else { Err(Missing::Blocks(blocks, away)) }
+    }
+
+    /// The nodes of the last view that are out of reach and not known to be gone.
+    fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
         let conducting = self.conducting.as_ref().expect("the caller has it");
-        let here = last.iter().filter(|node| conducting.has(**node)).count();
-        let all_known = last.iter().all(|node| conducting.has(*node) || self.dead.contains(node));
-        if all_known && 2 * here > last.len() { self.begin(false) } else { Err(Missing::Blocks(blocks)) }
+        last.iter().filter(|node| !conducting.has(**node) && !self.dead.contains(node)).copied().collect()
     }
 
     fn find_checkpoint(&mut self) {
@@ -239,10 +247,10 @@ impl Group {
     fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
         let conducting = self.conducting.as_ref().expect("the caller has it");
         let here = last.iter().filter(|node| conducting.has(**node)).count();
-        let away = last.iter().filter(|node| !conducting.has(**node) && !self.dead.contains(node)).count();
+        let away = self.away(last);
         let first = last.iter().max_by_key(|node| self.rank(**node));
         let has_first = first.is_some_and(|node| conducting.has(*node));
-        if here > away || (here == away && has_first) { Ok(()) } else { Err(Missing::Nodes(away as u32)) }
+        if here > away.len() || (here == away.len() && has_first) { Ok(()) } else { Err(Missing::Nodes(away)) }
     }
 
     /// The factor by which gradients with these squared norms, one a block, are clipped.
@@ -256,11 +264,13 @@ impl Group {
     fn settle(&mut self, outcome: Outcome) {
         let conducting = self.conducting.as_ref().expect("the caller has it");
         let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
-        // From a checkpoint all start again, and whoever was away when the others went back to one.
-        let went_back = |base: Epoch| base.number / VIEWS < outcome.previous.number / VIEWS;
+        // From a checkpoint all start again, and whoever was away when the others went back to one. So does who may have gone on by
+        // itself while the others took it for dead; where clocks are not everybody's, it keeps its own.
+        let apart = if self.config.settings.consistency.is_synchronous() { ALONE } else { VIEWS };
+        let is_void = |base: Epoch| base.number / apart < outcome.previous.number / apart;
         let clocks: BTreeMap<WorkerLife, Clock> = promises
             .values()
-            .filter(|promise| outcome.restore.is_none() && !went_back(promise.base))
+            .filter(|promise| outcome.restore.is_none() && !is_void(promise.base))
             .flat_map(|promise| promise.workers.iter())
             .filter_map(|(life, clock)| Some((*life, (*clock)?)))
             .collect();

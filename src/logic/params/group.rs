@@ -21,6 +21,9 @@ use std::{
     sync::Arc,
 };
 
+/// More than the views that a node proposes while it is cut off.
+pub(super) const ALONE: u64 = 1 << 24;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub me: NodeId,
@@ -159,7 +162,10 @@ impl Group {
             }
             Input::PeerDead(peer) => {
                 let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
-                self.broken |= is_news && self.conducting.as_ref().is_some_and(Conducting::is_stuck);
+                if is_news {
+                    self.outnumber(ALONE);
+                    self.broken |= self.conducting.as_ref().is_some_and(Conducting::is_stuck);
+                }
             }
             Input::Message { from, message } => self.message(from, message),
             Input::Joined { worker, life } => self.joined(worker, life),
@@ -170,6 +176,7 @@ impl Group {
             Input::Norm { worker, norm2 } => self.normed(worker, norm2),
             Input::Pull { worker, tensors } => self.pull(worker, &tensors),
             Input::Barrier { worker } => self.barrier(worker),
+            Input::Keep { worker } => self.keep(worker),
             Input::Shared { worker, number } => self.shared(worker, number),
             Input::Enough { workers } => self.enough = Some(workers),
             Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
@@ -178,7 +185,7 @@ impl Group {
                 self.consider_checkpoint();
             }
             Input::Written { clock } => self.written(clock),
-            Input::CheckpointEnded { clock } => self.checkpoint_ended(clock),
+            Input::CheckpointEnded { clock, problem } => self.checkpoint_ended(clock, problem),
             Input::Found(clock) => self.found(clock),
         }
         loop {
@@ -203,12 +210,7 @@ impl Group {
                 self.seen = self.seen.max(promised.number);
                 self.broken |= self.is_conducted(from);
             }
-            ServerMessage::Waiting { blocks, nodes } => self.wait(if blocks > 0 {
-                let of = self.config.layout.blocks();
-                format!("waiting: {blocks} of {of} blocks of the parameters are out of reach")
-            } else {
-                format!("waiting: {nodes} nodes are out of reach, and may be going on without this one")
-            }),
+            ServerMessage::Waiting { blocks, nodes } => self.wait(self.why_it_waits(blocks, &nodes)),
             ServerMessage::Lost { epoch } => self.lost(epoch),
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
@@ -249,10 +251,11 @@ impl Group {
             ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
             ServerMessage::Barrier { worker, number, .. } => self.at_barrier(worker, number),
             ServerMessage::Passed { number, .. } => self.passed(number),
+            ServerMessage::Keep { .. } => self.asked_to_keep(),
             ServerMessage::Checkpoint { clock, now, .. } => self.checkpoint(clock, now),
             ServerMessage::Collect { clock, block, .. } => self.collect(from, clock, block),
             ServerMessage::Collected { clock, block, .. } => self.collected(clock, block),
-            ServerMessage::Saved { clock, .. } => self.saved(clock),
+            ServerMessage::Saved { clock, problem, .. } => self.saved(clock, problem),
             _ => {}
         }
     }
@@ -319,10 +322,12 @@ impl Group {
         // Also those that only others are connected with.
         let reachable: BTreeSet<NodeId> =
             known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
-        // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake.
+        // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake. Then
+        // whoever conducts goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
         let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
+        let conductor = known.values().map(|here| here.promised).max().unwrap_or_default().by;
         let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
-        ranked.sort_by_cached_key(|node| (is_new(node), std::cmp::Reverse(self.rank(*node))));
+        ranked.sort_by_cached_key(|node| (is_new(node), *node != conductor, std::cmp::Reverse(self.rank(*node))));
         if ranked.first() != Some(&me) {
             // Another conducts.
             self.conducting = None;
@@ -382,7 +387,28 @@ impl Group {
         self.conducts() && self.view.nodes.iter().all(|known| nodes.contains(known))
     }
 
-    /// Who conducts is whoever stands first.
+    /// Views that this node proposes from now on have higher numbers than all that others may have given theirs meanwhile: `apart` is more
+    /// than they can have proposed.
+    pub(super) fn outnumber(&mut self, apart: u64) {
+        self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
+    }
+
+    /// What is told of a view that cannot go on.
+    fn why_it_waits(&self, blocks: Block, nodes: &[NodeId]) -> String {
+        let names: Vec<String> = nodes.iter().map(NodeId::short).collect();
+        let (away, gone) = match names.as_slice() {
+            [one] => (format!("node {one} is out of reach"), "it is dead"),
+            all => (format!("nodes {} are out of reach", all.join(" and ")), "they are dead"),
+        };
+        let what = if blocks > 0 {
+            format!("{away}, and with it {blocks} of {} blocks of the parameters", self.config.layout.blocks())
+        } else {
+            format!("{away}, and may be going on without this one")
+        };
+        format!("waiting: {what}; if {gone} for good: nodectl forget {}", names.join(" "))
+    }
+
+    /// Of the nodes that are there, the first conducts where nobody does.
     pub(super) fn rank(&self, node: NodeId) -> [u8; 32] {
         *blake3::Hasher::new().update(&self.config.group).update(&node.0).finalize().as_bytes()
     }

@@ -30,6 +30,8 @@ pub(super) struct Local {
     fresh: BTreeSet<Block>,
     /// It waits at this barrier.
     barrier: Option<u64>,
+    /// It waits for the last checkpoint.
+    keeps: bool,
     share: Share,
     /// It has done its part, and waits for the others to finish.
     finishing: bool,
@@ -65,7 +67,7 @@ impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
         let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier, share, finishing) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) = Default::default();
         let local = Local {
             life,
             started,
@@ -81,6 +83,7 @@ impl Group {
             wanted,
             fresh,
             barrier,
+            keeps,
             share,
             finishing,
         };
@@ -385,6 +388,20 @@ impl Group {
         }
     }
 
+    pub(super) fn keep(&mut self, worker: Worker) {
+        if let Some(local) = self.locals.get_mut(&worker) {
+            local.keeps = true;
+            self.tell_keep(worker);
+        }
+    }
+
+    fn tell_keep(&mut self, worker: Worker) {
+        if self.going && self.counts(worker) && self.locals[&worker].keeps {
+            let epoch = self.view.epoch;
+            self.send(epoch.by, ServerMessage::Keep { epoch }, None);
+        }
+    }
+
     pub(super) fn passed(&mut self, number: u64) {
         self.barriers = self.barriers.max(number);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
@@ -443,6 +460,7 @@ impl Group {
             self.tell_ended(worker);
             wanted.into_iter().for_each(|block| self.ask(worker, block));
             self.tell_barrier(worker);
+            self.tell_keep(worker);
         }
     }
 }

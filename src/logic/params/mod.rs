@@ -16,9 +16,10 @@
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
 //! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
-//! node or a worker comes or goes, or a connection breaks, the highest-ranked node proposes a new one: nodes promise to heed no
-//! older epoch and say what they hold, the conductor works out in what state to go on and which of them keep which blocks, and all go
-//! on. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
+//! node or a worker comes or goes, or a connection breaks, the conductor proposes a new one: nodes promise to heed no older epoch
+//! and say what they hold, the conductor works out in what state to go on and which of them keep which blocks, and all go on. Of
+//! those who are there, the conductor is whoever proposed the newest epoch that any has promised to heed, else the highest-ranked
+//! node. Where two think so for a moment, the higher epoch wins: a view has one conductor, since its epoch names it. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
 //! majority, the new view must have every block as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
@@ -30,6 +31,14 @@
 //! ```
 //!
 //! So the conductor of the next view commits c in the second case and voids the sums otherwise, and no reader saw c then.
+//!
+//! **Nodes given up.** Let a node f of the last view be known to be gone, by proof or by a person's word:
+//!
+//! ```text
+//! the epochs proposed from then on > those that f may have proposed meanwhile      (by the next multiple of `group::ALONE`)
+//! ```
+//!
+//! So if f was only cut off, what it comes back with is older than the others' view, and does not count.
 //!
 //! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on (but at first, and from a checkpoint).
 //! Where another node shall keep it, the primary p sends that newcomer n what the block is, and every update u from then on:
@@ -117,6 +126,10 @@ pub enum Input {
     Barrier {
         worker: Worker,
     },
+    /// It has come to the end, and waits until the last checkpoint is kept.
+    Keep {
+        worker: Worker,
+    },
     /// What it does from now on is for the part of this number.
     Shared {
         worker: Worker,
@@ -138,9 +151,10 @@ pub enum Input {
     Written {
         clock: Clock,
     },
-    /// The whole checkpoint is kept, or could not be.
+    /// The whole checkpoint is kept; or why it is not, or not as it should be.
     CheckpointEnded {
         clock: Clock,
+        problem: Option<String>,
     },
     /// What `Effect::FindCheckpoint` came to: the newest is on this node now, and of this clock.
     Found(Option<Kept>),
@@ -200,8 +214,11 @@ pub enum Effect {
         block: Block,
     },
     DropSnapshots,
-    /// A checkpoint of this clock begins; what there was of another is of no use.
-    BeginCheckpoint(Kept),
+    /// A checkpoint of this clock begins; what there was of another is of no use. The last one has ended once there are two copies.
+    BeginCheckpoint {
+        kept: Kept,
+        is_last: bool,
+    },
     /// A block of it, of which this node has the snapshot.
     WriteSnapshot {
         block: Block,
@@ -328,6 +345,11 @@ pub enum Notice {
     },
     /// All have finished: it may read the last values, and leave.
     AllFinished,
+    /// The checkpoint of this clock is kept, or is not for good: why.
+    Kept {
+        clock: Clock,
+        problem: Option<String>,
+    },
     /// What everybody waits for.
     Status(String),
     /// It did what cannot be: why.

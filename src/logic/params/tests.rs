@@ -138,6 +138,8 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         let new = simulation.join();
         simulation.holds_blocks = true;
         simulation.step_until("the new one takes part", |simulation| simulation.goes_on(new, 3));
+        let conductor = simulation.conductor(new);
+        assert!(simulation.first() == new && conductor != new, "who conducts goes on");
         let begun = simulation.slowest();
         for _ in 0..4_000 {
             simulation.step();
@@ -147,7 +149,7 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         assert!(kept == 0 && !simulation.is_settled(), "no block has come");
         simulation.holds_blocks = false;
         simulation.step_until("all are where they shall be", Simulation::is_settled);
-        assert!(simulation.blocks_kept(new) > 0);
+        assert!(simulation.blocks_kept(new) > 0 && simulation.conductor(new) == conductor);
         let simulation = simulation.run(false);
         if mode.is_synchronous() {
             assert_eq!(
@@ -174,8 +176,58 @@ fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_wait
         let going: Vec<NodeId> = [one, other].into_iter().filter(|node| simulation.goes_on(*node, 1)).collect();
         assert_eq!(going.len(), 1, "one side goes on");
         let waits = if going[0] == one { other } else { one };
-        assert!(simulation.status(waits).starts_with("waiting: 1 nodes"), "{}", simulation.status(waits));
+        let told = format!("nodectl forget {}", going[0].short());
+        assert!(simulation.status(waits).starts_with("waiting: node "), "{}", simulation.status(waits));
+        assert!(simulation.status(waits).ends_with(&told), "{}", simulation.status(waits));
         simulation.cut.clear();
+        simulation.run(false);
+    });
+}
+
+#[test]
+fn whoever_waits_for_silent_nodes_goes_on_once_it_is_told_that_they_are_dead() {
+    seeds(24, |seed| {
+        // Of two nodes the one for which the other waits, and most of a larger view.
+        let count = 2 + seed % 3;
+        let mut simulation =
+            Simulation::keeping(seed, MODES[seed as usize % 4], count as u32, 20, Some(Every::Steps(2)));
+        simulation.step_until("all are settled", Simulation::is_settled);
+        simulation.step_until("there is a checkpoint", |simulation| simulation.disk.newest().is_some());
+        simulation.step_until("all are settled", Simulation::is_settled);
+        simulation.faults = true;
+        let first = simulation.first();
+        let others = simulation.nodes.keys().copied().filter(|node| *node != first).take(count as usize - 2);
+        let lost: Vec<NodeId> = others.chain([first]).collect();
+        lost.iter().for_each(|node| simulation.fall_silent(*node));
+        (0..2_000).for_each(|_| simulation.step());
+        let left = *simulation.nodes.keys().next().unwrap();
+        assert!(simulation.status(left).starts_with("waiting: node"), "{}", simulation.status(left));
+        lost.iter().for_each(|node| simulation.forget(*node));
+        simulation.step_until("it goes on", |simulation| simulation.goes_on(left, 1));
+        simulation.run(false);
+    });
+}
+
+#[test]
+fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
+    seeds(24, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        let alone = simulation.first();
+        let other = *simulation.nodes.keys().find(|node| **node != alone).unwrap();
+        simulation.faults = true;
+        simulation.hang(alone);
+        simulation.cut.insert(alone);
+        simulation.break_link(pair(alone, other));
+        simulation.step_until("it goes on alone", |simulation| simulation.goes_on(alone, 1));
+        simulation.change_view(alone, 50);
+        simulation.step_until("the other waits", |simulation| simulation.status(other).starts_with("waiting: node"));
+        simulation.forget(alone);
+        simulation.step_until("the other goes on too", |simulation| simulation.goes_on(other, 1));
+        (0..500).for_each(|_| simulation.step());
+        simulation.cut.clear();
+        simulation.step_until("both work together", |simulation| simulation.goes_on(other, 2));
+        simulation.restart_workers();
         simulation.run(false);
     });
 }

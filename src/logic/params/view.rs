@@ -174,6 +174,7 @@ impl Group {
         if self.view.finished && self.config.settings.checkpoints.is_none() {
             self.tell_finished();
         }
+        self.tell_kept(None);
         self.consider_checkpoint();
     }
 

@@ -134,10 +134,10 @@ pub enum ServerMessage {
     Refused {
         promised: Epoch,
     },
-    /// Blocks are out of reach, or nodes that may be going on by themselves: so many.
+    /// Nodes are out of reach: with them so many blocks, or they may be going on by themselves.
     Waiting {
         blocks: u32,
-        nodes: u32,
+        nodes: Vec<NodeId>,
     },
     /// Blocks are gone for good, and there is no checkpoint: everything begins anew.
     Lost {
@@ -257,6 +257,10 @@ pub enum ServerMessage {
         epoch: Epoch,
         number: u64,
     },
+    /// A worker waits for the last checkpoint.
+    Keep {
+        epoch: Epoch,
+    },
     /// A checkpoint: primaries keep what their blocks are at this clock, or are now.
     Checkpoint {
         epoch: Epoch,
@@ -275,10 +279,11 @@ pub enum ServerMessage {
         clock: Clock,
         block: Block,
     },
-    /// The checkpoint is on disk, or could not be made.
+    /// The checkpoint is kept; or why it is not, or not as it should be.
     Saved {
         epoch: Epoch,
         clock: Clock,
+        problem: Option<String>,
     },
 }
 
@@ -334,6 +339,7 @@ impl ServerMessage {
             | Self::Values { epoch, .. }
             | Self::Barrier { epoch, .. }
             | Self::Passed { epoch, .. }
+            | Self::Keep { epoch }
             | Self::Checkpoint { epoch, .. }
             | Self::Collect { epoch, .. }
             | Self::Collected { epoch, .. }

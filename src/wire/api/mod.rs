@@ -88,6 +88,24 @@ pub struct DrainRequest {
     pub on: bool,
 }
 
+/// Says that a node is dead for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetRequest {
+    /// A node's name, id, or the unique beginning of its id.
+    pub node: String,
+    /// Else it is only looked whether that can be.
+    #[serde(default)]
+    pub sure: bool,
+}
+
+/// The node that was meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Forgotten {
+    pub id: String,
+    pub name: String,
+}
+
 /// Done; there is nothing more to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Okay {

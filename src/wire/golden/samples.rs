@@ -111,6 +111,7 @@ pub fn queries() -> Vec<Query> {
         Query::Training { node: NODE, job: JOB },
         Query::CopyCheckpoint { node: NODE, job: JOB, step: 500, from: NodeId([8; 32]), keep: 2 },
         Query::Drain { node: NODE, on: true },
+        Query::Forget { node: NODE, lost: NodeId([8; 32]), sure: true },
     ]
 }
 
@@ -163,6 +164,7 @@ pub fn query_errors() -> Vec<QueryError> {
         QueryError::NoJob(JOB),
         QueryError::NoTask { job: JOB, task: 100, tasks: 12 },
         QueryError::NoNode(NODE),
+        QueryError::Reachable { node: "box1".into(), by: "box2".into() },
         QueryError::Timeout("box1".into()),
         QueryError::NoCoordinator { job: JOB, holders: "box1, box2".into() },
         QueryError::Unsatisfiable("no node has 8 GPUs".into()),

@@ -35,7 +35,7 @@ impl Desk {
     pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<Input> {
         match effect {
             Effect::DropSnapshots => self.snapshots.clear(),
-            Effect::BeginCheckpoint(kept) => self.writing = Some((kept, Checkpoint::new())),
+            Effect::BeginCheckpoint { kept, .. } => self.writing = Some((kept, Checkpoint::new())),
             Effect::WriteSnapshot { block } => {
                 let content = self.snapshots.remove(&block).expect("it was kept");
                 return self.write(block, content);
@@ -46,7 +46,7 @@ impl Desk {
                     assert!(checkpoint.values().all(|content| content.len() as u64 == clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
-                return Some(Input::CheckpointEnded { clock });
+                return Some(Input::CheckpointEnded { clock, problem: None });
             }
             Effect::AbandonCheckpoint => self.writing = None,
             other => panic!("{other:?} has nothing to do with checkpoints"),

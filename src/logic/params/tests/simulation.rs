@@ -81,6 +81,10 @@ pub struct Simulation {
     links: BTreeMap<(NodeId, NodeId), BTreeSet<NodeId>>,
     up: BTreeSet<(NodeId, NodeId)>,
     pub cut: BTreeSet<NodeId>,
+    /// Nodes that are gone without proof.
+    silent: BTreeSet<NodeId>,
+    /// Its workers do nothing and hear nothing.
+    hung: Option<NodeId>,
     pub faults: bool,
     /// Blocks that move stay on their way.
     pub holds_blocks: bool,
@@ -164,6 +168,8 @@ impl Simulation {
             links: BTreeMap::new(),
             up: BTreeSet::new(),
             cut: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            hung: None,
             faults: false,
             holds_blocks: false,
             next_life: 1,
@@ -388,12 +394,23 @@ impl Simulation {
         }
     }
 
-    /// A node without workers joins, which ranks behind all others: what it conducts would wait behind blocks on their way to it.
+    /// A node without workers joins, which ranks before all others: but for its being new, it would conduct.
     pub fn join(&mut self) -> NodeId {
         let group = &self.nodes.values().next().expect("others are there").group;
-        let last = self.nodes.keys().map(|node| group.rank(*node)).min().expect("others are there");
-        let me = std::iter::repeat_with(|| NodeId(self.random.random())).find(|new| group.rank(*new) < last);
-        self.add_node(me.expect("one in so many ranks last"))
+        let first = self.nodes.keys().map(|node| group.rank(*node)).max().expect("others are there");
+        let me = std::iter::repeat_with(|| NodeId(self.random.random())).find(|new| group.rank(*new) > first);
+        self.add_node(me.expect("one in so many ranks first"))
+    }
+
+    /// Of these nodes the one that conducts where nobody does.
+    pub fn first(&self) -> NodeId {
+        let rank = |node: &&NodeId| self.nodes[*node].group.rank(**node);
+        *self.nodes.keys().max_by_key(rank).expect("there are some")
+    }
+
+    /// Who conducts the view that a node works in.
+    pub fn conductor(&self, node: NodeId) -> NodeId {
+        self.nodes[&node].group.view().epoch.by
     }
 
     /// The clock that the slowest worker is at.
@@ -440,7 +457,7 @@ impl Simulation {
         }
         self.wires.retain(|(from, to, _), _| (*from, *to) != (other, end));
         self.give(end, Input::PeerDown(other), Bytes::None);
-        if !self.nodes.contains_key(&other) {
+        if !self.nodes.contains_key(&other) && !self.silent.contains(&other) {
             self.give(end, Input::PeerDead(other), Bytes::None);
         }
     }

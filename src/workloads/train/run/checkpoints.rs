@@ -89,7 +89,7 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// Waits until the last is kept.
+    /// Waits until the last is kept, on two nodes if there are two.
     fn drop(&mut self) {
         self.files = None;
         if let Some(writing) = self.writing.take() {
@@ -104,11 +104,16 @@ fn step_of(file: &ModelFile) -> u64 {
 
 /// Writes what comes to `part`, and has the node give it its name.
 fn write(stream: &UnixStream, part: &Path, files: &mpsc::Receiver<ModelFile>, say: impl Fn(&str)) {
+    let mut last = None;
     for file in files {
         let step = step_of(&file);
-        if let Err(why) = give(stream, part, &file) {
-            say(&format!("the checkpoint of step {step} could not be kept: {why}"));
+        match give(stream, part, &file) {
+            Ok(()) => last = Some(step),
+            Err(why) => say(&format!("the checkpoint of step {step} could not be kept: {why}")),
         }
+    }
+    if let Some(Err(why)) = last.map(|step| ask(stream, Kind::Wait, step)) {
+        say(&why);
     }
     // The node notices in any case.
     let _ = frames::write(stream, Kind::Close, 0, &[]);
@@ -116,7 +121,12 @@ fn write(stream: &UnixStream, part: &Path, files: &mpsc::Receiver<ModelFile>, sa
 
 fn give(stream: &UnixStream, part: &Path, file: &ModelFile) -> Result<(), String> {
     file.write_part(part).map_err(|error| error.to_string())?;
-    let told = frames::write(stream, Kind::Keep, step_of(file), &[]).and_then(|()| receive(stream));
+    ask(stream, Kind::Keep, step_of(file))
+}
+
+/// Has the node do something with a checkpoint, and waits until it is done.
+fn ask(stream: &UnixStream, kind: Kind, step: u64) -> Result<(), String> {
+    let told = frames::write(stream, kind, step, &[]).and_then(|()| receive(stream));
     match told.map_err(|error| error.to_string())? {
         (Kind::Kept, _, why) if why.is_empty() => Ok(()),
         (_, _, why) => Err(String::from_utf8_lossy(&why).into_owned()),

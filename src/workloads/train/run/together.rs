@@ -32,7 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For a copy: far more than one takes on a device that works.
+/// For a copy, or for a checkpoint: far more than one takes on devices that work.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub struct Together<'t> {
@@ -303,6 +303,21 @@ impl<'t> Together<'t> {
         Ok(self.own.write_record(row).map_err(io::Error::other)?)
     }
 
+    /// The job ends with this worker's task: until then the nodes keep what all came to.
+    fn wait_for_checkpoint(&mut self) -> Result<(), TrainError> {
+        let last = clocks(self.plan, self.split.training.len());
+        if !self.served.keep(last)? {
+            return Ok(());
+        }
+        self.outputs.say(&format!("waiting until the checkpoint of step {last} is kept"))?;
+        if !self.served.await_kept(last, PATIENCE)? {
+            let seconds = PATIENCE.as_secs();
+            self.outputs
+                .say(&format!("the checkpoint of step {last} was not kept within {seconds} s: it is given up"))?;
+        }
+        Ok(())
+    }
+
     /// All clocks count. Whoever is the first of those who are there goes on; `Over` where another has done so.
     fn end(&mut self, begin: Instant) -> Result<Ended, TrainError> {
         if !self.plan.sharing.consistency.is_synchronous() {
@@ -318,6 +333,7 @@ impl<'t> Together<'t> {
                 pulled => break pulled?,
             }
         }
+        self.wait_for_checkpoint()?;
         self.tell_epochs(u64::MAX)?;
         let last = self.epoch(self.plan.epochs - 1);
         let samples: u64 = (0..self.plan.epochs).map(|epoch| self.history.training(epoch).samples()).sum();

@@ -19,11 +19,13 @@ use std::{
     path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// For a gradient to be there: far more than it takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest wait at a time, since `Duration::MAX` is beyond what clocks can tell.
+const LOOK: Duration = Duration::from_secs(60);
 /// Frames and gradients that wait to be sent. A model's tensors seldom are more; the backward pass waits then.
 const QUEUE: usize = 1024;
 /// The longest message of the node: tensors that were pulled, or a text.
@@ -51,6 +53,8 @@ pub struct Told {
     pub pulled: Vec<bool>,
     pub share: Share,
     pub barriers: u64,
+    /// The newest checkpoint that is kept, or will not be.
+    pub kept: u64,
     /// Another worker's task has succeeded; or none had when that was asked.
     pub over: bool,
     pub unfinished: bool,
@@ -129,19 +133,35 @@ impl Link {
     }
 
     /// Waits until `enough` finds what it looks for.
-    pub fn wait<T>(&self, mut enough: impl FnMut(&mut Told) -> Option<T>) -> Result<T, ParametersError> {
+    pub fn wait<T>(&self, enough: impl FnMut(&mut Told) -> Option<T>) -> Result<T, ParametersError> {
+        let found = self.wait_within(Duration::MAX, enough)?;
+        Ok(found.expect("there is no end to its patience"))
+    }
+
+    /// The same, but no longer than `patience`; None then.
+    pub fn wait_within<T>(
+        &self,
+        patience: Duration,
+        mut enough: impl FnMut(&mut Told) -> Option<T>,
+    ) -> Result<Option<T>, ParametersError> {
+        let begun = Instant::now();
         let mut told = self.told();
         loop {
             if told.over {
                 return Err(ParametersError::Over);
             }
             if let Some(found) = enough(&mut told) {
-                return Ok(found);
+                return Ok(Some(found));
             }
             if let Some(why) = &told.ended {
                 return Err(ParametersError::Lost(why.clone()));
             }
-            told = self.told.1.wait(told).unwrap_or_else(PoisonError::into_inner);
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let waited = self.told.1.wait_timeout(told, left.min(LOOK));
+            (told, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -268,6 +288,10 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
         match kind {
             Kind::Status => say(&String::from_utf8_lossy(&payload)),
             Kind::Error => break String::from_utf8_lossy(&payload).into_owned(),
+            Kind::Kept if !payload.is_empty() => {
+                say(&String::from_utf8_lossy(&payload));
+                lock(told).hear(kind, id, &[]);
+            }
             _ => lock(told).hear(kind, id, &payload),
         }
         told.1.notify_all();
@@ -298,6 +322,7 @@ impl Told {
                 }
             }
             Kind::Passed => self.barriers += 1,
+            Kind::Kept => self.kept = self.kept.max(id),
             Kind::Over => self.over = true,
             Kind::Wait => self.unfinished = true,
             _ => {}

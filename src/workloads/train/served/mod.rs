@@ -165,6 +165,24 @@ impl Served {
         joined.link.wait(|told| (told.share.index == 0 && told.unfinished).then_some(()))
     }
 
+    /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without checkpoints there is nothing to wait for.
+    /// Returns whether there is.
+    pub fn keep(&mut self, last: u64) -> Result<bool, ParametersError> {
+        let keeps = self.way.settings.checkpoints.is_some();
+        let link = &self.joined()?.link;
+        if !keeps || link.told().kept >= last {
+            return Ok(false);
+        }
+        link.send(Kind::Keep, 0, Vec::new());
+        Ok(true)
+    }
+
+    /// Waits until that is kept, or it was told that it will not be; false where that takes longer than `patience`.
+    pub fn await_kept(&mut self, last: u64, patience: Duration) -> Result<bool, ParametersError> {
+        let kept = self.joined()?.link.wait_within(patience, |told| (told.kept >= last).then_some(()))?;
+        Ok(kept.is_some())
+    }
+
     /// This worker has finished.
     pub fn close(self) {
         if let Some(joined) = self.registered {

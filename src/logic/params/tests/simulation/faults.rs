@@ -35,6 +35,41 @@ impl Simulation {
         }
     }
 
+    /// The same, but to the others it is only out of reach.
+    pub fn fall_silent(&mut self, lost: NodeId) {
+        self.silent.insert(lost);
+        self.die(lost);
+    }
+
+    /// A person tells all others that a node is dead.
+    pub fn forget(&mut self, lost: NodeId) {
+        for node in self.nodes.keys().copied().filter(|node| *node != lost).collect::<Vec<_>>() {
+            self.give(node, Input::PeerDead(lost), Bytes::None);
+        }
+    }
+
+    /// A node's workers do nothing until they are restarted.
+    pub fn hang(&mut self, at: NodeId) {
+        self.hung = Some(at);
+    }
+
+    pub fn restart_workers(&mut self) {
+        let Some(at) = self.hung.take() else { return };
+        let node = self.nodes.get_mut(&at).unwrap();
+        for (worker, Script { life, .. }) in std::mem::take(&mut node.workers) {
+            self.give(at, Input::Left { worker, life }, Bytes::None);
+            self.add_worker(at, worker);
+        }
+    }
+
+    /// The view that a node conducts changes so often.
+    pub fn change_view(&mut self, at: NodeId, times: u32) {
+        for _ in 0..times {
+            let promised = self.nodes[&at].group.promised;
+            self.give(at, Input::Message { from: at, message: ServerMessage::Refused { promised } }, Bytes::None);
+        }
+    }
+
     pub(super) fn fault(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         match self.random.random_range(0..4) {

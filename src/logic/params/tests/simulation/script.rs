@@ -6,7 +6,7 @@ impl Simulation {
     pub(super) fn tell(&mut self, at: NodeId, worker: Worker, notice: Notice) {
         let tensors: BTreeSet<u32> = (0..self.layout.tensors() as u32).collect();
         let node = self.nodes.get_mut(&at).unwrap();
-        let Some(script) = node.workers.get_mut(&worker) else { return };
+        let Some(script) = node.workers.get_mut(&worker).filter(|_| self.hung != Some(at)) else { return };
         match notice {
             Notice::Started { clock } => {
                 script.clock = Some(clock);
@@ -50,7 +50,7 @@ impl Simulation {
                 script.part = (index, of);
                 self.give(at, Input::Shared { worker, number }, Bytes::None);
             }
-            Notice::PassedBarrier | Notice::Status(_) => {}
+            Notice::PassedBarrier | Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
                 assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
                 let life = script.life;
@@ -64,6 +64,9 @@ impl Simulation {
     /// A worker takes its next step, if it waits for nothing.
     pub(super) fn act(&mut self, at: NodeId, worker: Worker) {
         let split = self.random.random_range(1..4);
+        if self.hung == Some(at) {
+            return;
+        }
         let node = self.nodes.get_mut(&at).unwrap();
         let script = node.workers.get_mut(&worker).unwrap();
         if std::mem::take(&mut script.reads_last) {
