@@ -280,6 +280,40 @@ fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
     assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
 }
 
+/// No worker runs on the server's node: what it keeps came from the other's disk.
+#[test]
+fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
+    let Some(path) = python_path() else { return };
+    let mut cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64"#;
+    let slow = format!(r#"{{{options}, "pause": 0.02, "marker": "{marker}"}}"#);
+    let id = submit(&cluster, 0, &job_with(&cluster, "first", 2, 1, &slow, KEPT));
+    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    cluster.ok(0, &["cancel", &id]);
+    let shown = || cluster.json(0, &["job", &id, "--json"]);
+    wait_until(LATER, "it has ended", || shown()["phase"] == "cancelled");
+    let newest =
+        shown()["training"]["checkpoints"].as_array().and_then(|files| files.last()).expect("they stay").clone();
+    let server = cluster.add(&[("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1"), ("NODECTL_NODE__CORES", "1")]);
+    cluster.wait_members(2);
+    let more = "resume_from = \"begun.safetensors\"\nwhere = \"cores >= 2\"\n";
+    let second = job_with(&cluster, "second", 2, 1, &format!("{{{options}}}"), more);
+    let begun = second.with_file_name("begun.safetensors");
+    fs::copy(newest["path"].as_str().expect("a path"), begun).expect("copied");
+    let outcomes = outcome(start(&cluster, 0, &second), &second, 2);
+    for outcome in &outcomes {
+        assert_eq!((&outcome["began"], outcome["step"].as_u64()), (&newest["step"], Some(300)));
+        assert_eq!(outcome["w"], outcomes[0]["w"]);
+        assert_fits(outcome, 0.02);
+    }
+    let (servers, workers) = (cluster.log(server), cluster.log(0));
+    assert!(servers.contains("serves the parameters of job"), "{servers}");
+    let on_two =
+        |log: &str, keeps: &str| log.contains(&format!("2 workers train on 2 nodes; this one keeps {keeps} blocks"));
+    assert!(on_two(&servers, "4") && !on_two(&workers, "0"), "{servers}\n{workers}");
+}
+
 #[test]
 fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
     let Some(path) = python_path() else { return };
