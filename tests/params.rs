@@ -6,7 +6,7 @@ mod common;
 use common::{
     LATER,
     cluster::{Cluster, both},
-    python::python_path,
+    python::{python_path, python_path_with},
     training::checkpoints,
     wait_until,
 };
@@ -286,7 +286,7 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     let Some(path) = python_path() else { return };
     let mut cluster = cluster(1, &path);
     let marker = marker(&cluster, "clock");
-    let options = r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64"#;
+    let options = r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64, "replicas": 1"#;
     let slow = format!(r#"{{{options}, "pause": 0.02, "marker": "{marker}"}}"#);
     let id = submit(&cluster, 0, &job_with(&cluster, "first", 2, 1, &slow, KEPT));
     wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
@@ -309,9 +309,9 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     }
     let (servers, workers) = (cluster.log(server), cluster.log(0));
     assert!(servers.contains("serves the parameters of job"), "{servers}");
-    let on_two =
-        |log: &str, keeps: &str| log.contains(&format!("2 workers train on 2 nodes; this one keeps {keeps} blocks"));
-    assert!(on_two(&servers, "4") && !on_two(&workers, "0"), "{servers}\n{workers}");
+    let keeps =
+        |log: &str, blocks| log.contains(&format!("2 workers train on 2 nodes; this one keeps {blocks} blocks"));
+    assert!(keeps(&servers, 4) && keeps(&workers, 0), "{servers}\n{workers}");
 }
 
 #[test]
@@ -421,11 +421,7 @@ with ParameterServer.connect(**options) as server:
 
 #[test]
 fn workers_share_a_tree_of_jax() {
-    let Some(path) = python_path() else { return };
-    if !Command::new("python3").args(["-c", "import jax"]).output().is_ok_and(|found| found.status.success()) {
-        println!("SKIPPED: no python3 with jax");
-        return;
-    }
+    let Some(path) = python_path_with("jax") else { return };
     let cluster = cluster(1, &path);
     let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
     fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
@@ -479,10 +475,7 @@ with ParameterServer.connect(optimizer="momentum", rate=0.05, use_sfb=use_sfb) a
 
 #[test]
 fn models_of_pytorch_send_factors_of_their_dense_layers() {
-    let Some(path) = python_path() else { return };
-    if !has_pytorch() {
-        return;
-    }
+    let Some(path) = python_path_with("torch") else { return };
     let cluster = cluster(2, &path);
     let weights = [true, false].map(|use_sfb| {
         let job = job(&cluster, &format!("sfb-{use_sfb}"), 2, 2, &format!("{{\"use_sfb\": {use_sfb}}}"));
@@ -495,21 +488,9 @@ fn models_of_pytorch_send_factors_of_their_dense_layers() {
     assert!(!weights[0].iter().zip(&weights[1]).any(differs), "{weights:?}");
 }
 
-fn has_pytorch() -> bool {
-    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
-    let has_it = has_it.is_ok_and(|output| output.status.success());
-    if !has_it {
-        println!("SKIPPED: no PyTorch (pip install torch)");
-    }
-    has_it
-}
-
 #[test]
 fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
-    let Some(path) = python_path() else { return };
-    if !has_pytorch() {
-        return;
-    }
+    let Some(path) = python_path_with("torch") else { return };
     let cluster = cluster(2, &path);
     let job = job(&cluster, "local", 2, 2, "{}");
     fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");
