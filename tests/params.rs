@@ -6,6 +6,7 @@ mod common;
 use common::{
     LATER,
     cluster::{Cluster, both},
+    job::{read_results, run_to_end},
     python::{python_path, python_path_with},
     training::checkpoints,
     wait_until,
@@ -486,6 +487,22 @@ fn models_of_pytorch_send_factors_of_their_dense_layers() {
     });
     let differs = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-4;
     assert!(!weights[0].iter().zip(&weights[1]).any(differs), "{weights:?}");
+}
+
+#[test]
+fn the_example_with_pytorch_learns_the_digits() {
+    let Some(path) = python_path_with("torch") else { return };
+    let cluster = cluster(2, &path);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/train_torch.toml");
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &example, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let results = read_results(&into);
+    for (worker, result) in &results {
+        assert!(result["value"]["validation_accuracy"].as_f64() >= Some(0.97), "{result}");
+        assert!(into.join(worker.to_string()).join("model.pt").is_file());
+    }
+    assert_eq!(results.len(), 2);
 }
 
 #[test]
