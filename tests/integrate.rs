@@ -7,7 +7,9 @@ use common::{
     LATER,
     cluster::{Cluster, Discovery, both},
     job::{read_results, run_to_end, write_job},
-    processes_with, wait_until,
+    processes_with,
+    python::python_with,
+    wait_until,
 };
 use nodectl::workloads::{
     arrays::{Array, Location},
@@ -226,20 +228,14 @@ print("good")
 
 #[test]
 fn h5py_opens_the_results_at_their_default_plot() {
-    let python = std::env::var("NODECTL_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let has_h5py = Command::new(&python).args(["-c", "import h5py"]).output();
-    if !has_h5py.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: {python} has no h5py (NODECTL_TEST_PYTHON names one that has)");
-        return;
-    }
+    let Some(mut python) = python_with("h5py") else { return };
     let cluster = Cluster::of(1);
     let dir = lab(&cluster, &["chunked.h5"]);
     let file = job(&dir, "h5py", "datasets = \"chunked.h5\"\nerror_model = \"poisson\"");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
-    let checked =
-        Command::new(&python).arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
+    let checked = python.arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
     assert!(both(&checked).contains("good"), "{}", both(&checked));
 }
 

@@ -7,6 +7,8 @@ mod common;
 mod readme;
 #[path = "launch/schedulers.rs"]
 mod schedulers;
+#[path = "launch/training.rs"]
+mod training;
 
 use common::{
     LATER, NEVER, SOON,
@@ -64,13 +66,13 @@ fn run_squares(cluster: &Cluster, tasks: usize, script: &str) {
 
 // --- ssh
 
-/// Three hosts with homes of their own, whose nodes use loopback only. They have the program already, which is large: unoptimized.
+/// Hosts with homes of their own, whose nodes use loopback only. They have the program already, which is large: unoptimized.
 fn hosts() -> Option<Testbed> {
     let bed = bare_hosts()?;
     static HASH: OnceLock<String> = OnceLock::new();
     let program = Path::new(env!("CARGO_BIN_EXE_nodectl"));
     let hash = HASH.get_or_init(|| text_of_output(&output_within(LATER, Command::new("sha256sum").arg(program))));
-    for host in ["h1", "h2", "h3"] {
+    for host in ["h1", "h2", "h3", "h4"] {
         let copies = bed.path().join(host).join("home/.local/share/nodectl-launched/bin");
         fs::create_dir_all(&copies).expect("writable");
         // On another file system it is copied, as it is where it is missing.
@@ -85,7 +87,7 @@ fn text_of_output(output: &Output) -> String {
 
 fn bare_hosts() -> Option<Testbed> {
     let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
-    Testbed::up("ssh", &[("SSH_PRIVATE", "1"), ("SSH_SETENV", settings)])
+    Testbed::up("ssh", &[("SSH_HOSTS", "4"), ("SSH_PRIVATE", "1"), ("SSH_SETENV", settings)])
 }
 
 fn write(cluster: &Cluster, name: &str, text: &str) -> String {
@@ -297,13 +299,8 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
     for (task, result) in cluster.results(0, &id) {
         assert!(common::job::stdout(&result).contains("came to 3.00"), "{task}: {result}");
     }
-    let log = |host: &str| {
-        let launched = bed.path().join(host).join("home/.local/share/nodectl-launched");
-        let nodes = fs::read_dir(launched).expect("a node is there").flatten();
-        let logs = nodes.filter_map(|entry| fs::read_to_string(entry.path().join("node.log")).ok());
-        logs.collect::<String>()
-    };
-    assert!(log("h1").contains("2 workers train on 2 nodes; this one keeps "), "{}", log("h1"));
+    let log = training::log_of(&bed, "h1");
+    assert!(log.contains("2 workers train on 2 nodes; this one keeps "), "{log}");
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
@@ -521,10 +518,6 @@ fn a_mode_of_one_machine_has_as_many_workers_as_it_says() {
     let run = cluster.run(0, &["run", "--computing", &mode.display().to_string(), &file.display().to_string()]);
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     assert!(both(&run).contains("warning: 3 workers for"), "{}", both(&run));
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/computing/standard/non_distributed.toml");
-    let one = write_job(cluster.dir.path(), "one", "command = ['true']\n");
-    let run = cluster.run(0, &["run", "--computing", &shipped.display().to_string(), &one.display().to_string()]);
-    assert_eq!(run.status.code(), Some(0), "{}", both(&run));
 }
 
 #[test]

@@ -6,7 +6,8 @@ mod common;
 use common::{
     LATER,
     cluster::{Cluster, both},
-    python::python_path,
+    job::{read_results, run_to_end},
+    python::{python_path, python_path_with},
     training::checkpoints,
     wait_until,
 };
@@ -280,6 +281,40 @@ fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
     assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
 }
 
+/// No worker runs on the server's node: what it keeps came from the other's disk.
+#[test]
+fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
+    let Some(path) = python_path() else { return };
+    let mut cluster = cluster(1, &path);
+    let marker = marker(&cluster, "clock");
+    let options = r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64, "replicas": 1"#;
+    let slow = format!(r#"{{{options}, "pause": 0.02, "marker": "{marker}"}}"#);
+    let id = submit(&cluster, 0, &job_with(&cluster, "first", 2, 1, &slow, KEPT));
+    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    cluster.ok(0, &["cancel", &id]);
+    let shown = || cluster.json(0, &["job", &id, "--json"]);
+    wait_until(LATER, "it has ended", || shown()["phase"] == "cancelled");
+    let newest =
+        shown()["training"]["checkpoints"].as_array().and_then(|files| files.last()).expect("they stay").clone();
+    let server = cluster.add(&[("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1"), ("NODECTL_NODE__CORES", "1")]);
+    cluster.wait_members(2);
+    let more = "resume_from = \"begun.safetensors\"\nwhere = \"cores >= 2\"\n";
+    let second = job_with(&cluster, "second", 2, 1, &format!("{{{options}}}"), more);
+    let begun = second.with_file_name("begun.safetensors");
+    fs::copy(newest["path"].as_str().expect("a path"), begun).expect("copied");
+    let outcomes = outcome(start(&cluster, 0, &second), &second, 2);
+    for outcome in &outcomes {
+        assert_eq!((&outcome["began"], outcome["step"].as_u64()), (&newest["step"], Some(300)));
+        assert_eq!(outcome["w"], outcomes[0]["w"]);
+        assert_fits(outcome, 0.02);
+    }
+    let (servers, workers) = (cluster.log(server), cluster.log(0));
+    assert!(servers.contains("serves the parameters of job"), "{servers}");
+    let keeps =
+        |log: &str, blocks| log.contains(&format!("2 workers train on 2 nodes; this one keeps {blocks} blocks"));
+    assert!(keeps(&servers, 4) && keeps(&workers, 0), "{servers}\n{workers}");
+}
+
 #[test]
 fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
     let Some(path) = python_path() else { return };
@@ -387,11 +422,7 @@ with ParameterServer.connect(**options) as server:
 
 #[test]
 fn workers_share_a_tree_of_jax() {
-    let Some(path) = python_path() else { return };
-    if !Command::new("python3").args(["-c", "import jax"]).output().is_ok_and(|found| found.status.success()) {
-        println!("SKIPPED: no python3 with jax");
-        return;
-    }
+    let Some(path) = python_path_with("jax") else { return };
     let cluster = cluster(1, &path);
     let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
     fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
@@ -445,10 +476,7 @@ with ParameterServer.connect(optimizer="momentum", rate=0.05, use_sfb=use_sfb) a
 
 #[test]
 fn models_of_pytorch_send_factors_of_their_dense_layers() {
-    let Some(path) = python_path() else { return };
-    if !has_pytorch() {
-        return;
-    }
+    let Some(path) = python_path_with("torch") else { return };
     let cluster = cluster(2, &path);
     let weights = [true, false].map(|use_sfb| {
         let job = job(&cluster, &format!("sfb-{use_sfb}"), 2, 2, &format!("{{\"use_sfb\": {use_sfb}}}"));
@@ -461,21 +489,25 @@ fn models_of_pytorch_send_factors_of_their_dense_layers() {
     assert!(!weights[0].iter().zip(&weights[1]).any(differs), "{weights:?}");
 }
 
-fn has_pytorch() -> bool {
-    let has_it = Command::new("python3").args(["-c", "import torch"]).output();
-    let has_it = has_it.is_ok_and(|output| output.status.success());
-    if !has_it {
-        println!("SKIPPED: no PyTorch (pip install torch)");
+#[test]
+fn the_example_with_pytorch_learns_the_digits() {
+    let Some(path) = python_path_with("torch") else { return };
+    let cluster = cluster(2, &path);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/train_torch.toml");
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &example, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let results = read_results(&into);
+    for (worker, result) in &results {
+        assert!(result["value"]["validation_accuracy"].as_f64() >= Some(0.97), "{result}");
+        assert!(into.join(worker.to_string()).join("model.pt").is_file());
     }
-    has_it
+    assert_eq!(results.len(), 2);
 }
 
 #[test]
 fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
-    let Some(path) = python_path() else { return };
-    if !has_pytorch() {
-        return;
-    }
+    let Some(path) = python_path_with("torch") else { return };
     let cluster = cluster(2, &path);
     let job = job(&cluster, "local", 2, 2, "{}");
     fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");

@@ -7,6 +7,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end, write_job},
+    python::python_with,
     training::workers_of,
     wait_for,
 };
@@ -70,11 +71,8 @@ fn tensorboard_reads(directory: &Path) {
         events.Reload()\n\
         last = events.Scalars('loss/validation')[-1]\n\
         print(len(events.Scalars('accuracy/training')), last.step)\n";
-    let has_it = Command::new("python3").args(["-c", "import tensorboard"]).output();
-    if !has_it.is_ok_and(|output| output.status.success()) {
-        return eprintln!("SKIPPED: TensorBoard is not installed (pip install tensorboard)");
-    }
-    let output = Command::new("python3").args(["-c", SCRIPT]).arg(directory).output().expect("python3 starts");
+    let Some(mut python) = python_with("tensorboard") else { return };
+    let output = python.args(["-c", SCRIPT]).arg(directory).output().expect("python3 starts");
     assert!(both(&output).contains("15 765"), "{}", both(&output));
 }
 

@@ -32,6 +32,9 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
+#[cfg(test)]
+mod tests;
+
 /// How long parameters stay without a worker, if the cluster does not know the job.
 const LINGER: Duration = Duration::from_secs(20);
 
@@ -208,11 +211,12 @@ impl Service {
     /// Says in the log, once a view, what this node has to do with it.
     fn tell_of_blocks(&mut self) {
         let view = self.group.view();
-        if let Some(kept) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
+        if let Some((placed, factored)) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
             let (nodes, workers) = (view.nodes.len(), view.workers.len());
             let clock = self.group.clock_reached();
+            let beside = if factored > 0 { format!(" beside {factored} that all keep") } else { String::new() };
             tracing::info!(
-                "{workers} workers train on {nodes} nodes; this one keeps {kept} blocks of parameters, from clock {clock} on"
+                "{workers} workers train on {nodes} nodes; this one keeps {placed} blocks of parameters{beside}, from clock {clock} on"
             );
             self.told = view.epoch;
         }

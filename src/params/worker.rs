@@ -36,6 +36,10 @@ pub struct Link {
 }
 
 impl Link {
+    pub fn new(stream: UnixStream) -> Self {
+        Self { stream, pulled: Vec::new() }
+    }
+
     /// The worker's process.
     pub fn pid(&self) -> Option<Pid> {
         watch::peer(&self.stream)
@@ -138,7 +142,7 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         return Err(invalid(format!("a frame {:?} where READY should be", header.kind)));
     }
     let life = shared.next_life();
-    let link = Link { stream: stream.try_clone()?, pulled: Vec::new() };
+    let link = Link::new(stream.try_clone()?);
     let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
     events.blocking_send(Event::Joined { worker, life, link, arena }).map_err(|_| gone())?;
     let ended = talk(stream, worker, life, &events, layout.tensors());

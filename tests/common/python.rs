@@ -1,6 +1,15 @@
-//! The Python package of this project.
+//! The Python package of this project, and modules that tests hold against it.
 
-use std::{ffi::OsString, path::Path, process::Command};
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Where `tests/run` puts what the package depends on, below the target directory.
+const NEEDED: &str = "python";
+/// Where it puts what only tests need.
+const FOR_TESTS: &str = "python-tests";
 
 /// Where the package and what it needs are, if there is a Python that can run it.
 pub fn python_path() -> Option<OsString> {
@@ -9,14 +18,57 @@ pub fn python_path() -> Option<OsString> {
 
 /// The same for this program.
 pub fn python_path_of(python: &str) -> Option<OsString> {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
-    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
-    let path = std::env::join_paths([&package, &installed]).expect("no colons in it");
+    let path = joined(&[package(), installed(NEEDED)]);
     let code = "import sys, nodectl.params; sys.exit(sys.version_info < (3, 9))";
-    let found = Command::new(python).args(["-c", code]).env("PYTHONPATH", &path).output();
-    if found.is_ok_and(|found| found.status.success()) {
+    if runs(python.as_ref(), code, Some(&path)) {
         return Some(path);
     }
     println!("SKIPPED: no {python} of version 3.9 or later with numpy and cloudpickle");
     None
+}
+
+/// The same where scripts of the package find this module, too.
+pub fn python_path_with(module: &str) -> Option<OsString> {
+    let paths =
+        [joined(&[package(), installed(NEEDED)]), joined(&[package(), installed(FOR_TESTS), installed(NEEDED)])];
+    let code = format!("import nodectl.params, {module}");
+    let found = paths.into_iter().find(|path| runs("python3".as_ref(), &code, Some(path)));
+    if found.is_none() {
+        println!("SKIPPED: no python3 with {module}");
+    }
+    found
+}
+
+/// A Python that has this module: the one that `NODECTL_TEST_PYTHON` names, else `python3`.
+pub fn python_with(module: &str) -> Option<Command> {
+    let python = std::env::var_os("NODECTL_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let code = format!("import {module}");
+    let mut command = Command::new(&python);
+    if !runs(&python, &code, None) {
+        let path = installed(FOR_TESTS);
+        if !runs(&python, &code, Some(path.as_os_str())) {
+            println!("SKIPPED: no {} with {module} (NODECTL_TEST_PYTHON names one that has it)", python.display());
+            return None;
+        }
+        command.env("PYTHONPATH", path);
+    }
+    Some(command)
+}
+
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python")
+}
+
+fn installed(directory: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("..").join(directory)
+}
+
+fn joined(paths: &[PathBuf]) -> OsString {
+    std::env::join_paths(paths).expect("no colons in them")
+}
+
+fn runs(python: &OsStr, code: &str, path: Option<&OsStr>) -> bool {
+    let mut command = Command::new(python);
+    command.args(["-c", code]).envs(path.map(|path| ("PYTHONPATH", path)));
+    command.output().is_ok_and(|found| found.status.success())
 }

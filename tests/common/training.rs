@@ -110,6 +110,11 @@ pub fn samples(into: &Path) -> BTreeMap<u64, u64> {
     samples_of_workers(into).into_iter().map(|(clock, parts)| (clock, sum(parts))).collect()
 }
 
+/// The most workers among whom one clock was divided; 0 of a worker that trained alone.
+pub fn most_at_once(into: &Path) -> u64 {
+    samples_of_workers(into).into_values().flatten().map(|(_, of)| of).max().unwrap_or(0)
+}
+
 /// For each clock what workers did in it: samples, and among how many it was divided.
 fn samples_of_workers(into: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();

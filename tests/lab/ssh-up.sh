@@ -1,13 +1,14 @@
 #!/bin/bash
-# ssh-up.sh [DIR] [N]     N (default 3) "hosts" h1..hN, each its own sshd with its own host key and host name.
+# ssh-up.sh [DIR]     "Hosts" h1..hN, each its own sshd with its own host key and host name.
 # State lives in DIR (default: a fresh mktemp folder); prints DIR/env.sh: puts ssh/scp/sftp wrappers on PATH that use
 # DIR/ssh_config, so that plain `ssh h2 CMD` works (OpenSSH takes ~ from the account, not from $HOME).
+#   SSH_HOSTS=3           N
 #   SSH_SETENV='A=1 B=2'  variables that every session has
 # Host i listens on 127.0.0.(i+1), one free high port for all.
 #   SSH_PRIVATE=1  each host has its own empty home and /tmp (root only), as if nothing were shared
 # As root: host names by UTS namespaces.  As another user: only that user can log in, one host name for all.
 . "$(dirname "$(readlink -f "$0")")/testbed-lib.sh"
-HERE=$(dirname "$(readlink -f "$0")") N=${2:-3} ME=$(id -un)
+HERE=$(dirname "$(readlink -f "$0")") N=${SSH_HOSTS:-3} ME=$(id -un)
 need_pkgs "/usr/sbin/sshd ssh ssh-keygen" openssh-server openssh-client
 D=$(state_dir up "${1:-}") || exit 1
 hosts_up() { local i; for ((i=1; i<=N; i++)); do alive "$D/h$i/pid" sshd || return 1; done; }

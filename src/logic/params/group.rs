@@ -141,10 +141,13 @@ impl Group {
         &self.view
     }
 
-    /// How many blocks this node keeps, while the view goes on.
-    pub fn blocks_kept(&self) -> Option<usize> {
+    /// How many blocks this node keeps because they were placed on it, and how many factored ones, which every node keeps. None while
+    /// the view does not go on.
+    pub fn blocks_kept(&self) -> Option<(usize, usize)> {
         let me = self.index.filter(|_| self.going)?;
-        Some((0..self.config.layout.blocks()).filter(|block| self.placement.homes(*block).contains(&me)).count())
+        let layout = &self.config.layout;
+        let is_placed = |block: &Block| layout.factored(*block).is_none() && self.placement.homes(*block).contains(&me);
+        Some(((0..layout.blocks()).filter(is_placed).count(), layout.factored_blocks().count()))
     }
 
     pub fn handle(&mut self, input: Input) -> Vec<Effect> {
