@@ -53,7 +53,7 @@ fn the_digits_train_in_the_modes_of_this_machine() {
     assert!(together.contains("warning: 2 workers for"), "{together}");
 }
 
-/// Two servers and two workers, each on a host of its own: servers keep what is trained, and workers nothing.
+/// Two servers and two workers, each on a host of its own: blocks are placed on the servers only.
 #[test]
 fn the_digits_train_on_the_hosts_of_a_cluster_file() {
     let Some(bed) = hosts() else { return };
