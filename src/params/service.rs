@@ -261,15 +261,19 @@ impl Service {
             Event::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
                 self.give(Input::Clock { worker, samples });
             }
-            Event::Pull { worker, life, tensors } if self.is(worker, life) => {
-                self.give(Input::Pull { worker, tensors })
+            Event::Pull { worker, life, number, tensors } if self.is(worker, life) => {
+                self.give(Input::Pull { worker, number, tensors });
             }
             Event::Shared { worker, life, number } if self.is(worker, life) => {
                 self.give(Input::Shared { worker, number });
             }
             Event::Finished { worker, life } if self.is(worker, life) => self.give(Input::Finished { worker }),
-            Event::Written { clock } => self.give(Input::Written { clock }),
-            Event::CheckpointEnded { clock } => self.give(Input::CheckpointEnded { clock }),
+            Event::Written(kept) => self.give(Input::Written(kept)),
+            Event::CheckpointEnded(kept) => {
+                // Also where it failed: nothing waits for its thread then.
+                self.writer.take_if(|writer| writer.kept == kept);
+                self.give(Input::CheckpointEnded(kept));
+            }
             Event::Found(path) => self.found(path),
             Event::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.

@@ -31,6 +31,7 @@ pub struct Keeping {
 
 /// A checkpoint that is being made. Dropping it gives it up.
 pub struct Writer {
+    pub kept: Kept,
     blocks: mpsc::SyncSender<Order>,
 }
 
@@ -50,7 +51,7 @@ impl Writer {
                 }
             };
             let clock = kept.clock;
-            match write(&keeping, kept, &orders, &|| tell(Event::Written { clock })) {
+            match write(&keeping, kept, &orders, &|| tell(Event::Written(kept))) {
                 Ok(true) => keeping.runtime.block_on(keeping.checkpoints.publish(keeping.job, clock, keeping.keep)),
                 // Given up.
                 Ok(false) => return,
@@ -58,10 +59,10 @@ impl Writer {
                     tell(Event::Said(format!("the checkpoint of step {clock} could not be written: {error}")))
                 }
             }
-            tell(Event::CheckpointEnded { clock });
+            tell(Event::CheckpointEnded(kept));
         };
         std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
-        Ok(Self { blocks })
+        Ok(Self { kept, blocks })
     }
 
     pub fn write(&self, block: Block, bytes: Outgoing) {
