@@ -31,6 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_FOR_COPY: Duration = Duration::from_millis(50);
 /// Bytes a second: who copies more slowly is not waited for.
 const SLOWEST_COPY: u64 = 4 << 20;
+/// A node that sends nothing of a checkpoint, or asks for none, for so long hangs: its kernel may still answer.
+const STALLED: Duration = Duration::from_secs(20);
+/// Bytes of a checkpoint that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
 /// In place of a length: there is no such checkpoint.
 const MISSING: u64 = u64::MAX;
 
@@ -273,15 +277,21 @@ impl Checkpoints {
         let mut stream = streams.open(from, token_of(job)).await?;
         stream.write_u64_le(step).await?;
         stream.flush().await?;
-        let length = stream.read_u64_le().await?;
+        let length = in_time(stream.read_u64_le()).await?;
         if length == MISSING {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("node {} has it no more", from.short())));
         }
         let part = Part(self.part(job)?);
         let mut out = tokio::fs::File::create(&part.0).await?;
-        let copied = tokio::io::copy(&mut (&mut stream).take(length), &mut out).await?;
-        if copied != length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let (mut left, mut piece) = (length, vec![0; PIECE_BYTES]);
+        while left > 0 {
+            let room = left.min(PIECE_BYTES as u64) as usize;
+            let count = in_time(stream.read(&mut piece[..room])).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            out.write_all(&piece[..count]).await?;
+            left -= count as u64;
         }
         out.sync_all().await?;
         file::clock_of(&part.0)?;
@@ -290,7 +300,7 @@ impl Checkpoints {
 
     /// Hands a checkpoint to another node.
     pub async fn serve(&self, job: JobId, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
-        let step = stream.read_u64_le().await?;
+        let step = in_time(stream.read_u64_le()).await?;
         let Ok(mut file) = tokio::fs::File::open(self.path(job, step)).await else {
             stream.write_u64_le(MISSING).await?;
             return stream.flush().await;
@@ -302,6 +312,10 @@ impl Checkpoints {
         let _ = stream.read_u8().await;
         Ok(())
     }
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(STALLED, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// A file that is removed unless it was given another name.

@@ -16,8 +16,12 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
     }
     let bytes = match compression {
         Compression::None => bytemuck::cast_slice(gradient).to_vec(),
-        Compression::F16 => gradient.iter().flat_map(|g| f16::from_f32(*g).to_le_bytes()).collect(),
-        Compression::Bf16 => gradient.iter().flat_map(|g| bf16::from_f32(*g).to_le_bytes()).collect(),
+        Compression::F16 => {
+            gradient.iter().flat_map(|g| f16::from_f32(within(*g, f16::MAX.into())).to_le_bytes()).collect()
+        }
+        Compression::Bf16 => {
+            gradient.iter().flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes()).collect()
+        }
         Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
         Compression::TopK { fraction } => largest(gradient, fraction),
     };
@@ -26,6 +30,12 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
     residual.extend(gradient.iter().zip(&sent).map(|(g, sent)| g - sent));
     gradient.copy_from_slice(&sent);
     bytes
+}
+
+/// A number that is too large for the format is sent as the largest that it has: the rest goes with the next ones. What is not finite
+/// stays so.
+fn within(number: f32, largest: f32) -> f32 {
+    if number.is_finite() { number.clamp(-largest, largest) } else { number }
 }
 
 /// The `len` numbers of `encode`'s bytes. Fails on bytes that are not so many.
@@ -87,7 +97,8 @@ fn int8(group: &[f32]) -> Vec<u8> {
 
 /// Index and value of the largest. NaN counts as larger than all.
 fn largest(gradient: &[f32], fraction: f32) -> Vec<u8> {
-    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize).clamp(1, gradient.len());
+    // At least one, unless the block has none: it may be of sums only.
+    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize).max(1).min(gradient.len());
     let mut order: Vec<u32> = (0..gradient.len() as u32).collect();
     if count < order.len() {
         let size = |index: &u32| gradient[*index as usize].abs();
@@ -144,6 +155,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_block_without_parameters_is_sent_as_nothing() {
+        for compression in ALL {
+            let bytes = encode(compression, &mut [], &mut Vec::new());
+            assert_eq!(decode(compression, &bytes, 0).unwrap(), [0.0; 0], "{compression:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_for_the_format_goes_in_parts() {
+        let large = [1e5f32, -2e5, 3.0, f32::MAX];
+        for (compression, most) in [(Compression::F16, 65504.0), (Compression::Bf16, 3.39e38)] {
+            let (mut sent, mut residual) = (large, Vec::new());
+            encode(compression, &mut sent, &mut residual);
+            assert!(sent.iter().zip(&large).all(|(sent, g)| sent.abs() <= most && sent * g > 0.0), "{sent:?}");
+            assert!(residual.iter().all(|r| r.is_finite()), "{compression:?}: {residual:?}");
+        }
+        let (mut total, mut residual) = (0.0, Vec::new());
+        for gradient in [1e5f32, 0.0, 0.0] {
+            let mut sent = [gradient];
+            encode(Compression::F16, &mut sent, &mut residual);
+            total += sent[0];
+        }
+        assert_eq!(total, 1e5);
+        let mut not_finite = [f32::NAN, f32::INFINITY];
+        encode(Compression::F16, &mut not_finite, &mut Vec::new());
+        assert!(not_finite[0].is_nan() && not_finite[1] == f32::INFINITY, "a training that diverges is not hidden");
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod worker;
 mod writer;
 
 use crate::{
-    logic::params::{Config, Layout},
+    logic::params::{Config, Kept, Layout},
     ports::{NodeHandle, PeerStream, Streams, Trainings, wall_ms},
     types::{
         Answer, JobId, NodeId, PoolToken, Progress, Query,
@@ -99,13 +99,13 @@ enum Event {
     Left { worker: Worker, life: u64, finished: bool },
     Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
     Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
-    Pull { worker: Worker, life: u64, tensors: Vec<u32> },
+    Pull { worker: Worker, life: u64, number: u64, tensors: Vec<u32> },
     Barrier { worker: Worker, life: u64 },
     Keep { worker: Worker, life: u64 },
     Shared { worker: Worker, life: u64, number: u64 },
     Finished { worker: Worker, life: u64 },
-    Written { clock: Clock },
-    CheckpointEnded { clock: Clock, problem: Option<String> },
+    Written(Kept),
+    CheckpointEnded { kept: Kept, problem: Option<String> },
     Found(Option<PathBuf>),
     Said(String),
     Tick,

@@ -265,15 +265,19 @@ impl Service {
             Event::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
                 self.give(Input::Clock { worker, samples });
             }
-            Event::Pull { worker, life, tensors } if self.is(worker, life) => {
-                self.give(Input::Pull { worker, tensors })
+            Event::Pull { worker, life, number, tensors } if self.is(worker, life) => {
+                self.give(Input::Pull { worker, number, tensors });
             }
             Event::Shared { worker, life, number } if self.is(worker, life) => {
                 self.give(Input::Shared { worker, number });
             }
             Event::Finished { worker, life } if self.is(worker, life) => self.give(Input::Finished { worker }),
-            Event::Written { clock } => self.give(Input::Written { clock }),
-            Event::CheckpointEnded { clock, problem } => self.give(Input::CheckpointEnded { clock, problem }),
+            Event::Written(kept) => self.give(Input::Written(kept)),
+            Event::CheckpointEnded { kept, problem } => {
+                // Also where it failed: nothing waits for its thread then.
+                self.writer.take_if(|writer| writer.kept == kept);
+                self.give(Input::CheckpointEnded { kept, problem });
+            }
             Event::Found(path) => self.found(path),
             Event::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.
@@ -415,7 +419,7 @@ impl Service {
             Err(error) => {
                 let clock = kept.clock;
                 let problem = Some(format!("there is no thread to write the checkpoint of step {clock}: {error}"));
-                Some(Input::CheckpointEnded { clock, problem })
+                Some(Input::CheckpointEnded { kept, problem })
             }
         }
     }

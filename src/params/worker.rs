@@ -2,7 +2,7 @@
 
 use super::{Event, Shared, alone, arena::Arena, dedicated, watch};
 use crate::{
-    logic::params::{Layout, Notice},
+    logic::params::{Layout, Notice, Share},
     types::{servers::message::Worker, units::format_bytes},
     wire::{
         api::params::{MAX_REGISTER_BYTES, Register, Registered},
@@ -31,13 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A worker that takes part.
 pub struct Link {
     stream: UnixStream,
-    /// Tensors that it is still to be told of.
-    pulled: Vec<u32>,
+    /// Tensors that it is still to be told of, and with what number it asked for them.
+    pulled: (u64, Vec<u32>),
 }
 
 impl Link {
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, pulled: Vec::new() }
+        Self { stream, pulled: (0, Vec::new()) }
     }
 
     /// The worker's process.
@@ -49,13 +49,11 @@ impl Link {
         let (kind, id, payload) = match notice {
             Notice::Started { clock } => (Kind::Started, clock, Vec::new()),
             Notice::Released { clock } => (Kind::Released, clock, Vec::new()),
-            Notice::Moved { clock } => (Kind::Moved, clock, Vec::new()),
-            Notice::Pulled { tensor } => return self.pulled.push(tensor),
+            Notice::Moved { clock, share } => (Kind::Moved, clock, share_bytes(share)),
+            Notice::Pulled { number, tensor } => return self.pulled(number, tensor),
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
             Notice::AllFinished => (Kind::Finished, 0, Vec::new()),
-            Notice::Share { number, index, of } => {
-                (Kind::Share, number, [index, of].into_iter().flat_map(u32::to_le_bytes).collect())
-            }
+            Notice::Share(share) => (Kind::Share, 0, share_bytes(share)),
             Notice::Kept { clock, problem } => (Kind::Kept, clock, problem.unwrap_or_default().into_bytes()),
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
@@ -76,11 +74,20 @@ impl Link {
         self.send(Kind::Wait, 0, &[]);
     }
 
+    fn pulled(&mut self, number: u64, tensor: u32) {
+        if self.pulled.0 != number {
+            self.flush();
+            self.pulled.0 = number;
+        }
+        self.pulled.1.push(tensor);
+    }
+
     /// Tells of what was pulled so far.
     pub fn flush(&mut self) {
-        if !self.pulled.is_empty() {
-            let tensors: Vec<u8> = self.pulled.drain(..).flat_map(u32::to_le_bytes).collect();
-            self.send(Kind::Pulled, 0, &tensors);
+        let (number, tensors) = &mut self.pulled;
+        if !tensors.is_empty() {
+            let (number, tensors): (u64, Vec<u8>) = (*number, tensors.drain(..).flat_map(u32::to_le_bytes).collect());
+            self.send(Kind::Pulled, number, &tensors);
         }
     }
 
@@ -92,13 +99,30 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    /// Whoever is not served any more is not to wait for anything: a worker whose place another process has taken, or whose job's thread
+    /// has ended before it heard of it.
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn share_bytes(share: Share) -> Vec<u8> {
+    let Share { number, index, of } = share;
+    number.to_le_bytes().into_iter().chain([index, of].into_iter().flat_map(u32::to_le_bytes)).collect()
+}
+
 /// Serves one connection on a thread of its own, to its end.
 pub fn serve(shared: &Arc<Shared>, stream: UnixStream) {
-    let refused = attend(shared, &stream);
-    if let Err(error) = refused
-        && error.kind() != io::ErrorKind::UnexpectedEof
-    {
-        let _ = frames::write(&stream, Kind::Error, 0, error.to_string().as_bytes());
+    if let Err(error) = attend(shared, &stream) {
+        refuse(&stream, &error);
+    }
+}
+
+/// Tells a worker that is still there why it is served no more.
+fn refuse(stream: &UnixStream, why: &io::Error) {
+    if why.kind() != io::ErrorKind::UnexpectedEof {
+        let _ = frames::write(stream, Kind::Error, 0, why.to_string().as_bytes());
     }
 }
 
@@ -147,8 +171,12 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
     events.blocking_send(Event::Joined { worker, life, link, arena }).map_err(|_| gone())?;
     let ended = talk(stream, worker, life, &events, layout.tensors());
     let finished = ended.is_ok();
+    // Before the job's thread closes the stream.
+    if let Err(error) = ended {
+        refuse(stream, &error);
+    }
     let _ = events.blocking_send(Event::Left { worker, life, finished });
-    ended
+    Ok(())
 }
 
 /// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as any other. Of a job that the cluster
@@ -192,7 +220,7 @@ fn talk(
                 let samples = list(&payload).first().copied().unwrap_or(1);
                 Event::Clock { worker, life, clock: id, samples }
             }
-            Kind::Pull => Event::Pull { worker, life, tensors: list(&payload) },
+            Kind::Pull => Event::Pull { worker, life, number: id, tensors: list(&payload) },
             Kind::Barrier => Event::Barrier { worker, life },
             Kind::Share => Event::Shared { worker, life, number: id },
             Kind::Wait => Event::Waits,

@@ -34,6 +34,7 @@ pub struct Keeping {
 
 /// A checkpoint that is being made. Dropping it gives it up.
 pub struct Writer {
+    pub kept: Kept,
     blocks: mpsc::SyncSender<Order>,
 }
 
@@ -53,7 +54,7 @@ impl Writer {
                 }
             };
             let clock = kept.clock;
-            let problem = match write(&keeping, kept, &orders, &|| tell(Event::Written { clock })) {
+            let problem = match write(&keeping, kept, &orders, &|| tell(Event::Written(kept))) {
                 Ok(true) => keeping.runtime.block_on(publish(&keeping, clock, is_last)).err(),
                 // Given up.
                 Ok(false) => return,
@@ -62,10 +63,10 @@ impl Writer {
             if let Some(problem) = &problem {
                 tracing::warn!("job {}: {problem}", keeping.job);
             }
-            tell(Event::CheckpointEnded { clock, problem });
+            tell(Event::CheckpointEnded { kept, problem });
         };
         std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
-        Ok(Self { blocks })
+        Ok(Self { kept, blocks })
     }
 
     pub fn write(&self, block: Block, bytes: Outgoing) {

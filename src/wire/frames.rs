@@ -47,11 +47,11 @@
 //! | `PUSH` | worker | servers | clock | u32s: tensors whose gradients are in the shared memory |
 //! | `CLOCK` | worker | servers | clock | a u32: it ends its clock, over so many samples |
 //! | `RELEASED` | servers | worker | clock | its gradients count: it is at this clock |
-//! | `MOVED` | servers | worker | clock | it was cut off: it is at this clock, what it has pushed is void, it must pull anew |
-//! | `PULL` | worker | servers | | u32s: tensors whose values it wants |
-//! | `PULLED` | servers | worker | | u32s: tensors whose values are in the shared memory |
-//! | `SHARE` | servers | worker | number | two u32s: of what is divided among the workers it has this part, of so many |
-//! | `SHARE` | worker | servers | number | what it pushes from now on is of that part |
+//! | `MOVED` | servers | worker | clock | its part, as in `SHARE`: it was cut off, is at this clock, and must pull anew; what it pushes is void until it says `SHARE` |
+//! | `PULL` | worker | servers | number | u32s: tensors whose values it wants; numbers count up |
+//! | `PULLED` | servers | worker | number | u32s: tensors whose values are in the shared memory, as they were asked for with this number |
+//! | `SHARE` | servers | worker | | a u64 and two u32s: a number, and of what is divided among the workers it has this part, of so many |
+//! | `SHARE` | worker | servers | number | it has heard of that: what it pushes from now on is of that part |
 //! | `WAIT` | worker | servers | | it has come to the end, and goes when another's task has succeeded |
 //! | `WAIT` | servers | worker | | no task had succeeded when they asked for that |
 //! | `OVER` | servers | worker | | another worker's task has succeeded: nothing is left to do |

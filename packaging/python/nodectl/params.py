@@ -37,7 +37,7 @@ __all__ = ["ParameterServer"]
 
 _HEADER = struct.Struct("<BBxxIQ")
 _HELLO, _READY, _CLOSE, _STATUS, _ERROR = 16, 17, 35, 49, 52
-_REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _FINISH = 64, 65, 66, 67, 68, 71
+_REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _SHARE, _FINISH = 64, 65, 66, 67, 68, 69, 71
 _REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED, _KEPT = 80, 81, 82, 83, 84, 85, 87, 89
 _MORE, _CHUNK = 1, 1 << 20
 _ALIGNMENT = 16
@@ -211,6 +211,7 @@ class _Shared(ParameterServer):
         self._names: Dict[str, int] = {}
         self._clock = 0
         self._released = True
+        self._pulls = 0
         self._pulled: set[int] = set()
         self._pushed: set[int] = set()
 
@@ -301,7 +302,8 @@ class _Shared(ParameterServer):
         while True:
             self._pulled -= set(wanted)
             if wanted:
-                self._send(_PULL, 0, np.asarray(wanted, "<u4").tobytes())
+                self._pulls += 1
+                self._send(_PULL, self._pulls, np.asarray(wanted, "<u4").tobytes())
             if self._wait(lambda kind: self._pulled.issuperset(wanted) or kind in _ANEW) not in _ANEW:
                 return {name: self._values[name] for name in names}
 
@@ -365,10 +367,13 @@ class _Shared(ParameterServer):
                 if kind == _MOVED:
                     self._pushed.clear()
                     self._pulled.clear()
+                    # Until the node knows that this one has heard of it, what it pushes is void.
+                    self._send(_SHARE, int.from_bytes(payload[:8], "little"), b"")
                     print("nodectl: this worker was cut off from the others, and goes on at clock %d" % id, file=sys.stderr)
             elif kind == _FINISHED:
                 self._pulled.clear()
-            elif kind == _PULLED:
+            elif kind == _PULLED and id == self._pulls:
+                # Answers to what was asked for before a move may still come.
                 self._pulled.update(np.frombuffer(payload, "<u4").tolist())
             elif kind == _STATUS or (kind == _KEPT and payload):
                 print("nodectl: %s" % payload.decode(), file=sys.stderr)

@@ -30,7 +30,7 @@ pub(super) struct Snapshot {
 
 /// A checkpoint that this node, the conductor, gathers.
 pub(super) struct Saving {
-    clock: Clock,
+    kept: Kept,
     next: Block,
     written: Block,
 }
@@ -95,9 +95,10 @@ impl Group {
 
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
         let epoch = self.view.epoch;
-        self.saving = Some(Saving { clock, next: 0, written: 0 });
+        let kept = Kept { clock, view: epoch.number };
+        self.saving = Some(Saving { kept, next: 0, written: 0 });
         let is_last = self.view.finished || self.config.settings.steps == Some(clock);
-        self.effect(Effect::BeginCheckpoint { kept: Kept { clock, view: epoch.number }, is_last });
+        self.effect(Effect::BeginCheckpoint { kept, is_last });
         for (node, _) in self.view.nodes.clone() {
             self.send(node, ServerMessage::Checkpoint { epoch, clock, now }, None);
         }
@@ -107,7 +108,7 @@ impl Group {
     fn collect_next(&mut self) {
         let (epoch, blocks) = (self.view.epoch, self.config.layout.blocks());
         if let Some(saving) = self.saving.as_mut().filter(|saving| saving.next < blocks) {
-            let (clock, block) = (saving.clock, saving.next);
+            let (clock, block) = (saving.kept.clock, saving.next);
             saving.next += 1;
             self.send(self.primary(block), ServerMessage::Collect { epoch, clock, block }, None);
         }
@@ -167,23 +168,24 @@ impl Group {
     }
 
     pub(super) fn collected(&mut self, clock: Clock, block: Block) {
-        if block < self.config.layout.blocks() && self.saving.as_ref().is_some_and(|saving| saving.clock == clock) {
+        if block < self.config.layout.blocks() && self.saving.as_ref().is_some_and(|saving| saving.kept.clock == clock)
+        {
             self.effect(Effect::Take(Place::Checkpoint { block }));
         }
     }
 
-    /// A block is in the file.
-    pub(super) fn written(&mut self, clock: Clock) {
+    /// A block is in the file: of the checkpoint that is being made, or of one that an earlier view gave up.
+    pub(super) fn written(&mut self, kept: Kept) {
         let blocks = self.config.layout.blocks();
-        let Some(saving) = self.saving.as_mut().filter(|saving| saving.clock == clock) else { return };
+        let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else { return };
         saving.written += 1;
         if saving.written == blocks { self.effect(Effect::EndCheckpoint) } else { self.collect_next() }
     }
 
     /// The file is whole and safe, or cannot be made: the next one is later in any case.
-    pub(super) fn checkpoint_ended(&mut self, clock: Clock, problem: Option<String>) {
-        if self.saving.take_if(|saving| saving.clock == clock).is_some() {
-            self.tell_saved(clock, problem);
+    pub(super) fn checkpoint_ended(&mut self, kept: Kept, problem: Option<String>) {
+        if self.saving.take_if(|saving| saving.kept == kept).is_some() {
+            self.tell_saved(kept.clock, problem);
         }
     }
 

@@ -109,6 +109,11 @@ impl Group {
     }
 
     pub(super) fn propose(&mut self, nodes: Vec<(NodeId, u32)>, workers: Vec<(WorkerLife, NodeId)>, finished: bool) {
+        let is_same = self.conducting.as_ref().is_some_and(|conducting| conducting.nodes == nodes);
+        if !is_same && matches!(self.restorable, Restorable::Found(_)) {
+            // Others may have made newer ones meanwhile.
+            self.restorable = Restorable::Unknown;
+        }
         self.seen += 1;
         let epoch = Epoch { number: self.seen, by: self.config.me };
         for (node, _) in &nodes {
@@ -156,16 +161,20 @@ impl Group {
         let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
         let blocks = self.config.layout.blocks() as usize;
         let index = |node: NodeId| conducting.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
-        let previous = promises.values().map(|promise| promise.base).max().unwrap_or_default();
-        // Nobody here knows whether that went on, but others may.
-        let mut installed = promises.values().filter(|promise| promise.installed > previous);
-        installed.try_for_each(|promise| self.check_side(&promise.installed_nodes))?;
+        let known = promises.values().map(|promise| promise.base).max().unwrap_or_default();
+        // At first, whatever begins need not begin again, whether it went on or not.
+        let begun = || self.installed_with_all_blocks(promises);
+        let previous = if known == Epoch::NONE { begun().unwrap_or_default() } else { known };
+        // Nobody here knows whether these went on, but others may.
+        perhaps(promises, previous).try_for_each(|(_, nodes)| self.check_side(nodes))?;
         if previous == Epoch::NONE {
             return self.begin(true);
         }
-        let previous_nodes =
-            promises.values().find(|promise| promise.base == previous).map(|promise| promise.nodes.clone());
-        let previous_nodes = previous_nodes.expect("one of them is it");
+        let nodes_of = |promise: &Promise| match promise.base == previous {
+            true => Some(promise.nodes.clone()),
+            false => (promise.installed == previous).then(|| promise.installed_nodes.clone()),
+        };
+        let previous_nodes = promises.values().find_map(nodes_of).expect("one of them is it");
         self.check_side(&previous_nodes)?;
         // Whoever missed the last view has blocks that are out of date.
         let mut held: Vec<Vec<(u16, Held)>> = vec![Vec::new(); blocks];
@@ -200,6 +209,14 @@ impl Group {
             return self.lacking(lacking, &previous_nodes);
         }
         Ok(Outcome::of(previous, previous_nodes, None, &held, |_, held| held.version == low))
+    }
+
+    /// The last view that was installed, if those who have installed it hold all blocks.
+    fn installed_with_all_blocks(&self, promises: &BTreeMap<NodeId, Promise>) -> Option<Epoch> {
+        let last = promises.values().map(|promise| promise.installed).max()?;
+        let blocks = promises.values().filter(|promise| promise.installed == last).flat_map(|promise| &promise.held);
+        let held: BTreeSet<Block> = blocks.map(|held| held.block).collect();
+        (held.len() == self.config.layout.blocks() as usize).then_some(last)
     }
 
     /// Blocks come from the newest checkpoint, or at first, without one, from what a worker registered. What nodes hold of earlier
@@ -274,12 +291,14 @@ impl Group {
             .flat_map(|promise| promise.workers.iter())
             .filter_map(|(life, clock)| Some((*life, (*clock)?)))
             .collect();
+        let saved = outcome.restore.or(promises.values().map(|promise| promise.saved).max()).unwrap_or(0);
         let start = if let Some(clock) = outcome.restore {
             clock
         } else if self.config.settings.consistency.is_synchronous() {
             outcome.sources.first().map_or(0, |(_, version)| *version)
         } else {
-            clocks.values().min().copied().unwrap_or(0)
+            // Where all begin, they do behind what was gone on from.
+            clocks.values().min().copied().unwrap_or(saved)
         };
         let homes = self.homes(&conducting.nodes, outcome.holders.as_deref());
         let starting = conducting.workers.iter().map(|(life, _)| *life).filter(|life| !clocks.contains_key(life));
@@ -287,6 +306,7 @@ impl Group {
             epoch: conducting.epoch,
             previous: outcome.previous,
             previous_nodes: outcome.previous_nodes,
+            perhaps: distinct(perhaps(promises, outcome.previous)),
             nodes: conducting.nodes.clone(),
             workers: conducting.workers.clone(),
             starting: starting.map(|life| (life, start)).collect(),
@@ -297,7 +317,7 @@ impl Group {
             restore: outcome.restore,
             finished: conducting.finished,
             barriers: promises.values().map(|promise| promise.barriers).max().unwrap_or(0),
-            saved: outcome.restore.or(promises.values().map(|promise| promise.saved).max()).unwrap_or(0),
+            saved,
         };
         let nodes: BTreeSet<NodeId> = conducting.nodes.iter().map(|(node, _)| *node).collect();
         let conducting = self.conducting.as_mut().expect("the caller has it");
@@ -358,6 +378,23 @@ impl Group {
             }
         }
     }
+}
+
+/// The views after `previous` that may have gone on, and their nodes.
+fn perhaps(promises: &BTreeMap<NodeId, Promise>, previous: Epoch) -> impl Iterator<Item = (Epoch, &Vec<NodeId>)> {
+    let installed = promises.values().map(|promise| (promise.installed, &promise.installed_nodes));
+    let before = promises.values().flat_map(|promise| promise.perhaps.iter().map(|(epoch, nodes)| (*epoch, nodes)));
+    before.chain(installed).filter(move |(epoch, _)| *epoch > previous)
+}
+
+/// Of views of the same nodes one is enough, the last: there are no more than ways for nodes to be together.
+fn distinct<'a>(views: impl Iterator<Item = (Epoch, &'a Vec<NodeId>)>) -> Vec<(Epoch, Vec<NodeId>)> {
+    let mut by_nodes: BTreeMap<&Vec<NodeId>, Epoch> = BTreeMap::new();
+    for (epoch, nodes) in views {
+        let last = by_nodes.entry(nodes).or_default();
+        *last = (*last).max(epoch);
+    }
+    by_nodes.into_iter().map(|(nodes, epoch)| (epoch, nodes.clone())).collect()
 }
 
 /// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains alone.

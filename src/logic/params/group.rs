@@ -177,7 +177,7 @@ impl Group {
             Input::Push { worker, tensors } => self.push(worker, &tensors),
             Input::Clock { worker, samples } => self.clock(worker, samples),
             Input::Norm { worker, norm2 } => self.normed(worker, norm2),
-            Input::Pull { worker, tensors } => self.pull(worker, &tensors),
+            Input::Pull { worker, number, tensors } => self.pull(worker, number, &tensors),
             Input::Barrier { worker } => self.barrier(worker),
             Input::Keep { worker } => self.keep(worker),
             Input::Shared { worker, number } => self.shared(worker, number),
@@ -187,8 +187,8 @@ impl Group {
                 self.checkpoint_due = true;
                 self.consider_checkpoint();
             }
-            Input::Written { clock } => self.written(clock),
-            Input::CheckpointEnded { clock, problem } => self.checkpoint_ended(clock, problem),
+            Input::Written(kept) => self.written(kept),
+            Input::CheckpointEnded { kept, problem } => self.checkpoint_ended(kept, problem),
             Input::Found(clock) => self.found(clock),
         }
         loop {
@@ -305,10 +305,27 @@ impl Group {
             known.iter().flat_map(|before| &before.peers).filter(|peer| !here.peers.contains(peer)).copied().collect();
         let promised = here.promised;
         *known = Some(here);
+        self.compare();
         if let Some(conducting) = &self.conducting
             && conducting.has(from)
         {
             self.broken |= lost.iter().any(|peer| conducting.has(*peer)) || promised > conducting.epoch;
+        }
+    }
+
+    /// Workers that wait to begin are told if another node's have registered something else: neither can train with the other.
+    pub(super) fn compare(&mut self) {
+        let differs = |here: &Here| here.digest != self.config.digest && !here.workers.is_empty();
+        let other = self.peers.iter().find(|(_, here)| here.as_ref().is_some_and(differs)).map(|(node, _)| *node);
+        let Some(node) = other else { return };
+        let waiting = self.locals.iter().filter(|(_, local)| local.started().is_none());
+        for worker in waiting.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            let why = format!(
+                "this worker's tensors or settings are not those of the workers on node {}: all need the same\n\
+                 hint: do shapes depend on the machine, on its data, or on the worker's number?",
+                node.short()
+            );
+            self.tell(worker, Notice::Misused(why));
         }
     }
 
@@ -321,10 +338,15 @@ impl Group {
         let me = self.config.me;
         let mut known: BTreeMap<NodeId, Here> = BTreeMap::from([(me, self.here())]);
         known.extend(self.peers.iter().filter_map(|(node, here)| Some((*node, here.clone()?))));
-        known.retain(|_, here| here.digest == self.config.digest);
+        // With other tensors or settings a node can take no part: nobody waits for it to conduct.
+        let is_stranger = |here: &Here| here.digest != self.config.digest;
+        let strangers: BTreeSet<NodeId> =
+            known.iter().filter(|(_, here)| is_stranger(here)).map(|(node, _)| *node).collect();
+        known.retain(|_, here| !is_stranger(here));
         // Also those that only others are connected with.
-        let reachable: BTreeSet<NodeId> =
+        let mut reachable: BTreeSet<NodeId> =
             known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
+        reachable.retain(|node| !strangers.contains(node));
         // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake. Then
         // whoever conducts goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
         let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);

@@ -1,6 +1,6 @@
 //! This node's workers: what they pushed and wait for.
 
-use super::{Effect, Notice, Payload, Place, group::Group};
+use super::{Effect, Notice, Payload, Place, Share, group::Group};
 use crate::types::servers::message::{Block, Clock, ServerMessage, Worker, WorkerLife};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +23,8 @@ pub(super) struct Local {
     contributed: BTreeSet<Block>,
     /// In asynchronous modes: contributions that count.
     acknowledged: BTreeSet<Block>,
+    /// How often it has asked for values.
+    pulls: u64,
     /// Tensors that it waits for, and how many of their blocks are not there.
     pulling: BTreeMap<u32, u32>,
     wanted: BTreeSet<Block>,
@@ -32,19 +34,13 @@ pub(super) struct Local {
     barrier: Option<u64>,
     /// It waits for the last checkpoint.
     keeps: bool,
+    /// What it was told last of its part; number 0 before the first view.
     share: Share,
+    /// What it does is void until it has heard of the part of this number, and of which it has heard.
+    void_before: u64,
+    heard: u64,
     /// It has done its part, and waits for the others to finish.
     finishing: bool,
-}
-
-/// A worker's part of what is divided.
-#[derive(Debug, Default)]
-struct Share {
-    /// Which part of how many; none before the first view.
-    part: Option<(u32, u32)>,
-    /// How often it was told, and what it has heard of that.
-    told: u64,
-    heard: u64,
 }
 
 impl Local {
@@ -68,6 +64,7 @@ impl Group {
         let left = self.config.layout.tensors_per_block();
         let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
         let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) = Default::default();
+        let (void_before, heard, pulls) = Default::default();
         let local = Local {
             life,
             started,
@@ -79,15 +76,19 @@ impl Group {
             left,
             contributed,
             acknowledged,
+            pulls,
             pulling,
             wanted,
             fresh,
             barrier,
             keeps,
             share,
+            void_before,
+            heard,
             finishing,
         };
         self.locals.insert(worker, local);
+        self.compare();
     }
 
     pub(super) fn finished(&mut self, worker: Worker) {
@@ -157,33 +158,37 @@ impl Group {
         }
     }
 
-    /// The clock that a local worker is at. None while what it does is for a part that is not its own any more.
+    /// The clock that a local worker is at. None while what it does is void: it has not heard yet that it was moved, or that its part is
+    /// another.
     pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
         let local = self.locals.get(&worker)?;
-        let is_stale = self.is_synchronous() && local.share.heard != local.share.told;
-        local.started().filter(|_| !is_stale)
+        local.started().filter(|_| local.heard >= local.void_before)
     }
 
     pub(super) fn shared(&mut self, worker: Worker, number: u64) {
         if let Some(local) = self.locals.get_mut(&worker) {
-            local.share.heard = number;
+            local.heard = number;
         }
     }
 
-    /// Tells a worker its part, if that is news. Returns whether it is.
-    fn tell_share(&mut self, worker: Worker) -> bool {
+    /// The part that a worker has in the view is the one it was told of.
+    fn knows_its_part(&self, worker: Worker) -> bool {
+        let Share { index, of, .. } = self.locals[&worker].share;
+        !self.config.settings.divided || self.part(worker) == (index, of)
+    }
+
+    fn part(&self, worker: Worker) -> (u32, u32) {
         let workers = &self.view.workers;
-        let index = workers.iter().position(|(life, _)| life.worker == worker).unwrap_or(0) as u32;
-        let part = Some((index, workers.len() as u32));
+        let index = workers.iter().position(|(life, _)| life.worker == worker).unwrap_or(0);
+        (index as u32, workers.len() as u32)
+    }
+
+    /// What a worker is told next of its part.
+    fn next_share(&mut self, worker: Worker) -> Share {
+        let (index, of) = self.part(worker);
         let local = self.locals.get_mut(&worker).expect("the caller has it");
-        if !self.config.settings.divided || local.share.part == part {
-            return false;
-        }
-        local.share.part = part;
-        local.share.told += 1;
-        let number = local.share.told;
-        self.tell(worker, Notice::Share { number, index, of: workers.len() as u32 });
-        true
+        local.share = Share { number: local.share.number + 1, index, of };
+        local.share
     }
 
     /// The clock that others wait for this worker to end. None while it waits itself, or when it has done all clocks.
@@ -301,7 +306,7 @@ impl Group {
         local.acknowledged.clear();
     }
 
-    pub(super) fn pull(&mut self, worker: Worker, tensors: &[u32]) {
+    pub(super) fn pull(&mut self, worker: Worker, number: u64, tensors: &[u32]) {
         let layout = self.config.layout.clone();
         // Nothing says that what was read before is the newest.
         let again = !self.is_synchronous();
@@ -310,6 +315,7 @@ impl Group {
             let why = format!("there is no tensor {tensor}");
             return self.tell(worker, Notice::Misused(why));
         }
+        local.pulls = number;
         if again {
             local.fresh.clear();
         }
@@ -326,7 +332,7 @@ impl Group {
             asked.extend(lacking.into_iter().filter(|block| local.wanted.insert(*block)));
         }
         for tensor in there {
-            self.tell(worker, Notice::Pulled { tensor });
+            self.tell(worker, Notice::Pulled { number, tensor });
         }
         for block in asked {
             self.ask(worker, block);
@@ -350,6 +356,7 @@ impl Group {
             return;
         }
         local.fresh.insert(block);
+        let number = local.pulls;
         let mut there = Vec::new();
         for tensor in layout.tensors_of(block).filter(|tensor| layout.blocks_of(*tensor).contains(&block)) {
             let tensor = tensor as u32;
@@ -367,7 +374,7 @@ impl Group {
             Effect::Take(Place::Worker { worker, block })
         });
         for tensor in there {
-            self.tell(worker, Notice::Pulled { tensor });
+            self.tell(worker, Notice::Pulled { number, tensor });
         }
     }
 
@@ -417,41 +424,29 @@ impl Group {
         self.begin_clock(worker, clock);
         self.read_anew(worker);
         if !self.locals[&worker].finishing {
-            self.tell(worker, Notice::Moved { clock });
+            let share = self.next_share(worker);
+            self.locals.get_mut(&worker).expect("the caller has it").void_before = share.number;
+            self.tell(worker, Notice::Moved { clock, share });
         }
+    }
+
+    /// Tells a worker its part, which is another than before. Where clocks are synchronous, what it does for the old one is void.
+    fn tell_share(&mut self, worker: Worker) {
+        let share = self.next_share(worker);
+        if self.is_synchronous() {
+            self.locals.get_mut(&worker).expect("the caller has it").void_before = share.number;
+        }
+        self.tell(worker, Notice::Share(share));
     }
 
     /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the blocks now.
     pub(super) fn resume_locals(&mut self) {
-        let version = self.view.sources.first().map_or(0, |(_, version)| *version);
-        let synchronous = self.is_synchronous();
         self.passed(self.barriers);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
             if !self.counts(worker) {
                 continue;
             }
-            let life = self.locals[&worker].id(worker);
-            let start = self.view.starting.iter().find(|(starting, _)| *starting == life).map(|(_, clock)| *clock);
-            let is_divided_anew = self.tell_share(worker);
-            let local = self.locals.get_mut(&worker).expect("just listed");
-            if let Some(clock) = start {
-                local.started = true;
-                local.clock = clock;
-                if std::mem::replace(&mut local.told, true) {
-                    // The parameters are those of a checkpoint.
-                    self.move_to(worker, clock);
-                } else {
-                    self.tell(worker, Notice::Started { clock });
-                }
-            } else if synchronous && (local.clock != version || is_divided_anew) {
-                // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
-                if local.ended.is_some() && local.clock + 1 == version {
-                    self.begin_clock(worker, version);
-                    self.tell(worker, Notice::Released { clock: version });
-                } else {
-                    self.move_to(worker, version);
-                }
-            }
+            self.resume_local(worker);
             let local = self.locals.get_mut(&worker).expect("just listed");
             local.acknowledged.clear();
             let contributed: Vec<Block> = local.contributed.iter().copied().collect();
@@ -461,6 +456,46 @@ impl Group {
             wanted.into_iter().for_each(|block| self.ask(worker, block));
             self.tell_barrier(worker);
             self.tell_keep(worker);
+        }
+    }
+
+    /// A worker learns where it is in the view.
+    fn resume_local(&mut self, worker: Worker) {
+        let version = self.view.sources.first().map_or(0, |(_, version)| *version);
+        let is_divided_anew = !self.knows_its_part(worker);
+        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        let life = local.id(worker);
+        if let Some((_, clock)) = self.view.starting.iter().find(|(starting, _)| *starting == life) {
+            let clock = *clock;
+            local.started = true;
+            local.clock = clock;
+            if std::mem::replace(&mut local.told, true) {
+                // The parameters are those of a checkpoint.
+                self.move_to(worker, clock);
+                let local = self.locals.get_mut(&worker).expect("just found");
+                if local.barrier.take().is_some() {
+                    // The others come to it again, and so does this one: until then they need its clocks.
+                    self.tell(worker, Notice::PassedBarrier);
+                }
+                return;
+            }
+            if is_divided_anew {
+                self.tell_share(worker);
+            }
+            return self.tell(worker, Notice::Started { clock });
+        }
+        if self.config.settings.consistency.is_synchronous() && (local.clock != version || is_divided_anew) {
+            // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
+            if local.ended.is_none() || local.clock + 1 != version {
+                return self.move_to(worker, version);
+            }
+            if is_divided_anew {
+                self.tell_share(worker);
+            }
+            return self.release(worker, version);
+        }
+        if is_divided_anew {
+            self.tell_share(worker);
         }
     }
 }

@@ -118,9 +118,10 @@ pub enum Input {
         worker: Worker,
         norm2: f64,
     },
-    /// It wants the values of tensors.
+    /// It wants the values of tensors. Numbers count up.
     Pull {
         worker: Worker,
+        number: u64,
         tensors: Vec<u32>,
     },
     Barrier {
@@ -130,7 +131,7 @@ pub enum Input {
     Keep {
         worker: Worker,
     },
-    /// What it does from now on is for the part of this number.
+    /// It has heard of the part of this number: what it does from now on is for that.
     Shared {
         worker: Worker,
         number: u64,
@@ -147,20 +148,18 @@ pub enum Input {
     },
     /// Where checkpoints are made now and then: it is time for one.
     CheckpointDue,
-    /// A block of a checkpoint is written.
-    Written {
-        clock: Clock,
-    },
+    /// A block of this checkpoint is written.
+    Written(Kept),
     /// The whole checkpoint is kept; or why it is not, or not as it should be.
     CheckpointEnded {
-        clock: Clock,
+        kept: Kept,
         problem: Option<String>,
     },
     /// What `Effect::FindCheckpoint` came to: the newest is on this node now, and of this clock.
     Found(Option<Kept>),
 }
 
-/// A checkpoint on disk.
+/// A checkpoint on disk, or on its way there. Views that follow each other may make two of the same clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub clock: Clock,
@@ -318,6 +317,14 @@ pub enum Place {
     },
 }
 
+/// Of what the workers divide among them, one has the part `index` of `of`. Numbers count up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    pub number: u64,
+    pub index: u32,
+    pub of: u32,
+}
+
 /// What a local worker is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -329,20 +336,21 @@ pub enum Notice {
     Released {
         clock: Clock,
     },
-    /// It was cut off, and the others are at this clock. What it has pushed and what it waits for is void.
+    /// It was cut off, and the others are at this clock. What it has pushed and what it waits for is void, and so is what it does until
+    /// it has heard of this: of its part, which it is told too.
     Moved {
         clock: Clock,
+        share: Share,
     },
+    /// Values are there for whoever has asked with this number, or a lower one: answers to those before may still be on their way to the
+    /// worker, who knows better by now.
     Pulled {
+        number: u64,
         tensor: u32,
     },
     PassedBarrier,
-    /// Of what the workers divide among them, it has the part `index` of `of`. Numbers count up.
-    Share {
-        number: u64,
-        index: u32,
-        of: u32,
-    },
+    /// Of what the workers divide among them, it has this part.
+    Share(Share),
     /// All have finished: it may read the last values, and leave.
     AllFinished,
     /// The checkpoint of this clock is kept, or is not for good: why.

@@ -149,6 +149,13 @@ impl Group {
 
     /// A worker has pushed all of a clock.
     pub(super) fn ended(&mut self, worker: Worker, clock: Clock, samples: u32, norm2: f64) {
+        if !self.is_synchronous() {
+            // What it has pushed of clocks before counts already, or it would not be so far.
+            self.ended.retain(|before, workers| {
+                workers.retain(|of, _| *of != worker || *before >= clock);
+                !workers.is_empty()
+            });
+        }
         self.ended.entry(clock).or_default().insert(worker, (samples, norm2));
         let blocks: Vec<Block> = self.shards.keys().copied().filter(|block| self.is_primary(*block)).collect();
         if !self.is_synchronous() {
@@ -156,6 +163,13 @@ impl Group {
         } else if self.ended[&clock].len() == self.view.workers.len() {
             blocks.into_iter().for_each(|block| self.try_sum(block));
         }
+    }
+
+    /// Clocks of which this node remembers gradients that have come, or that somebody has ended.
+    #[cfg(test)]
+    pub(super) fn clocks_remembered(&self) -> usize {
+        let of_blocks = self.shards.values().map(|shard| shard.contributions.len()).max();
+        of_blocks.unwrap_or(0).max(self.ended.len())
     }
 
     /// Adds a clock's gradients up when all are here.
@@ -315,8 +329,12 @@ impl Group {
         // All workers together move parameters as far in a clock as one would.
         let scale = clip / self.view.workers.len().max(1) as f32;
         let shard = self.shards.get_mut(&block).expect("the caller has it");
-        if !shard.contributions.get_mut(&clock).is_some_and(|workers| workers.remove(&worker)) {
+        let Some(workers) = shard.contributions.get_mut(&clock).filter(|workers| workers.contains(&worker)) else {
             return;
+        };
+        workers.remove(&worker);
+        if workers.is_empty() {
+            shard.contributions.remove(&clock);
         }
         let version = shard.version + shard.flight.len() as u64;
         shard.flight.push_back(Flight { version, worker, clock, scale, kept: BTreeSet::new() });

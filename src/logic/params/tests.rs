@@ -6,9 +6,12 @@ mod simulation;
 use crate::types::{NodeId, params::Every, servers::Consistency};
 use simulation::{Simulation, pair, pick};
 
-/// Runs seeds; the panic of one that fails is preceded by its number.
+/// Runs seeds; the panic of one that fails is preceded by its number. PARAMS_SEEDS="1000..3000" runs others.
 fn seeds(count: u64, run: impl Fn(u64)) {
-    for seed in 0..count {
+    let others = std::env::var("PARAMS_SEEDS").ok();
+    let others = others.as_deref().and_then(|range| range.split_once(".."));
+    let others = others.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    for seed in others.unwrap_or(0..count) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
         if let Err(panic) = result {
             eprintln!("seed {seed}");
@@ -39,6 +42,21 @@ fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
 fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
     seeds(30, |seed| drop(Simulation::divided(seed, 3, 15).run(true)));
     seeds(4, |seed| assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3));
+}
+
+#[test]
+fn what_has_counted_is_not_remembered() {
+    seeds(8, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        let mut most = 0;
+        while !simulation.has_ended() {
+            simulation.step();
+            most = most.max(simulation.clocks_remembered());
+        }
+        // With staleness s the quickest is s + 1 clocks ahead.
+        let ahead = if MODES[seed as usize % 4] == Consistency::Async { 3 } else { 4 };
+        assert!(most <= ahead, "{most} clocks of 40");
+    });
 }
 
 #[test]
@@ -112,6 +130,21 @@ fn the_last_checkpoint_is_what_all_workers_came_to() {
         assert!(lives.iter().all(|(worker, life)| {
             (0..7).all(|k| simulation.disk.all_have(7, &(*worker, *life, k, simulation::WHOLE)))
         }));
+    });
+}
+
+#[test]
+fn whose_tensors_are_others_is_told_so_and_nobody_waits_for_it() {
+    seeds(12, |seed| {
+        // The others have begun, and do not care; or all wait, and are told.
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 6);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        simulation.add_stranger();
+        simulation.step_until("it is told", |simulation| simulation.refused == 1);
+        assert_eq!(simulation.run(false).finished, 2);
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 6);
+        simulation.add_stranger();
+        simulation.step_until("all are told", |simulation| simulation.refused > 1 || simulation.finished > 0);
     });
 }
 

@@ -27,6 +27,7 @@ impl Group {
             nodes: self.base_nodes.clone(),
             installed: if is_whole { self.view.epoch } else { Epoch::NONE },
             installed_nodes: self.view.nodes.iter().map(|(node, _)| *node).filter(|_| is_whole).collect(),
+            perhaps: self.view.perhaps.iter().filter(|(epoch, _)| *epoch > self.base).cloned().collect(),
             held: held.collect(),
             workers: self.locals.iter().map(|(worker, local)| (local.id(*worker), local.started())).collect(),
             committed: self.committed,

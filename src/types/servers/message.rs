@@ -77,6 +77,8 @@ pub struct Promise {
     pub installed: Epoch,
     /// That view's nodes: it may have gone on among them.
     pub installed_nodes: Vec<NodeId>,
+    /// Views after `base` and before that one which may have gone on too, and their nodes.
+    pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     pub held: Vec<Held>,
     /// Its workers, and the clock that they are at; None for those that have not started.
     pub workers: Vec<(WorkerLife, Option<Clock>)>,
@@ -96,6 +98,8 @@ pub struct View {
     pub previous: Epoch,
     /// Its nodes.
     pub previous_nodes: Vec<NodeId>,
+    /// Later ones that may have gone on without anybody here knowing: the greater part of each is here.
+    pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
     /// With the node of each, in order.

@@ -14,6 +14,8 @@ pub type Checkpoint = BTreeMap<Block, Content>;
 #[derive(Default)]
 pub struct Desk {
     pub snapshots: Checkpoint,
+    /// So many make a checkpoint.
+    blocks: usize,
     writing: Option<(Kept, Checkpoint)>,
 }
 
@@ -25,11 +27,15 @@ pub struct Disk {
 }
 
 impl Desk {
+    pub fn new(blocks: usize) -> Self {
+        Self { blocks, ..Self::default() }
+    }
+
     /// What came from another node, or was kept here, is written.
     pub fn write(&mut self, block: Block, content: Content) -> Option<Input> {
         let (kept, checkpoint) = self.writing.as_mut().expect("a checkpoint was begun");
         assert!(checkpoint.insert(block, content).is_none(), "block {block} is written once");
-        Some(Input::Written { clock: kept.clock })
+        Some(Input::Written(*kept))
     }
 
     pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<Input> {
@@ -41,12 +47,14 @@ impl Desk {
                 return self.write(block, content);
             }
             Effect::EndCheckpoint => {
-                let (Kept { clock, view }, checkpoint) = self.writing.take().expect("a checkpoint was begun");
+                let (kept, checkpoint) = self.writing.take().expect("a checkpoint was begun");
+                let Kept { clock, view } = kept;
+                assert_eq!(checkpoint.len(), self.blocks, "it has all blocks");
                 if synchronous {
                     assert!(checkpoint.values().all(|content| content.len() as u64 == clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
-                return Some(Input::CheckpointEnded { clock, problem: None });
+                return Some(Input::CheckpointEnded { kept, problem: None });
             }
             Effect::AbandonCheckpoint => self.writing = None,
             other => panic!("{other:?} has nothing to do with checkpoints"),

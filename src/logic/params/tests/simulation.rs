@@ -1,8 +1,12 @@
 //! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and workers that die and join. Each
 //! mode's guarantee is checked on every read: what a block's values are is the list of updates that were applied to it.
+//!
+//! As on real nodes, everything beside a node's thread takes its time: blocks keep to streams of their own and come behind what was said
+//! about none, workers hear what they are told later, and what a disk did or has is known later, also to a view that did not ask.
 
 mod faults;
 mod script;
+mod wires;
 
 use super::{
     super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
@@ -21,6 +25,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
+use wires::Wires;
 
 /// One worker's gradient of a clock, and the part of its samples that it is of.
 pub type Update = (Worker, u64, Clock, Part);
@@ -30,9 +35,6 @@ pub type Part = (u32, u32);
 pub type Content = Vec<BTreeSet<Update>>;
 /// Of scripts that divide nothing.
 pub const WHOLE: Part = (0, 1);
-/// From, to, and which of the streams between them.
-type Stream = (NodeId, NodeId, u32);
-
 #[derive(Clone, Debug)]
 enum Bytes {
     None,
@@ -61,6 +63,11 @@ pub struct Script {
     pushing: Vec<u32>,
     waiting: bool,
     part: Part,
+    /// What it was told and has not heard yet.
+    told: VecDeque<Notice>,
+    /// It has asked for the values that it waits for, and how often for any.
+    asked: bool,
+    pulls: u64,
     values: BTreeMap<Block, Content>,
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
@@ -76,15 +83,14 @@ pub struct Simulation {
     settings: ServerSettings,
     layout: Arc<Layout>,
     pub nodes: BTreeMap<NodeId, Node>,
-    wires: BTreeMap<Stream, VecDeque<(ServerMessage, Bytes)>>,
-    /// Connections, and which ends have not noticed yet that they broke.
-    links: BTreeMap<(NodeId, NodeId), BTreeSet<NodeId>>,
-    up: BTreeSet<(NodeId, NodeId)>,
+    wires: Wires,
     pub cut: BTreeSet<NodeId>,
     /// Nodes that are gone without proof.
     silent: BTreeSet<NodeId>,
     /// Its workers do nothing and hear nothing.
     hung: Option<NodeId>,
+    /// Nodes that died, and of whom others have still to hear it.
+    dead: BTreeSet<(NodeId, NodeId)>,
     pub faults: bool,
     /// Blocks that move stay on their way.
     pub holds_blocks: bool,
@@ -97,9 +103,13 @@ pub struct Simulation {
     /// The longest content of each block that anybody read.
     logs: BTreeMap<Block, Content>,
     pub finished: u32,
+    /// Workers whose tensors were not those of others.
+    pub refused: u32,
     pub disk: Disk,
     /// What nodes look for beside their work.
     sought: Vec<NodeId>,
+    /// What a disk did, and its node does not know yet.
+    done: Vec<(NodeId, Input)>,
 }
 
 fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
@@ -164,12 +174,11 @@ impl Simulation {
             settings,
             layout,
             nodes: BTreeMap::new(),
-            wires: BTreeMap::new(),
-            links: BTreeMap::new(),
-            up: BTreeSet::new(),
+            wires: Wires::default(),
             cut: BTreeSet::new(),
             silent: BTreeSet::new(),
             hung: None,
+            dead: BTreeSet::new(),
             faults: false,
             holds_blocks: false,
             next_life: 1,
@@ -178,8 +187,10 @@ impl Simulation {
             seen: BTreeMap::new(),
             logs: BTreeMap::new(),
             finished: 0,
+            refused: 0,
             disk: Disk::default(),
             sought: Vec::new(),
+            done: Vec::new(),
         };
         for worker in 0..nodes {
             let me = NodeId(simulation.random.random());
@@ -190,15 +201,27 @@ impl Simulation {
     }
 
     fn add_node(&mut self, me: NodeId) -> NodeId {
+        self.add_node_with(me, [1; 32])
+    }
+
+    /// A node whose worker registers something else than all others.
+    pub fn add_stranger(&mut self) {
+        let me = NodeId(self.random.random());
+        self.add_node_with(me, [2; 32]);
+        self.add_worker(me, 1);
+    }
+
+    fn add_node_with(&mut self, me: NodeId, digest: [u8; 32]) -> NodeId {
         let config = Config {
             me,
             group: [7; 16],
             settings: self.settings.clone(),
             layout: self.layout.clone(),
-            digest: [1; 32],
+            digest,
             weight: self.random.random_range(1..5),
         };
-        let (blocks, sums, contributions, desk, workers) = Default::default();
+        let (blocks, sums, contributions, workers) = Default::default();
+        let desk = Desk::new(self.layout.blocks() as usize);
         self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, desk, workers });
         me
     }
@@ -214,6 +237,9 @@ impl Simulation {
             pushing: Vec::new(),
             waiting: true,
             part: WHOLE,
+            told: VecDeque::new(),
+            asked: false,
+            pulls: 0,
             values: BTreeMap::new(),
             due: BTreeMap::new(),
             rounds: self.rounds,
@@ -258,10 +284,7 @@ impl Simulation {
                     }
                     Some(Payload::Snapshot { block }) => Bytes::Values(node.desk.snapshots.remove(&block).unwrap()),
                 };
-                if self.up.contains(&pair(at, to)) && self.links[&pair(at, to)].is_empty() {
-                    let stream = message.block().map_or(0, |block| block % 3);
-                    self.wires.entry((at, to, stream)).or_default().push_back((message, bytes));
-                }
+                self.wires.send(at, to, message, bytes);
             }
             Effect::Take(place) => match (place, bytes.clone()) {
                 (Place::Contribution { worker, clock, block }, Bytes::Gradient(update)) => {
@@ -272,7 +295,9 @@ impl Simulation {
                 (Place::Worker { worker, block }, Bytes::Values(content)) => {
                     node.deliver(&self.began, worker, block, content);
                 }
-                (Place::Checkpoint { block }, Bytes::Values(content)) => return node.desk.write(block, content),
+                (Place::Checkpoint { block }, Bytes::Values(content)) => {
+                    self.done.extend(node.desk.write(block, content).map(|written| (at, written)));
+                }
                 (place, bytes) => panic!("{place:?} gets {bytes:?}"),
             },
             Effect::Contribute { worker, clock, block } => {
@@ -317,14 +342,24 @@ impl Simulation {
                 node.sums.clear();
             }
             Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
-            Effect::Zero { .. } => {}
+            Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
             Effect::Norm { worker } => return Some(Input::Norm { worker, norm2: 1.0 }),
             Effect::Deliver { worker, block } => {
                 let content = node.blocks[&block].clone();
                 node.deliver(&self.began, worker, block, content);
             }
-            Effect::Tell { worker, notice } => self.tell(at, worker, notice),
-            of_checkpoint => return node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous),
+            Effect::Tell { worker, notice } => {
+                if let Some(script) = node.workers.get_mut(&worker) {
+                    if let Notice::Started { clock } | Notice::Moved { clock, .. } = notice {
+                        self.began.insert((worker, script.life), clock);
+                    }
+                    script.told.push_back(notice);
+                }
+            }
+            of_checkpoint => {
+                let done = node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous);
+                self.done.extend(done.map(|done| (at, done)));
+            }
         }
         None
     }
@@ -353,20 +388,17 @@ impl Simulation {
     /// One event, chosen at random.
     pub fn step(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        if let Some(at) = self.sought.pop() {
-            let found = Input::Found(self.disk.newest());
-            self.give(at, found, Bytes::None);
-        }
         if self.random.random_range(0..40) == 0 {
             let at = nodes[self.random.random_range(0..nodes.len())];
             self.give(at, Input::CheckpointDue, Bytes::None);
         }
+        if self.random.random_range(0..5) == 0 {
+            self.beside(&nodes);
+        }
         match self.random.random_range(0..10) {
             0 => {
                 // Ends notice a break one after the other, then connect again.
-                let broken: Vec<_> = self.links.iter().filter(|(_, ends)| !ends.is_empty()).map(|(k, _)| *k).collect();
-                if let Some(link) = pick(&mut self.random, &broken) {
-                    let end = *self.links[&link].iter().next().unwrap();
+                if let Some((link, end)) = self.wires.broken(&mut self.random) {
                     self.notice(link, end);
                 } else {
                     self.connect(&nodes);
@@ -380,16 +412,28 @@ impl Simulation {
                 }
             }
             _ => {
-                let is_held =
-                    |message: &ServerMessage| self.holds_blocks && matches!(message, ServerMessage::State { .. });
-                let moves =
-                    |wire: &VecDeque<(ServerMessage, Bytes)>| wire.front().is_some_and(|(first, _)| !is_held(first));
-                let full: Vec<Stream> = self.wires.iter().filter(|(_, wire)| moves(wire)).map(|(k, _)| *k).collect();
-                if let Some(stream) = pick(&mut self.random, &full) {
-                    let (message, bytes) = self.wires.get_mut(&stream).unwrap().pop_front().unwrap();
-                    let (from, to, _) = stream;
+                if let Some((from, to, message, bytes)) = self.wires.next(&mut self.random, self.holds_blocks) {
                     self.give(to, Input::Message { from, message }, bytes);
                 }
+            }
+        }
+    }
+
+    /// What goes on beside nodes' work: disks, and who hears of the dead.
+    fn beside(&mut self, nodes: &[NodeId]) {
+        if let Some(at) = self.sought.pop() {
+            self.done.push((at, Input::Found(self.disk.newest())));
+        }
+        let next: Vec<usize> = nodes.iter().filter_map(|at| self.done.iter().position(|(of, _)| of == at)).collect();
+        if let Some(index) = pick(&mut self.random, &next) {
+            let (at, input) = self.done.remove(index);
+            self.give(at, input, Bytes::None);
+        }
+        let news: Vec<(NodeId, NodeId)> = self.dead.iter().copied().collect();
+        if let Some((dead, other)) = pick(&mut self.random, &news) {
+            self.dead.remove(&(dead, other));
+            if !self.nodes.contains_key(&dead) && !self.wires.is_up(pair(dead, other)) {
+                self.give(other, Input::PeerDead(dead), Bytes::None);
             }
         }
     }
@@ -424,6 +468,11 @@ impl Simulation {
         group.going && group.promised == group.view().epoch && group.view().nodes.len() == nodes
     }
 
+    /// The most clocks of which a node remembers something.
+    pub fn clocks_remembered(&self) -> usize {
+        self.nodes.values().map(|node| node.group.clocks_remembered()).max().unwrap_or(0)
+    }
+
     pub fn blocks_kept(&self, node: NodeId) -> usize {
         self.nodes[&node].blocks.len()
     }
@@ -439,23 +488,15 @@ impl Simulation {
 
     fn connect(&mut self, nodes: &[NodeId]) {
         let (a, b) = (nodes[self.random.random_range(0..nodes.len())], nodes[self.random.random_range(0..nodes.len())]);
-        if a != b && !self.up.contains(&pair(a, b)) && self.cut.contains(&a) == self.cut.contains(&b) {
-            self.up.insert(pair(a, b));
-            self.links.insert(pair(a, b), BTreeSet::new());
+        if a != b && !self.wires.is_up(pair(a, b)) && self.cut.contains(&a) == self.cut.contains(&b) {
+            self.wires.connect(pair(a, b));
             self.give(a, Input::PeerUp(b), Bytes::None);
             self.give(b, Input::PeerUp(a), Bytes::None);
         }
     }
 
     fn notice(&mut self, link: (NodeId, NodeId), end: NodeId) {
-        let other = if link.0 == end { link.1 } else { link.0 };
-        let ends = self.links.get_mut(&link).unwrap();
-        ends.remove(&end);
-        if ends.is_empty() {
-            self.links.remove(&link);
-            self.up.remove(&link);
-        }
-        self.wires.retain(|(from, to, _), _| (*from, *to) != (other, end));
+        let other = self.wires.notice(link, end);
         self.give(end, Input::PeerDown(other), Bytes::None);
         if !self.nodes.contains_key(&other) && !self.silent.contains(&other) {
             self.give(end, Input::PeerDead(other), Bytes::None);
@@ -480,6 +521,9 @@ impl Simulation {
             }
             if faults && step < 20_000 && self.random.random_range(0..150) == 0 {
                 self.fault();
+            }
+            if faults && step == 20_000 {
+                self.cut.clear();
             }
             self.step();
         }

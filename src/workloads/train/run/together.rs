@@ -125,7 +125,13 @@ impl<'t> Together<'t> {
     /// Trains to the end. None where another worker leaves what all came to.
     pub fn run(&mut self) -> Result<Option<Ended>, TrainError> {
         let begin = Instant::now();
-        let ended = self.clocks().and_then(|()| self.end(begin));
+        let ended = loop {
+            match self.clocks().and_then(|()| self.end(begin)) {
+                // All went back to a checkpoint meanwhile, or the parts are others: clocks that are done already cost nothing.
+                Err(TrainError::Parameters(ParametersError::Again)) => {}
+                ended => break ended,
+            }
+        };
         self.own.flush()?;
         match ended {
             Err(TrainError::Parameters(ParametersError::Over)) => Ok(None),
@@ -326,13 +332,8 @@ impl<'t> Together<'t> {
             self.served.barrier()?;
         }
         self.served.leads()?;
-        loop {
-            self.served.begin()?;
-            match self.pull() {
-                Err(TrainError::Parameters(ParametersError::Again)) => {}
-                pulled => break pulled?,
-            }
-        }
+        self.served.begin()?;
+        self.pull()?;
         self.wait_for_checkpoint()?;
         self.tell_epochs(u64::MAX)?;
         let last = self.epoch(self.plan.epochs - 1);

@@ -48,8 +48,9 @@ pub struct Told {
     pub released: bool,
     /// What was done in this clock is void.
     pub moved: bool,
-    /// Values of this clock were asked for.
+    /// Values of this clock were asked for, and how often any were.
     pub asked: bool,
+    pub pulls: u64,
     pub pulled: Vec<bool>,
     pub share: Share,
     pub barriers: u64,
@@ -307,25 +308,30 @@ impl Told {
             Kind::Moved => {
                 (self.clock, self.released) = (Some(id), true);
                 (self.moved, self.asked) = (true, false);
+                self.hear_share(payload);
             }
-            Kind::Pulled => {
+            // What was asked for before a move may still be answered.
+            Kind::Pulled if id == self.pulls => {
                 for tensor in numbers {
                     if let Some(pulled) = self.pulled.get_mut(tensor as usize) {
                         *pulled = true;
                     }
                 }
             }
-            Kind::Share => {
-                let parts: Vec<u32> = numbers.collect();
-                if let [index, of] = parts[..] {
-                    self.share = Share { number: id, index, of };
-                }
-            }
+            Kind::Share => self.hear_share(payload),
             Kind::Passed => self.barriers += 1,
             Kind::Kept => self.kept = self.kept.max(id),
             Kind::Over => self.over = true,
             Kind::Wait => self.unfinished = true,
             _ => {}
+        }
+    }
+
+    fn hear_share(&mut self, payload: &[u8]) {
+        let Some((number, parts)) = payload.split_first_chunk() else { return };
+        let parts = parts.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
+        if let [index, of] = parts.collect::<Vec<u32>>()[..] {
+            self.share = Share { number: u64::from_le_bytes(*number), index, of };
         }
     }
 }

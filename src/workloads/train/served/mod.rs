@@ -147,22 +147,23 @@ impl Served {
         Ok(())
     }
 
-    /// Waits until all workers are here.
+    /// Waits until all workers are here. `Again` if this one was moved meanwhile: the others may have clocks to do.
     pub fn barrier(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         let before = joined.link.told().barriers;
         joined.link.send(Kind::Barrier, 0, Vec::new());
-        joined.link.wait(|told| (told.barriers > before).then_some(()))?;
+        joined.link.wait(|told| again(told).or((told.barriers > before).then_some(Ok(()))))??;
         // There are newer values now.
         joined.link.told().asked = false;
         Ok(())
     }
 
-    /// At the end: waits until it is on this worker to leave what all came to. `ParametersError::Over` if another has done so.
+    /// At the end: waits until it is on this worker to leave what all came to. `ParametersError::Over` if another has done so, `Again` if
+    /// this one was moved meanwhile.
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         joined.link.send(Kind::Wait, 0, Vec::new());
-        joined.link.wait(|told| (told.share.index == 0 && told.unfinished).then_some(()))
+        joined.link.wait(|told| again(told).or((told.share.index == 0 && told.unfinished).then_some(Ok(()))))?
     }
 
     /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without checkpoints there is nothing to wait for.
@@ -202,22 +203,24 @@ impl Joined {
         let mut told = self.link.told();
         told.pulled.fill(false);
         told.asked = true;
+        told.pulls += 1;
+        let number = told.pulls;
         drop(told);
-        self.link.send(Kind::Pull, 0, (0..all).flat_map(u32::to_le_bytes).collect());
+        self.link.send(Kind::Pull, number, (0..all).flat_map(u32::to_le_bytes).collect());
     }
 
     fn await_values(&self, tensor: usize) -> Result<(), ParametersError> {
-        self.link.wait(|told| {
-            if told.moved {
-                return Some(Err(ParametersError::Again));
-            }
-            told.pulled[tensor].then_some(Ok(()))
-        })?
+        self.link.wait(|told| again(told).or(told.pulled[tensor].then_some(Ok(()))))?
     }
 
     fn check(&self) -> Result<(), ParametersError> {
         if self.link.told().moved { Err(ParametersError::Again) } else { Ok(()) }
     }
+}
+
+/// What this worker has done, or waits for, is void.
+fn again(told: &link::Told) -> Option<Result<(), ParametersError>> {
+    told.moved.then_some(Err(ParametersError::Again))
 }
 
 impl Parameters for Served {

@@ -5,21 +5,18 @@ use super::*;
 impl Simulation {
     pub fn break_link(&mut self, link: (NodeId, NodeId)) {
         let ends = [link.0, link.1].into_iter().filter(|end| self.nodes.contains_key(end)).collect();
-        self.links.insert(link, ends);
+        self.wires.break_link(link, ends);
     }
 
     /// A node is gone, with its workers. Its connections end when others notice.
     pub(super) fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
         let node = self.nodes.remove(&dead).unwrap();
-        self.wires.retain(|(_, to, _), _| *to != dead);
-        for link in self.up.clone().into_iter().filter(|link| link.0 == dead || link.1 == dead) {
-            let other = if link.0 == dead { link.1 } else { link.0 };
-            if self.links[&link].is_empty() || self.links[&link].contains(&other) {
-                self.links.insert(link, BTreeSet::from([other]));
-            } else {
-                self.links.remove(&link);
-                self.up.remove(&link);
-            }
+        self.wires.kill(dead);
+        self.sought.retain(|node| *node != dead);
+        self.done.retain(|(node, _)| *node != dead);
+        self.cut.remove(&dead);
+        if !self.silent.contains(&dead) {
+            self.dead.extend(self.nodes.keys().map(|other| (dead, *other)));
         }
         node.workers.into_keys().collect()
     }
@@ -72,7 +69,7 @@ impl Simulation {
 
     pub(super) fn fault(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        match self.random.random_range(0..4) {
+        match self.random.random_range(0..5) {
             0 => self.break_any(),
             1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
                 let dead = pick(&mut self.random, &nodes).unwrap();
@@ -84,6 +81,7 @@ impl Simulation {
                     self.add_node(me);
                 }
             }
+            3 => self.part(),
             _ => {
                 // A process dies and comes again.
                 let node = pick(&mut self.random, &nodes).unwrap();
@@ -111,9 +109,23 @@ impl Simulation {
         }
     }
 
+    /// A node is cut off from all others, or all can reach each other again.
+    fn part(&mut self) {
+        if !self.cut.is_empty() {
+            self.cut.clear();
+            return;
+        }
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let alone = pick(&mut self.random, &nodes).unwrap();
+        self.cut.insert(alone);
+        for link in self.wires.whole().into_iter().filter(|link| link.0 == alone || link.1 == alone) {
+            self.break_link(link);
+        }
+    }
+
     /// A connection that is whole breaks.
     pub fn break_any(&mut self) {
-        let whole: Vec<_> = self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect();
+        let whole = self.wires.whole();
         if let Some(link) = pick(&mut self.random, &whole) {
             self.break_link(link);
         }

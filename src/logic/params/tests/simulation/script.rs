@@ -3,15 +3,15 @@
 use super::*;
 
 impl Simulation {
-    pub(super) fn tell(&mut self, at: NodeId, worker: Worker, notice: Notice) {
+    /// A worker hears the next of what it was told.
+    fn hear(&mut self, at: NodeId, worker: Worker, notice: Notice) {
         let tensors: BTreeSet<u32> = (0..self.layout.tensors() as u32).collect();
         let node = self.nodes.get_mut(&at).unwrap();
-        let Some(script) = node.workers.get_mut(&worker).filter(|_| self.hung != Some(at)) else { return };
+        let script = node.workers.get_mut(&worker).unwrap();
         match notice {
             Notice::Started { clock } => {
                 script.clock = Some(clock);
                 script.began = clock;
-                self.began.insert((worker, script.life), clock);
                 script.waiting = false;
                 script.pulling = tensors;
             }
@@ -20,9 +20,9 @@ impl Simulation {
                 script.waiting = false;
                 script.pushing.clear();
             }
-            Notice::Pulled { tensor } => {
-                script.pulling.remove(&tensor);
-                if script.pulling.is_empty() {
+            Notice::Pulled { number, tensor } => {
+                let is_answer = script.asked && number == script.pulls;
+                if is_answer && script.pulling.remove(&tensor) && script.pulling.is_empty() {
                     let (finishing, life) = (script.finishing, script.life);
                     self.check(at, worker);
                     if finishing {
@@ -33,29 +33,36 @@ impl Simulation {
                 }
             }
             Notice::AllFinished => {
-                script.values.clear();
                 script.pulling = tensors;
+                script.asked = false;
                 script.reads_last = true;
             }
-            Notice::Moved { clock } => {
+            Notice::Moved { clock, share } => {
                 script.clock = Some(clock);
+                if self.settings.divided {
+                    script.part = (share.index, share.of);
+                }
                 script.began = clock;
-                self.began.insert((worker, script.life), clock);
                 script.waiting = false;
                 script.pushing.clear();
-                script.values.clear();
                 script.pulling = tensors;
+                script.asked = false;
+                self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
             }
-            Notice::Share { number, index, of } => {
-                script.part = (index, of);
-                self.give(at, Input::Shared { worker, number }, Bytes::None);
+            Notice::Share(share) => {
+                script.part = (share.index, share.of);
+                self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
             }
             Notice::PassedBarrier | Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
-                assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
                 let life = script.life;
                 node.workers.remove(&worker);
                 self.give(at, Input::Left { worker, life }, Bytes::None);
+                if why.contains("not those of the workers on node") {
+                    self.refused += 1;
+                    return;
+                }
+                assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
                 self.add_worker(at, worker);
             }
         }
@@ -64,31 +71,34 @@ impl Simulation {
     /// A worker takes its next step, if it waits for nothing.
     pub(super) fn act(&mut self, at: NodeId, worker: Worker) {
         let split = self.random.random_range(1..4);
+        let listens = self.random.random_range(0..3) > 0;
         if self.hung == Some(at) {
             return;
         }
         let node = self.nodes.get_mut(&at).unwrap();
         let script = node.workers.get_mut(&worker).unwrap();
+        // While it computes it hears nothing.
+        let computes = !script.pushing.is_empty();
+        if listens
+            && !computes
+            && let Some(notice) = script.told.pop_front()
+        {
+            return self.hear(at, worker, notice);
+        }
         if std::mem::take(&mut script.reads_last) {
-            let tensors = script.pulling.iter().copied().collect();
-            return self.give(at, Input::Pull { worker, tensors }, Bytes::None);
+            return self.pull(at, worker);
         }
         let (Some(clock), false) = (script.clock, script.waiting || script.finishing) else { return };
         if !script.pulling.is_empty() {
             // Not asked for yet, or on their way: asking twice does no harm.
-            if script.values.is_empty() {
-                let tensors = script.pulling.iter().copied().collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
+            if !script.asked {
+                self.pull(at, worker);
             }
             return;
         }
         if clock >= script.began.max(script.rounds) {
             script.finishing = true;
             return self.give(at, Input::Finished { worker }, Bytes::None);
-        }
-        if node.group.clock_of(worker) != Some(clock) {
-            // It will be told where it is.
-            return;
         }
         if script.pushing.is_empty() {
             // Backwards; tensor 1 is never pushed.
@@ -97,20 +107,30 @@ impl Simulation {
         let count = script.pushing.len().saturating_sub(split);
         let tensors: Vec<u32> = script.pushing.split_off(count).into_iter().rev().collect();
         let last = script.pushing.is_empty();
-        self.give(at, Input::Push { worker, tensors }, Bytes::None);
+        // Of another clock it is void, and it will be told where it is.
+        if node.group.clock_of(worker) == Some(clock) {
+            self.give(at, Input::Push { worker, tensors }, Bytes::None);
+        }
         if last {
             let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
             script.waiting = true;
-            script.values.clear();
             script.pulling = (0..self.layout.tensors() as u32).collect();
             if self.nodes[&at].group.clock_of(worker) == Some(clock) {
                 self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
             }
             if self.nodes[&at].workers.contains_key(&worker) {
-                let tensors = (0..self.layout.tensors() as u32).collect();
-                self.give(at, Input::Pull { worker, tensors }, Bytes::None);
+                self.pull(at, worker);
             }
         }
+    }
+
+    /// A worker asks for all that it waits for.
+    fn pull(&mut self, at: NodeId, worker: Worker) {
+        let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
+        script.asked = true;
+        script.pulls += 1;
+        let (number, tensors) = (script.pulls, script.pulling.iter().copied().collect());
+        self.give(at, Input::Pull { worker, number, tensors }, Bytes::None);
     }
 
     /// What a worker has read keeps the promise of the mode.

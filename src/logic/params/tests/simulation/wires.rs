@@ -1,0 +1,122 @@
+//! Connections between nodes: a stream for messages about no block, others for blocks, as `params::peers` has them.
+
+use super::*;
+
+type Link = (NodeId, NodeId);
+
+/// What is sent about blocks has streams of its own, by whether it is of a block's primary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Said,
+    OfPrimary(Block),
+    ForPrimary(Block),
+}
+
+struct Frame {
+    /// So many messages about no block went before it.
+    after: usize,
+    message: ServerMessage,
+    bytes: Bytes,
+}
+
+#[derive(Default)]
+pub struct Wires {
+    wires: BTreeMap<(NodeId, NodeId, Lane), VecDeque<Frame>>,
+    /// How many messages about no block were sent, and how many of them have come.
+    said: BTreeMap<(NodeId, NodeId), (usize, usize)>,
+    /// Connections, and which ends have not noticed yet that they broke.
+    links: BTreeMap<Link, BTreeSet<NodeId>>,
+}
+
+impl Wires {
+    /// What is sent where no connection is, or a broken one, is lost.
+    pub(super) fn send(&mut self, from: NodeId, to: NodeId, message: ServerMessage, bytes: Bytes) {
+        if self.links.get(&pair(from, to)).is_none_or(|ends| !ends.is_empty()) {
+            return;
+        }
+        let lane = match message.block() {
+            None => Lane::Said,
+            Some(block) if message.is_of_primary() => Lane::OfPrimary(block % 2),
+            Some(block) => Lane::ForPrimary(block % 3),
+        };
+        let said = self.said.entry((from, to)).or_default();
+        let after = said.0;
+        said.0 += usize::from(lane == Lane::Said);
+        self.wires.entry((from, to, lane)).or_default().push_back(Frame { after, message, bytes });
+    }
+
+    /// One of the messages that may come next. Blocks that move stay on their way if so wanted.
+    pub(super) fn next(
+        &mut self,
+        random: &mut StdRng,
+        holds_blocks: bool,
+    ) -> Option<(NodeId, NodeId, ServerMessage, Bytes)> {
+        let is_held = |message: &ServerMessage| holds_blocks && matches!(message, ServerMessage::State { .. });
+        let has_come = |from, to, after| self.said.get(&(from, to)).is_some_and(|(_, heard)| *heard >= after);
+        let may_come = |(from, to, lane): &(NodeId, NodeId, Lane), wire: &VecDeque<Frame>| {
+            let first = wire.front()?;
+            let is_next = !is_held(&first.message) && (*lane == Lane::Said || has_come(*from, *to, first.after));
+            is_next.then_some((*from, *to, *lane))
+        };
+        let full: Vec<_> = self.wires.iter().filter_map(|(wire, frames)| may_come(wire, frames)).collect();
+        let (from, to, lane) = pick(random, &full)?;
+        let Frame { message, bytes, .. } = self.wires.get_mut(&(from, to, lane))?.pop_front()?;
+        if lane == Lane::Said {
+            self.said.entry((from, to)).or_default().1 += 1;
+        }
+        Some((from, to, message, bytes))
+    }
+
+    pub(super) fn is_up(&self, link: Link) -> bool {
+        self.links.contains_key(&link)
+    }
+
+    pub(super) fn connect(&mut self, link: Link) {
+        self.links.insert(link, BTreeSet::new());
+        self.said.remove(&link);
+        self.said.remove(&(link.1, link.0));
+    }
+
+    /// These ends are still to notice that it broke.
+    pub(super) fn break_link(&mut self, link: Link, ends: BTreeSet<NodeId>) {
+        self.links.insert(link, ends);
+    }
+
+    /// Connections that are whole.
+    pub(super) fn whole(&self) -> Vec<Link> {
+        self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect()
+    }
+
+    /// One of those that broke, and an end that has not noticed it.
+    pub(super) fn broken(&self, random: &mut StdRng) -> Option<(Link, NodeId)> {
+        let broken: Vec<_> = self.links.iter().flat_map(|(link, ends)| ends.iter().map(|end| (*link, *end))).collect();
+        pick(random, &broken)
+    }
+
+    /// An end notices: nothing more comes to it. Returns the other.
+    pub(super) fn notice(&mut self, link: Link, end: NodeId) -> NodeId {
+        let other = if link.0 == end { link.1 } else { link.0 };
+        let ends = self.links.get_mut(&link).expect("it broke");
+        ends.remove(&end);
+        if ends.is_empty() {
+            self.links.remove(&link);
+        }
+        self.wires.retain(|(from, to, _), _| (*from, *to) != (other, end));
+        other
+    }
+
+    /// A node is gone: others are still to notice.
+    pub(super) fn kill(&mut self, dead: NodeId) {
+        self.wires.retain(|(_, to, _), _| *to != dead);
+        for (link, mut ends) in std::mem::take(&mut self.links) {
+            if link.0 == dead || link.1 == dead {
+                let other = if link.0 == dead { link.1 } else { link.0 };
+                if !ends.is_empty() && !ends.contains(&other) {
+                    continue;
+                }
+                ends = BTreeSet::from([other]);
+            }
+            self.links.insert(link, ends);
+        }
+    }
+}
