@@ -183,6 +183,8 @@ impl Group {
             Input::Shared { worker, number } => self.shared(worker, number),
             Input::Enough { workers } => self.enough = Some(workers),
             Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
+            // Once all have finished, the last one is under way, and is told of once.
+            Input::CheckpointDue if self.view.finished => {}
             Input::CheckpointDue => {
                 self.checkpoint_due = true;
                 self.consider_checkpoint();
