@@ -172,7 +172,7 @@ class ParameterServer:
         return self.pull()
 
     def barrier(self) -> None:
-        """Waits for all workers."""
+        """Waits for all workers. Not for use before the first step: one that is started again would wait for others that have passed."""
         raise NotImplementedError
 
     def save(self, path: str) -> None:

@@ -92,16 +92,17 @@ fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
         let mode = MODES[seed as usize / 2 % 4];
         let mut simulation = Simulation::keeping(seed, mode, 4, 30, Some(every));
         simulation.faults = true;
-        let mut before = None;
+        let (mut before, mut catastrophes) = (None, 0);
         for count in [4, 3, 4] {
             while simulation.disk.newest().map(|kept| kept.clock) <= before && !simulation.has_ended() {
                 simulation.step();
             }
             before = simulation.disk.newest().map(|kept| kept.clock);
+            catastrophes += u32::from(!simulation.has_ended());
             simulation.catastrophe(count);
         }
         let simulation = simulation.run(false);
-        assert!(simulation.disk.restored >= 3, "it went on from a checkpoint each time");
+        assert!(simulation.disk.restored >= catastrophes, "it went on from a checkpoint each time");
     });
 }
 
@@ -174,7 +175,7 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         let conductor = simulation.conductor(new);
         assert!(simulation.first() == new && conductor != new, "who conducts goes on");
         let begun = simulation.slowest();
-        for _ in 0..4_000 {
+        for _ in 0..8_000 {
             simulation.step();
         }
         let (now, kept) = (simulation.slowest(), simulation.blocks_kept(new));
