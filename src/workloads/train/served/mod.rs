@@ -178,10 +178,12 @@ impl Served {
         Ok(true)
     }
 
-    /// Waits until that is kept, or it was told that it will not be; false where that takes longer than `patience`.
+    /// Waits until that is kept, or it was told that it will not be; false where that takes longer than `patience`. `Again` if this one
+    /// was moved meanwhile.
     pub fn await_kept(&mut self, last: u64, patience: Duration) -> Result<bool, ParametersError> {
-        let kept = self.joined()?.link.wait_within(patience, |told| (told.kept >= last).then_some(()))?;
-        Ok(kept.is_some())
+        let link = &self.joined()?.link;
+        let kept = link.wait_within(patience, |told| again(told).or((told.kept >= last).then_some(Ok(()))))?;
+        Ok(kept.transpose()?.is_some())
     }
 
     /// This worker has finished.
