@@ -163,6 +163,11 @@ fn a_late_worker_trains_although_the_other_has_finished() {
     }
 }
 
+/// What a node says that a training waits for.
+fn waits_for(cluster: &Cluster, node: usize, id: &str) -> String {
+    cluster.json(node, &["job", id, "--json"])["training"]["waiting"].to_string()
+}
+
 #[test]
 fn of_two_nodes_that_lose_each_other_one_trains_and_the_other_says_that_it_waits() {
     let (Some(path), Some(lab)) = (python_path(), Lab::new(2)) else { return };
@@ -172,10 +177,7 @@ fn of_two_nodes_that_lose_each_other_one_trains_and_the_other_says_that_it_waits
     if !cluster.lab.as_ref().expect("made above").part([&[0], &[1]]) {
         return;
     }
-    let waiting = |node: usize| {
-        let shown = cluster.json(node, &["job", &id, "--json"]);
-        shown["training"]["waiting"].to_string().contains("may be going on without this one")
-    };
+    let waiting = |node: usize| waits_for(&cluster, node, &id).contains("may be going on without this one");
     let waits = wait_for(LATER, "one of them waits", || (0..2).find(|node| waiting(*node)));
     let clocks = || [0, 1].map(|worker| clock(&cluster, "parted", worker));
     let before = clocks();
@@ -200,17 +202,14 @@ fn a_node_that_waits_for_a_dead_one_goes_on_once_that_is_forgotten() {
     if !cluster.lab.as_ref().expect("made above").part([&[0], &[1]]) {
         return;
     }
-    let waiting = |node: usize| {
-        let shown = cluster.json(node, &["job", &id, "--json"]);
-        shown["training"]["waiting"].to_string().contains("for good: nodectl forget ")
-    };
+    let waiting = |node: usize| waits_for(&cluster, node, &id).contains("for good: nodectl forget ");
     let waits = wait_for(LATER, "one of them waits", || (0..2).find(|node| waiting(*node)));
     let dead = 1 - waits;
     cluster.kill9(dead);
     let name = format!("n{dead}");
     let unsure = cluster.run(waits, &["forget", &name]);
     assert!(unsure.status.code() == Some(2) && both(&unsure).contains("--yes"), "{}", both(&unsure));
-    assert!(cluster.json(waits, &["job", &id, "--json"])["training"]["waiting"].to_string().contains("forget"));
+    assert!(waits_for(&cluster, waits, &id).contains("forget"));
     cluster.ok(waits, &["forget", &name, "--yes"]);
     assert_eq!(cluster.json(waits, &["nodes", "--json"]).as_array().map(Vec::len), Some(1));
     let [one, other] = outcome(&cluster, waits, &id);

@@ -3,13 +3,14 @@
 use super::{
     args::ForgetArgs,
     exit::{CliError, Exit},
+    output::short_id,
 };
 use crate::http::Client;
 use std::io::{self, IsTerminal};
 
 pub async fn forget(client: &Client, args: &ForgetArgs) -> Result<Exit, CliError> {
     let meant = client.forget(&args.node, false).await?;
-    let node = format!("{} ({})", meant.name, meant.id.chars().take(8).collect::<String>());
+    let node = format!("{} ({})", meant.name, short_id(&meant.id));
     if !args.yes && !confirm(&node)? {
         eprintln!("{node} is not forgotten");
         return Ok(Exit::Failed);

@@ -90,9 +90,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has succeeded, so the task of all is done.
 /// `Unfinished`: none has so far, and how many workers are enough to begin with if not all will come. `Finished`: a worker has done its part,
-/// and stays until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint. `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has
-/// ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: its process has ended, or knows
-/// nothing of the job, so that what it may have had of it is no more.
+/// and stays until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint. `Said`: workers should know this.
+/// `Tick`: time passes. `Unneeded`: the job has ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: its
+/// process has ended, or knows nothing of the job, so that what it may have had of it is no more.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
 enum Event {
     Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub use json::document;
-pub use table::{columns, compute_line, failures_text, indented, progress_line};
+pub use table::{columns, compute_line, failures_text, indented, progress_line, short_id};
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -50,7 +50,7 @@ impl Output for Table {
                 let load = |text: fn(&crate::wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
                 vec![
                     format!("{}{}", node.name, if node.this_node { " *" } else { "" }),
-                    node.id.chars().take(8).collect(),
+                    short_id(&node.id),
                     node_state(node).into(),
                     if node.model.is_empty() { "?".into() } else { cut(&node.model) },
                     node.resources.cpus.to_string(),
@@ -187,7 +187,7 @@ impl Output for Table {
                     task.task.to_string(),
                     task.state.word().into(),
                     task.failures.to_string(),
-                    task.node.as_ref().map_or(String::new(), |node| node.chars().take(8).collect()),
+                    task.node.as_deref().map_or(String::new(), short_id),
                     task.running_ms.map(|running| since(0, running)).unwrap_or_default(),
                 ]
             }),
@@ -208,7 +208,7 @@ impl Output for Table {
                     (None, Some(value)) => value.to_string(),
                     (None, None) => String::new(),
                 };
-                let node = result.node_name.clone().unwrap_or_else(|| result.node.chars().take(8).collect());
+                let node = result.node_name.clone().unwrap_or_else(|| short_id(&result.node));
                 vec![
                     result.task.to_string(),
                     result.status.word().into(),
@@ -229,6 +229,11 @@ impl Output for Table {
     fn summary(&self, _: &[RunSummary]) -> String {
         String::new()
     }
+}
+
+/// A node's id as people see it: its beginning, which commands take for the whole.
+pub fn short_id(id: &str) -> String {
+    id.chars().take(8).collect()
 }
 
 /// Left-aligned columns with two spaces between them.

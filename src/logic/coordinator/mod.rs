@@ -455,7 +455,7 @@ impl Coordinator {
             return true;
         }
         // Only while recovering are orders of an earlier coordinator welcome.
-        let wanted = attempt.epoch < self.epoch && matches!(self.hold, Some(Hold::Recovering { .. }));
+        let wanted = attempt.epoch < self.epoch && self.is_recovering();
         if !wanted || task >= self.spec.task_count() as u32 || self.active.contains_key(&task) {
             return false;
         }
@@ -464,6 +464,11 @@ impl Coordinator {
             self.mark_started(core, task, attempt);
         }
         true
+    }
+
+    /// It has taken over, and members may know more.
+    fn is_recovering(&self) -> bool {
+        matches!(self.hold, Some(Hold::Recovering { .. }))
     }
 
     /// Members answered, so recovery need not wait for its time to run out.

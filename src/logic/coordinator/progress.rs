@@ -1,6 +1,6 @@
 //! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and explanations.
 
-use super::{Coordinator, Hold};
+use super::Coordinator;
 use crate::{
     logic::{
         core::Core,
@@ -132,12 +132,12 @@ impl Coordinator {
         let now = core.mono();
         // What is told is read from the journal, where a record may stand that does not count yet.
         let is_told = |task: &&TaskIndex| !self.results.is_settling(**task);
-        // Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone.
-        let is_recovering = matches!(self.hold, Some(Hold::Recovering { .. }));
         let over = self.head(core).phase.is_ended() && self.results.is_empty();
         let logged = self.progress.log.len() as u32;
         let next = |watcher: &Watcher| self.progress.log.get(watcher.cursor.position as usize);
         let has_news = |watcher: &Watcher| over || next(watcher).is_some_and(|task| is_told(&task));
+        // Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone.
+        let is_recovering = self.is_recovering();
         let is_due = |watcher: &Watcher| !is_recovering && (watcher.until <= now || has_news(watcher));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
         self.progress.watchers = waiting;

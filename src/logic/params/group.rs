@@ -432,7 +432,8 @@ impl Group {
         } else {
             format!("{away}, and may be going on without this one")
         };
-        format!("waiting: {what}; if {gone} for good: nodectl forget {}", names.join(" "))
+        let commands: Vec<String> = names.iter().map(|name| format!("nodectl forget {name}")).collect();
+        format!("waiting: {what}; if {gone} for good: {}", commands.join(" && "))
     }
 
     /// Of the nodes that are there, the first conducts where nobody does.

@@ -19,8 +19,9 @@
 //! node or a worker comes or goes, or a connection breaks, the conductor proposes a new one: nodes promise to heed no older epoch
 //! and say what they hold, the conductor works out in what state to go on and which of them keep which blocks, and all go on. Of
 //! those who are there, the conductor is whoever proposed the newest epoch that any has promised to heed, else the highest-ranked
-//! node. Where two think so for a moment, the higher epoch wins: a view has one conductor, since its epoch names it. That is Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a
-//! majority, the new view must have every block as the last view left it.
+//! node. Where two think so for a moment, the higher epoch wins: a view has one conductor, since its epoch names it. That is
+//! Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a majority, the new view must have every
+//! block as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
 //! the replicas too, all before `Ready`; the conductor's `Commit` makes it count. Let V be the last view's nodes that are left:

@@ -236,6 +236,8 @@ fn whoever_waits_for_silent_nodes_goes_on_once_it_is_told_that_they_are_dead() {
         (0..2_000).for_each(|_| simulation.step());
         let left = *simulation.nodes.keys().next().unwrap();
         assert!(simulation.status(left).starts_with("waiting: node"), "{}", simulation.status(left));
+        let is_named = |node: &NodeId| simulation.status(left).contains(&format!("nodectl forget {}", node.short()));
+        assert!(lost.iter().all(is_named), "{}", simulation.status(left));
         lost.iter().for_each(|node| simulation.forget(*node));
         simulation.step_until("it goes on", |simulation| simulation.goes_on(left, 1));
         simulation.run(false);
