@@ -32,8 +32,8 @@ umask 077
 if [ -n "$secret_from" ]; then
     cat "$secret_from" > "$secret.new"; mv -f "$secret.new" "$secret"
 elif [ ! -s "$secret" ]; then
-    # 25 characters of 32: 125 bits.
-    head -c 4096 /dev/urandom | tr -dc 'abcdefghjkmnpqrstvwxyz0123456789' | head -c 25 > "$secret.new"
+    # 30 characters of 32, 150 bits, in groups that can be read out.
+    head -c 4096 /dev/urandom | tr -dc 'abcdefghjkmnpqrstvwxyz0123456789' | head -c 30 | sed 's/...../&-/g; s/-$//' > "$secret.new"
     mv -f "$secret.new" "$secret"; made=1
 fi
 chmod 0600 "$secret"
@@ -48,7 +48,7 @@ if [ -z "$dest" ]; then
         systemctl daemon-reload
         systemctl enable nodectl
         systemctl restart nodectl
-        echo "nodectl runs; 'nodectl --data-dir /var/lib/nodectl nodes' (as root) shows the cluster"
+        echo "nodectl runs; 'nodectl nodes' (as root, or as a user of the group nodectl: usermod -aG nodectl USER) shows the cluster"
     else
         echo "installed; systemd does not run here, so nothing was started"
     fi

@@ -1,18 +1,20 @@
 //! nodectl: one binary that turns the machines of a lab into a GPU cluster. ARCHITECTURE.md has the layers.
+//!
+//! Each module is a crate of its own; here they have the names by which tests and benches call them.
 
-pub mod app;
-pub mod cli;
-pub mod gpu;
-pub mod http;
-pub mod launch;
-pub mod logic;
-pub mod net;
-pub mod node;
-pub mod params;
-pub mod pool;
-pub mod ports;
-pub mod store;
-pub mod types;
-pub mod wire;
-pub mod worker;
-pub mod workloads;
+pub use nodectl_app as app;
+pub use nodectl_cli as cli;
+pub use nodectl_gpu as gpu;
+pub use nodectl_http as http;
+pub use nodectl_launch as launch;
+pub use nodectl_logic as logic;
+pub use nodectl_net as net;
+pub use nodectl_node as node;
+pub use nodectl_params as params;
+pub use nodectl_pool as pool;
+pub use nodectl_ports as ports;
+pub use nodectl_store as store;
+pub use nodectl_types as types;
+pub use nodectl_wire as wire;
+pub use nodectl_worker as worker;
+pub use nodectl_workloads as workloads;

@@ -24,7 +24,7 @@ fn three_nodes_see_each_other() {
 fn a_wrong_secret_sees_nothing_and_both_users_are_told() {
     let mut cluster = Cluster::of(1);
     let other = cluster.dir.path().join("other-secret");
-    fs::write(&other, "quite another secret").expect("writable");
+    fs::write(&other, "velvet harbor, cactus marble, thunder pencil").expect("writable");
     cluster.add_with_secret(&other, &[]);
     for node in 0..2 {
         wait_until(SOON, "doctor speaks of the other secret", || {
@@ -308,4 +308,72 @@ fn bytes_below(dir: &std::path::Path) -> u64 {
             },
         )
         .sum()
+}
+
+#[test]
+fn a_named_secret_reaches_tasks_everywhere_and_nothing_else() {
+    let mut cluster = Cluster::of(2);
+    let value = format!("precious-{}", unique());
+    let file = cluster.dir.path().join("value");
+    fs::write(&file, format!("{value}\n")).expect("writable");
+    let stdin = || fs::File::open(&file).expect("it is there");
+    let wanted = "name = \"reader\"\ncommand = [\"sh\", \"-c\", \"wc -c <$NODECTL_SECRET_FILE_TOKEN; sha256sum <$NODECTL_SECRET_FILE_TOKEN\"]
+                  secrets = [\"TOKEN\"]\n";
+    let job = write_job(cluster.dir.path(), "reader", &format!("{wanted}where = \"name == 'n1'\"\n"));
+    let refused = cluster.run(0, &["run", job.to_str().expect("UTF-8")]);
+    assert!(!refused.status.success() && both(&refused).contains("no secret `TOKEN`"), "{}", both(&refused));
+    assert!(both(&refused).contains("nodectl secret put"), "{}", both(&refused));
+    let put = cluster.command(0).args(["secret", "put", "TOKEN"]).stdin(stdin()).output().expect("nodectl starts");
+    assert!(put.status.success() && !both(&put).contains(&value), "{}", both(&put));
+    wait_until(SOON, "the other node knows it", || cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n");
+    let output = cluster.ok(0, &["run", job.to_str().expect("UTF-8")]);
+    let told = [output, cluster.ok(0, &["logs", "last", "0"])].concat();
+    assert!(told.contains(&value.len().to_string()) && !told.contains(&value), "{told}");
+    for question in [
+        &["job", "last", "--json"][..],
+        &["explain", "last"],
+        &["secret", "list", "--json"],
+        &["results", "last", "--json"],
+    ] {
+        assert!(!cluster.ok(1, question).contains(&value), "{question:?}");
+    }
+    // Nor is it on any disk, and a node that comes back knows it.
+    cluster.kill9(1);
+    cluster.restart(1);
+    cluster.wait_members(2);
+    assert_eq!(cluster.ok(1, &["secret", "list", "--quiet"]), "TOKEN\n");
+    for node in 0..2 {
+        let found = std::process::Command::new("grep").args(["-rl", &value]).arg(cluster.data_dir(node)).output();
+        assert!(found.expect("grep starts").stdout.is_empty());
+    }
+    cluster.ok(0, &["secret", "drop", "TOKEN"]);
+    wait_until(SOON, "the other node has forgotten it", || cluster.ok(1, &["secret", "list", "--quiet"]).is_empty());
+}
+
+#[test]
+fn job_code_can_neither_read_the_node_nor_ask_it() {
+    if let Err(why) = nodectl::worker::supervisor::hides() {
+        return eprintln!("SKIPPED: {why}");
+    }
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_ISOLATION__HIDES_NODE", "true")]);
+    cluster.wait_members(1);
+    let (program, data_dir) = (env!("CARGO_BIN_EXE_nodectl"), cluster.data_dir(0).display().to_string());
+    let script = format!(
+        "'{program}' --data-dir '{data_dir}' leave 2>&1; cat '{data_dir}/identity' && echo was read; echo mine > own; cat own"
+    );
+    let text = format!("name = \"curious\"\ncommand = [\"sh\", \"-c\", \"\"\"{script}\"\"\"]\n");
+    let job = write_job(cluster.dir.path(), "curious", &text);
+    let output = cluster.run(0, &["run", job.to_str().expect("UTF-8")]);
+    assert!(output.status.success(), "{}", both(&output));
+    let told = cluster.ok(0, &["logs", "last", "0"]);
+    assert!(told.contains("tasks may not use the API") && told.contains("mine"), "{told}");
+    assert!(!told.contains("was read"), "{told}");
+    assert!(both(&cluster.run(0, &["doctor"])).contains("hidden from them"));
+    let open = format!(
+        "name = \"open\"\ncommand = [\"{program}\", \"--data-dir\", \"{data_dir}\", \"nodes\"]\n[isolation]\nhides_node = false\n"
+    );
+    let job = write_job(cluster.dir.path(), "open", &open);
+    let output = cluster.run(0, &["run", job.to_str().expect("UTF-8")]);
+    assert!(output.status.success(), "{}", both(&output));
 }

@@ -11,7 +11,7 @@ use std::{
 fn nodectl(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
     command.arg("--data-dir").arg(data_dir).current_dir(data_dir).stdin(Stdio::null());
-    command.env_remove("NODECTL_SECRET").env("XDG_CONFIG_HOME", data_dir);
+    command.env_remove("NODECTL_SECRET").env("XDG_CONFIG_HOME", data_dir).env("NODECTL_NODE__ALLOW_ROOT", "true");
     command
 }
 
@@ -48,6 +48,26 @@ fn wiped(process: &Running, file: &str, secret: &str) -> String {
 }
 
 #[test]
+fn a_secret_that_is_easy_to_guess_is_refused_unless_it_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = nodectl(directory.path()).args(["join", "--secret", "123456"]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("easy to guess") && said.contains("--weak-secret") && !said.contains("123456"), "{said}");
+    // As programs do that bring a password of their own; this one then cannot use its data directory.
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (flags, setting) in [(&["--weak-secret"][..], "false"), (&[], "true")] {
+        let mut join = nodectl(&file.join("below"));
+        join.current_dir(&directory).args(["join", "--secret", "123456"]).args(flags);
+        let taken = join.env("NODECTL_CLUSTER__WEAK_SECRET", setting).output().unwrap();
+        let said = String::from_utf8(taken.stderr).unwrap();
+        assert!(said.contains("warning: the secret is easy to guess"), "{said}");
+        assert_ne!(taken.status.code(), Some(2), "{said}");
+    }
+}
+
+#[test]
 fn secrets_are_wiped_from_the_argument_list_and_the_environment() {
     for spelling in [&["join", "--secret", "correct-horse-9"][..], &["join", "--secret=correct-horse-9"]] {
         let directory = tempfile::tempdir().unwrap();
@@ -61,6 +81,18 @@ fn secrets_are_wiped_from_the_argument_list_and_the_environment() {
         let environment = wiped(&process, "environ", "battery-staple-7");
         assert!(environment.contains("NODECTL_SECRET=xxxxxxxxxxxxxxxx"));
     }
+}
+
+#[test]
+fn settings_of_the_current_directory_are_announced() {
+    let directory = tempfile::tempdir().unwrap();
+    let shown = |directory: &Path| output(nodectl(directory).args(["config", "show", "--json"]));
+    let (code, stdout, stderr) = shown(directory.path());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    fs::write(directory.path().join("nodectl.toml"), "[jobs]\nkeep = \"7d\"\n").unwrap();
+    let (code, stdout, stderr) = shown(directory.path());
+    assert_eq!((code, stderr.as_str()), (Some(0), "note: the settings in ./nodectl.toml are used, too\n"));
+    assert!(stdout.contains("nodectl.toml"), "{stdout}");
 }
 
 #[test]

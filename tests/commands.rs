@@ -57,7 +57,7 @@ fn without_a_node_questions_end_with_status_3() {
 #[test]
 fn the_secret_is_not_in_the_argument_list() {
     let cluster = Cluster::empty(Discovery::Peers);
-    let secret = format!("hidden-{}", unique());
+    let secret = format!("hidden-granite-lantern-orbit-walnut-{}", unique());
     let data_dir = cluster.dir.path().join("n0");
     let mut node = cluster.command(0);
     node.arg("--data-dir").arg(&data_dir).args(["join", "--secret", &secret]).stdout(std::process::Stdio::null());

@@ -5,16 +5,21 @@ mod common;
 use common::{
     LATER,
     cluster::{Cluster, Discovery, both},
+    disk::SmallDisk,
     job::{CountedJob, assert_all_squares, write_job},
     wait_until,
 };
-use std::{fs, io::Write, path::Path, process::Command};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 #[test]
 fn a_full_disk_is_a_clear_error_and_the_node_lives_on() {
     let Some(disk) = SmallDisk::new("4m") else { return };
     let mut cluster = Cluster::empty(Discovery::Peers);
-    disk.becomes_node(&cluster, 0);
+    becomes_node(&disk, &cluster, 0);
     cluster.add(&[]);
     fs::write(disk.path().join("ballast"), vec![0; 3 << 20]).expect("there is room for it");
     // Its specification alone is larger than what is left.
@@ -45,7 +50,7 @@ fn explain_names_the_full_disk_of_the_only_replica() {
 fn goes_on_when_there_is_room(coordinator: usize, told: &str) {
     let Some(disk) = SmallDisk::new("4m") else { return };
     let mut cluster = Cluster::empty(Discovery::Beacon);
-    disk.becomes_node(&cluster, 0);
+    becomes_node(&disk, &cluster, 0);
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_members(2);
@@ -69,7 +74,7 @@ fn goes_on_when_there_is_room(coordinator: usize, told: &str) {
 fn a_node_with_a_full_disk_does_not_use_up_the_retries_of_tasks() {
     let Some(disk) = SmallDisk::new("4m") else { return };
     let mut cluster = Cluster::empty(Discovery::Beacon);
-    disk.becomes_node(&cluster, 0);
+    becomes_node(&disk, &cluster, 0);
     for _ in 0..3 {
         cluster.add(&[]);
     }
@@ -122,6 +127,104 @@ fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
     assert!(job.executions().values().all(|count| *count == 1));
 }
 
+/// The one node there is has no room for what tasks come to: that is no failure of theirs.
+#[test]
+fn tasks_whose_outputs_find_no_room_wait_for_it() {
+    let Some(disk) = SmallDisk::new("12m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    becomes_node(&disk, &cluster, 0);
+    cluster.add(&[]);
+    let job = CountedJob::new(&cluster, "large", 10, LARGE_OUTPUT, "outputs = [\"out\"]\nretries = 0");
+    let id = cluster.submit(0, &job.file);
+    wait_until(LATER, "explain and doctor tell of the disk", || {
+        let told = |arguments: &[&str]| both(&cluster.run(0, arguments)).contains("No space left");
+        told(&["explain", &id]) && told(&["doctor"])
+    });
+    let answer = cluster.json(0, &["job", &id, "--json"]);
+    assert_eq!((&answer["phase"], &answer["progress"]["failed"]), (&"running".into(), &0.into()), "{answer}");
+    assert!(cluster.log(0).contains("runs no tasks for now"));
+    disk.remount("size=64m");
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), 10);
+    assert!(cluster.log(0).contains("runs tasks again"));
+}
+
+#[test]
+fn a_node_without_room_for_outputs_leaves_the_tasks_to_others() {
+    let Some(disk) = SmallDisk::new("12m") else { return };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    becomes_node(&disk, &cluster, 0);
+    for _ in 0..3 {
+        cluster.add(&[]);
+    }
+    cluster.wait_members(3);
+    fs::write(disk.path().join("ballast"), vec![1; 9 << 20]).expect("there is room for it");
+    let job = CountedJob::new(&cluster, "large", 24, LARGE_OUTPUT, "outputs = [\"out\"]\nretries = 0");
+    let id = submit_coordinated(&cluster, 1, &job);
+    assert_eq!(cluster.wait_end(1, &id), "done");
+    assert_all_squares(&cluster.results(1, &id), 24);
+    assert!(cluster.log(0).contains("runs no tasks for now"), "{}", cluster.log(0));
+}
+
+#[test]
+fn a_damaged_output_is_not_given_out() {
+    let mut cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "large", 1, LARGE_OUTPUT, "outputs = [\"out\"]");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let into = cluster.dir.path().join("results");
+    let fetch = ["results", &id, "--into", into.to_str().expect("UTF-8")];
+    let blob = largest_file(&cluster.data_dir(0).join("blobs"));
+    let mut bytes = fs::read(&blob).expect("the output");
+    bytes[1_000_000] ^= 1;
+    // As a disk does it: the file stays what it was, but for its bytes.
+    cluster.kill9(0);
+    fs::remove_file(&blob).expect("it is ours");
+    fs::write(&blob, bytes).expect("writable");
+    cluster.restart(0);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let told = cluster.run(0, &fetch);
+    assert!(!told.status.success(), "{}", both(&told));
+    assert!(!into.join("0/out").exists());
+    assert!(cluster.log(0).contains("is damaged on this node's disk"));
+}
+
+#[test]
+fn a_journal_damaged_in_the_middle_costs_one_task_and_no_file() {
+    let mut cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "files", 10, "echo {i} > out; sleep 0.1", "outputs = [\"out\"]");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    cluster.kill9(0);
+    let journal = cluster.data_dir(0).join("jobs").join(&id).join("journal");
+    let mut bytes = fs::read(&journal).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&journal, &bytes).expect("writable");
+    cluster.restart(0);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let into = cluster.dir.path().join("results");
+    cluster.ok(0, &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+    let kept = (0..10).filter(|task| {
+        fs::read_to_string(into.join(format!("{task}/out"))).is_ok_and(|text| text == format!("{task}\n"))
+    });
+    assert!(kept.count() >= 9, "what is behind the damage counts, and its files are here");
+    assert!(job.executions().values().sum::<usize>() <= 11);
+    let log = cluster.log(0);
+    assert!(log.contains("journal is damaged") && log.contains("are kept aside"), "{log}");
+    assert!(!log.contains("of forgotten jobs removed"), "{log}");
+}
+
+/// What no two tasks write alike, so that each takes room of its own.
+const LARGE_OUTPUT: &str = "head -c 2000000 /dev/urandom > out";
+
+fn largest_file(dir: &Path) -> PathBuf {
+    let folders = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("readable").path());
+    let files = folders
+        .flat_map(|folder| fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("readable").path()));
+    files.max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len())).expect("a file")
+}
+
 /// Waits for the file, then writes more to its stderr than a journal's last page takes without a new one.
 fn wait_and_write(gate: &Path) -> String {
     let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
@@ -148,46 +251,8 @@ fn fill(path: &Path) {
     }
 }
 
-/// A file system of a few megabytes, gone when dropped.
-struct SmallDisk {
-    dir: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn new(size: &str) -> Option<Self> {
-        let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
-        let disk = Self { dir };
-        let mounted = disk.mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
-        if let Err(why) = &mounted {
-            eprintln!("SKIPPED: a small disk cannot be mounted here: {why}");
-        }
-        mounted.is_ok().then_some(disk)
-    }
-
-    fn mount(&self, arguments: &[&str]) -> Result<(), String> {
-        let output = Command::new("mount").args(arguments).arg(self.path()).output();
-        let output = output.map_err(|error| error.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
-    }
-
-    fn remount(&self, option: &str) {
-        self.mount(&["-o", &format!("remount,{option}")]).expect("it was mounted by us");
-    }
-
-    /// A node that is yet to start will have its data here.
-    fn becomes_node(&self, cluster: &Cluster, number: usize) {
-        let data_dir = cluster.dir.path().join(format!("n{number}"));
-        std::os::unix::fs::symlink(self.path(), data_dir).expect("writable");
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a node that is still dying may have files open.
-        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).output();
-    }
+/// A node that is yet to start will have its data there.
+fn becomes_node(disk: &SmallDisk, cluster: &Cluster, number: usize) {
+    let data_dir = cluster.dir.path().join(format!("n{number}"));
+    std::os::unix::fs::symlink(disk.path(), data_dir).expect("writable");
 }

@@ -114,7 +114,8 @@ fn kept_from(log: &str, blocks: Range<u32>) -> Option<u64> {
 fn training_goes_on_while_blocks_move_to_a_node_that_joins() {
     let Some(path) = python_path() else { return };
     let mut cluster = cluster(2, &path);
-    let id = submit(&cluster, "joined", SCRIPT, 100, "0.05");
+    // Steps are shorter than a move takes.
+    let id = submit(&cluster, "joined", SCRIPT, 250, "0.005");
     wait_clocks(&cluster, "joined", 20);
     let more = [settings(&path).as_slice(), &[("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1")]].concat();
     let new = cluster.add(&more);
@@ -126,7 +127,7 @@ fn training_goes_on_while_blocks_move_to_a_node_that_joins() {
     assert!(moved > begun, "blocks moved between clocks {begun} and {moved}");
     let [one, other] = outcome(&cluster, 0, &id);
     assert_eq!(one, other);
-    let quiet = submit(&cluster, "quiet", SCRIPT, 100, "0");
+    let quiet = submit(&cluster, "quiet", SCRIPT, 250, "0");
     assert_eq!(outcome(&cluster, 0, &quiet)[0], one, "the same bits as if nobody had come");
 }
 

@@ -440,7 +440,10 @@ fn start(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Launcher {
     let secret = cluster.dir.path().join("secret");
     let log = fs::File::create(cluster.dir.path().join("launcher.log")).expect("writable");
     let mut command = nodectl(cluster, bed, arguments);
-    command.arg("--secret-file").arg(secret).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+    if arguments[0] == "up" {
+        command.arg("--secret-file").arg(secret);
+    }
+    command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
     Launcher(command.spawn().expect("nodectl starts"))
 }
 
@@ -475,7 +478,7 @@ fn allocations_of_a_launcher_that_crashed_are_found() {
     assert!(other.status.success(), "{}", both(&other));
     let nothing = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert!(both(&nothing).contains("down --all"), "{}", both(&nothing));
-    let down = launch(&cluster, &bed, &["down", "--all"]);
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", "--all"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     let left = queue(&bed);
     assert!(left.lines().count() == 1 && !left.contains("nodectl"), "other people's jobs stay: {left}");

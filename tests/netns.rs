@@ -59,6 +59,72 @@ fn a_named_peer_needs_no_discovery() {
     cluster.wait_members(2);
 }
 
+/// A firewall that answers in another's stead resets connections and refuses new ones, as the kernel of a machine does whose
+/// process is gone. A third node knows better.
+#[test]
+fn a_wall_that_refuses_is_no_death() {
+    let Some(lab) = Lab::new(3) else { return };
+    let cluster = Cluster::in_lab(lab, 3, Discovery::Beacon);
+    if !cluster.lab.as_ref().expect("made above").refuse(0, 1) {
+        return;
+    }
+    wait_until(SOON, "the third relays", || {
+        walls(&cluster, 0).contains("another node: n1") && walls(&cluster, 1).contains("another node: n0")
+    });
+    assert_never_gone(&cluster, &[0, 1, 2]);
+}
+
+/// Where a process is gone for all, all agree at once: no suspicion has to run out.
+#[test]
+fn a_killed_node_is_gone_at_once_where_others_agree() {
+    let Some(lab) = Lab::new(3) else { return };
+    let mut cluster = Cluster::in_lab(lab, 3, Discovery::Beacon);
+    let killed = Instant::now();
+    cluster.kill9(2);
+    wait_until(SOON, "the others know", || {
+        (0..2).all(|node| cluster.log(node).lines().any(|line| line.contains("is gone")))
+    });
+    eprintln!("MEASURED: a killed process is gone for the others after {:?}", killed.elapsed());
+    // Silence takes SWIM longer.
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+}
+
+/// Answers with names that were never heard before, as anybody on the network may send them.
+#[test]
+fn strangers_answers_by_mdns_cost_nothing() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut cluster = Cluster::empty(Discovery::Mdns);
+    cluster.lab = Some(lab);
+    let node = cluster.add(&[]);
+    let pid = cluster.pid(node);
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let before = memory();
+    let socket = cluster.lab.as_ref().expect("made above").socket(1);
+    for number in 0..20_000u64 {
+        // One record: a text of a service, with an address of libp2p's; or what looks like a beacon of another secret.
+        let mut text =
+            if number % 2 == 0 { b"dnsaddr=/ip4/10.77.0.2/tcp/9/p2p/".to_vec() } else { b"nodectl1".to_vec() };
+        text.extend_from_slice(&number.to_le_bytes());
+        text.resize(120, b'x');
+        let mut packet =
+            b"\0\0\x84\0\0\0\0\x01\0\0\0\0\x04_p2p\x04_udp\x05local\0\0\x10\0\x01\xff\xff\xff\xff\0\x79\x78".to_vec();
+        packet.extend_from_slice(&text);
+        let _ = socket.send_to(&packet, "224.0.0.251:5353");
+    }
+    // It has read them when it hears of another node that comes after them.
+    cluster.add(&[]);
+    cluster.wait_members(2);
+    let after = memory();
+    eprintln!("MEASURED: {before} KiB before, {after} KiB after 20,000 answers");
+    assert!(after < before + (16 << 10), "{before} KiB, then {after} KiB");
+    let warnings = cluster.log(node).lines().filter(|line| line.contains("not share this secret")).count();
+    assert!(warnings <= 2, "{warnings} warnings");
+}
+
 /// Nothing closes a connection to a machine whose cable was pulled. The bar is 3 s for its tasks to run elsewhere.
 #[test]
 fn a_node_that_falls_silent_is_gone_and_its_tasks_run_elsewhere() {
@@ -132,7 +198,10 @@ const DEBUG: (&str, &str) = ("NODECTL_LOG__LEVEL", "debug");
 
 /// What `doctor` says on a node about members that it does not reach directly.
 fn walls(cluster: &Cluster, node: usize) -> String {
-    let findings = cluster.json(node, &["doctor", "--json"])["findings"].as_array().expect("a list").clone();
+    // Its status says that there are problems.
+    let output = cluster.run(node, &["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = doctor["findings"].as_array().expect("a list").clone();
     let about = findings.iter().filter(|finding| ["relay", "reach"].contains(&finding["check"].as_str().unwrap_or("")));
     about.map(|finding| format!("{}: {}; ", finding["check"], finding["message"])).collect()
 }

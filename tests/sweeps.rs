@@ -184,7 +184,7 @@ fn handwriting_is_learnt_and_the_best_rate_plotted() {
 #[test]
 fn a_task_never_sees_the_secret() {
     let cluster = Cluster::empty(Discovery::Peers);
-    let secret = format!("hidden-{}", unique());
+    let secret = format!("hidden-granite-lantern-orbit-walnut-{}", unique());
     let data_dir = cluster.dir.path().join("n0");
     let with_secret = |arguments: &[&str]| {
         let mut command = cluster.command(0);

@@ -55,7 +55,7 @@ fn without_a_secret_join_makes_one_and_shows_it_once() {
     join.wait_for("The cluster's secret");
     join.press("\n");
     join.wait_for("on the next machine");
-    join.wait_for("nodectl join --secret");
+    join.wait_for("which asks for the secret");
     let kept = std::fs::read_to_string(cluster.dir.path().join("first/secret")).expect("it is kept");
     join.wait_for(kept.trim());
 }

@@ -1,8 +1,12 @@
-//! Many nodes' cores over a network that loses nothing and counts bytes: what membership costs when nothing happens.
+//! Many nodes' cores over a network that loses nothing and counts bytes: what membership costs when nothing happens, and what
+//! happens when many are lost. With costs, a turn takes its time, and what comes meanwhile waits.
+
+// Each bench uses its own part of this.
+#![allow(dead_code)]
 
 use nodectl::{
     logic::{Config, Effect, Input, Now, State},
-    types::{Message, NodeId, NodeInfo, Resources, Time},
+    types::{Message, NodeId, NodeInfo, Resources, Terms, Time},
     wire::control,
 };
 use std::{
@@ -20,13 +24,27 @@ const DIALING: Duration = Duration::from_secs(5);
 const SETTLING: Duration = Duration::from_secs(40);
 /// Twice the longest period of the protocol.
 const MEASURED: Duration = Duration::from_secs(60);
+/// What a turn costs a node, and each effect of it: measured ones take less.
+const TURN: Duration = Duration::from_micros(50);
+const EFFECT: Duration = Duration::from_micros(20);
+/// No state of a fleet takes longer to come about.
+const LIMIT: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_millis(100);
 
-#[expect(clippy::large_enum_variant, reason = "most events are messages, and each is moved twice")]
 enum Event {
     Start(usize),
-    Deliver { from: usize, to: usize, message: Message },
-    Connected { node: usize, peer: usize },
+    Deliver {
+        from: usize,
+        to: usize,
+        message: Message,
+    },
+    Connected {
+        node: usize,
+        peer: usize,
+    },
     Tick(usize),
+    /// Something that came while the node was busy.
+    Later(usize, Input),
 }
 
 pub struct Fleet {
@@ -39,11 +57,29 @@ pub struct Fleet {
     now: Time,
     count: u64,
     bytes: Option<u64>,
+    has_costs: bool,
+    busy_until: Vec<Time>,
+    silent: BTreeSet<usize>,
+    ended: BTreeSet<usize>,
+    gone: BTreeMap<String, usize>,
 }
 
 impl Fleet {
     /// `size` nodes that have found each other and settled.
     pub fn join(size: usize) -> Self {
+        let mut fleet = Self::start(size, false);
+        fleet.run(ARRIVALS * size as u32 + SETTLING);
+        let strangers = (size * (size - 1) / 2).saturating_sub(fleet.links.len());
+        assert_eq!(strangers, 0, "pairs of nodes that have not found each other");
+        fleet
+    }
+
+    /// `size` nodes that start one after the other.
+    pub fn with_costs(size: usize) -> Self {
+        Self::start(size, true)
+    }
+
+    fn start(size: usize, has_costs: bool) -> Self {
         let mut fleet = Self {
             nodes: (0..size).map(node).collect(),
             numbers: (0..size).map(|number| (id(number), number)).collect(),
@@ -53,14 +89,60 @@ impl Fleet {
             now: Time(1_000_000),
             count: 0,
             bytes: None,
+            has_costs,
+            busy_until: vec![Time(0); size],
+            silent: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            gone: BTreeMap::new(),
         };
         for number in 0..size {
             fleet.after(ARRIVALS * number as u32, Event::Start(number));
         }
-        fleet.run(ARRIVALS * size as u32 + SETTLING);
-        let strangers = (size * (size - 1) / 2).saturating_sub(fleet.links.len());
-        assert_eq!(strangers, 0, "pairs of nodes that have not found each other");
         fleet
+    }
+
+    /// How long it takes until it holds.
+    pub fn time_until(&mut self, holds: impl Fn(&Self) -> bool) -> Duration {
+        let begun = self.now;
+        while !holds(self) {
+            assert!(self.now.since(begun) < LIMIT, "not within {LIMIT:?}");
+            self.run(LOOK);
+        }
+        self.now.since(begun)
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.run(time);
+    }
+
+    /// Whether all that run see so many members.
+    pub fn all_see(&self, count: usize) -> bool {
+        let running = (0..self.nodes.len()).filter(|node| !self.silent.contains(node));
+        running.map(|node| self.nodes[node].core().members.alive().len()).all(|alive| alive == count)
+    }
+
+    /// So many nodes lose their power.
+    pub fn lose(&mut self, count: usize) {
+        self.silent.extend(0..count);
+    }
+
+    /// How often a member was told to be gone that runs.
+    pub fn false_deaths(&self) -> usize {
+        let runs = |name: &String| {
+            !(0..self.nodes.len()).any(|node| self.silent.contains(&node) && *name == format!("n{node}"))
+        };
+        self.gone.iter().filter(|(name, _)| runs(name)).map(|(_, count)| count).sum()
+    }
+
+    /// All that run are told to leave.
+    pub fn leave(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.tell(node, Input::Leave);
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.len() + self.silent.len() == self.nodes.len()
     }
 
     pub fn bytes_per_node_and_second(mut self) -> f64 {
@@ -96,12 +178,22 @@ impl Fleet {
                 self.tell(number, Input::Tick);
             }
             Event::Tick(_) => {}
+            Event::Later(number, input) => self.tell(number, input),
         }
     }
 
     fn tell(&mut self, number: usize, input: Input) {
+        if self.silent.contains(&number) || self.ended.contains(&number) {
+            return;
+        }
+        if self.busy_until[number] > self.now {
+            return self.at(self.busy_until[number], Event::Later(number, input));
+        }
         let now = Now { mono: self.now, wall_ms: self.now.0 / 1000 };
         let effects = self.nodes[number].handle(now, [input]);
+        if self.has_costs {
+            self.busy_until[number] = self.now + TURN + EFFECT * effects.len() as u32;
+        }
         self.follow(number, effects);
     }
 
@@ -110,6 +202,12 @@ impl Fleet {
             match effect {
                 Effect::Send { to, message } => self.send(number, to, message),
                 Effect::Connect { peer, .. } => self.connect(number, self.numbers[&peer], DIALING),
+                Effect::Notice(text) => {
+                    if let Some((name, _)) = text.split_once(' ').filter(|_| text.ends_with(" is gone")) {
+                        *self.gone.entry(name.to_string()).or_default() += 1;
+                    }
+                }
+                Effect::Left => drop(self.ended.insert(number)),
                 _ => {}
             }
         }
@@ -165,8 +263,12 @@ fn node(number: usize) -> State {
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
+        closed: None,
+        admits: Default::default(),
         leaving: false,
+        problem: None,
     };
-    let config = Config { seed: number as u64, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
+    let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
+    let config = Config { seed: number as u64, generation: 1, keep_jobs, lifetime: None, terms };
     State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)
 }

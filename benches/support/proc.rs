@@ -1,9 +1,7 @@
-//! CPU time and memory of processes, as `/proc` has them (proc_pid_stat(5), proc_pid_status(5)).
+//! CPU time and memory of processes, as `/proc` has them.
 
+use nodectl::ports::processes::{Stat, TICK};
 use std::{fs, time::Duration};
-
-/// The unit of CPU times in `/proc` on every architecture that nodectl runs on.
-const TICK: Duration = Duration::from_millis(10);
 
 /// CPU time of all threads of this process.
 pub fn own_cpu() -> Duration {
@@ -16,14 +14,11 @@ pub fn own_cpu() -> Duration {
 
 /// CPU time of a process without that of its children.
 pub fn cpu(pid: u32) -> Duration {
-    TICK * (stat_field(pid, 14) + stat_field(pid, 15)) as u32
+    TICK * stat(pid).and_then(|stat| stat.ticks()).expect("the process runs") as u32
 }
 
-fn stat_field(pid: u32, number: usize) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
-    let after_name = &stat[stat.rfind(')').expect("a name in brackets") + 1..];
-    let field = after_name.split_ascii_whitespace().nth(number - 3).expect("more than 20 fields");
-    field.parse().expect("a number")
+fn stat(pid: u32) -> Option<Stat> {
+    Stat::of(pid.cast_signed()).ok()
 }
 
 /// Resident memory, in MiB.
@@ -44,7 +39,8 @@ fn status_kib(pid: u32, key: &str) -> f64 {
 
 /// The process that started it, or took it over; 0 where it is gone.
 pub fn parent(pid: u32) -> u32 {
-    if lives(pid) { stat_field(pid, 4) as u32 } else { 0 }
+    let parent = stat(pid).filter(|stat| !stat.is_zombie()).and_then(|stat| stat.parent());
+    parent.unwrap_or(0).cast_unsigned()
 }
 
 /// The direct children of a process.
@@ -58,7 +54,5 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// Whether a process is there and no zombie.
 pub fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().next());
-    state.is_some_and(|state| !["Z", "X"].contains(&state))
+    stat(pid).is_some_and(|stat| !stat.is_zombie())
 }

@@ -1,15 +1,14 @@
 //! What deciding costs: the real core drives a whole job of tasks that end at once, over a journal that answers at once.
 //! No process, disk or network takes part, and the clock is made up, so that nothing but the core's own work is measured.
 
-use crate::{
-    logic::{Config, Effect, Input, Keep, Now, State},
-    types::{
-        Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
-        limits::RECORD_BATCH, query::Cursor,
-    },
-};
 use anyhow::{Context, bail};
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+use nodectl_logic::{Config, Effect, Input, Keep, Now, State};
+use nodectl_ports::processes::{Stat, TICK};
+use nodectl_types::{
+    Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord, Terms, Time, WorkSpec,
+    limits::RECORD_BATCH, query::Cursor,
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Inputs that the core takes in one turn, as the node's loop has it.
 const TURN: usize = 256;
@@ -20,8 +19,6 @@ const TASK_US: u64 = 1000;
 /// Longer than a job of instant tasks can take, in turns a task.
 const TURNS_A_TASK: u64 = 8;
 const THIS_NODE: NodeId = NodeId([7; 32]);
-/// The unit of CPU times in `/proc` is a hundredth of a second on every architecture that this runs on.
-const TICK: Duration = Duration::from_millis(10);
 
 /// What one job cost.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +40,7 @@ impl SchedulerCost {
 /// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user following the job.
 pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     let mut drive = Drive::new(slots);
-    drive.ask(Query::Submit { spec: Arc::new(spec(tasks)) });
+    drive.ask(Query::Submit { job: None, spec: Arc::new(spec(tasks)) });
     let before = cpu_time()?;
     let mut turns = 0;
     while !drive.ended {
@@ -59,13 +56,11 @@ pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     Ok(SchedulerCost { tasks, slots, cpu: cpu_time()?.saturating_sub(before), appends: drive.appends })
 }
 
-/// CPU time of this process so far. Fields: proc_pid_stat(5).
+/// CPU time of this process so far.
 fn cpu_time() -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat").context("reading this process's CPU time")?;
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let field = |number: usize| after_name.split_ascii_whitespace().nth(number - 3)?.parse::<u32>().ok();
-    let (user, system) = field(14).zip(field(15)).context("/proc/self/stat has no CPU times")?;
-    Ok(TICK * (user + system))
+    let ticks = Stat::own().context("reading this process's CPU time")?.ticks();
+    let ticks = ticks.context("/proc/self/stat has no CPU times")?;
+    Ok(TICK * u32::try_from(ticks)?)
 }
 
 /// A core and what is still to be told to it.
@@ -93,9 +88,13 @@ impl Drive {
             gpus: Vec::new(),
             labels: BTreeMap::new(),
             draining: false,
+            closed: None,
+            admits: Default::default(),
             leaving: false,
+            problem: None,
         };
-        let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime: None };
+        let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
+        let config = Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms };
         let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
         // The first timers; nothing else comes of a start without peers.
         state.start();

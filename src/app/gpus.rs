@@ -1,13 +1,11 @@
 //! This machine's GPUs: looked for when the node starts, measured when somebody asks. What was measured is kept in the data
 //! directory, and holds while GPU and driver are the same.
 
-use crate::{
-    gpu,
-    ports::{Event, GpuMeter, NodeHandle},
-    store::atomic,
-    types::{Gpu, GpuKind, GpuRates},
-};
 use futures::future::BoxFuture;
+use nodectl_gpu as gpu;
+use nodectl_ports::{Event, GpuMeter, NodeHandle};
+use nodectl_store::atomic;
+use nodectl_types::{Gpu, GpuKind, GpuRates};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,

@@ -2,7 +2,7 @@
 //! Reads `/proc` and `/sys` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
 //! unknown: a container that hides a file must not keep a node from starting.
 
-use crate::types::Resources;
+use nodectl_types::Resources;
 use std::{fs, path::Path, thread::available_parallelism};
 
 /// What this process may use of the machine.

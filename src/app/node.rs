@@ -1,35 +1,55 @@
 //! A node inside this process: adapters made, joined to the core, served and stopped again.
 
-use super::{gpus::Gpus, machine, settings::Settings};
-use crate::{
-    http::{self, Api, NodeFacts},
-    logic::Config,
-    net::{self, Identity, NetConfig, Offline, Secret},
-    node::{EVENT_QUEUE, Node, Ports},
-    params::ParameterServers,
-    pool::Pools,
-    ports::{
-        BlobFetcher, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost, PoolService, Runner, Streams,
-        Trainings, wall_ms,
-    },
-    store::{self, Store},
-    types::{GpuKind, NodeId, NodeInfo, PoolToken, Resources},
-    worker::{self, Workers},
+use super::{
+    gpus::Gpus,
+    machine, remembered,
+    settings::{ApiSettings, PolicySettings, Settings},
+    surroundings,
+    vault::{self, Strongbox},
 };
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, FutureExt};
+use nodectl_http as http;
+use nodectl_http::{Access, Api, NodeFacts};
+use nodectl_logic::Config;
+use nodectl_net as net;
+use nodectl_net::{Identity, NetConfig, Offline, Secret};
+use nodectl_node::{EVENT_QUEUE, Node, Ports};
+use nodectl_params::ParameterServers;
+use nodectl_pool::Pools;
+use nodectl_ports::{
+    BlobFetcher, DiskHealth, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost, PoolService, Runner,
+    Streams, Trainings, accounts, wall_ms,
+};
+use nodectl_store as store;
+use nodectl_store::{AuditLog, Store};
+use nodectl_types::{Admits, GpuKind, NodeId, NodeInfo, PoolToken, Resources, Roster};
+use nodectl_worker as worker;
+use nodectl_worker::Workers;
 use rand::{TryRng, rngs::SysRng};
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
+use rustix::process::DumpableBehavior;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
+    net::UnixListener,
     sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
+    task::{JoinError, JoinHandle},
 };
 use zeroize::Zeroizing;
 
 /// Signals that come within this time of each other count once.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
+/// Of a data directory whose last node worked alone.
+const SOLO_MARK: &str = "solo";
 /// How long before its walltime a node leaves: running tasks get their grace, and what they were goes elsewhere.
 const LEAVING: Duration = Duration::from_secs(20);
+/// A node that leaves and its swarm end within this time of each other.
+const TOGETHER: Duration = Duration::from_secs(5);
 
 /// A node inside this process.
 pub struct StartedNode {
@@ -41,8 +61,11 @@ pub struct StartedNode {
     params: Arc<ParameterServers>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
-    api: JoinHandle<std::io::Result<()>>,
-    stop_api: oneshot::Sender<()>,
+    /// The API for the user who runs it, and for others.
+    apis: Vec<(oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+    _alone: net::Claim,
+    /// Last: the data directory is another's to take once nothing of this node is left.
+    _store: Store,
 }
 
 impl StartedNode {
@@ -51,9 +74,9 @@ impl StartedNode {
         let _ = self.gpus_known.wait_for(|known| *known).await;
     }
 
-    /// Returns when the node has left because it was told so.
-    pub async fn left(&mut self) {
-        let _ = (&mut self.node).await;
+    /// Returns when the node has left because it was told so. An error if a fault ended it.
+    pub async fn left(&mut self) -> anyhow::Result<()> {
+        as_it_should((&mut self.node).await)
     }
 
     /// Gives back its work and stops it; returns when nothing of it is left.
@@ -67,8 +90,10 @@ impl StartedNode {
     async fn end(self) {
         self.node.abort();
         self.params.close();
-        let _ = self.stop_api.send(());
-        let _ = self.api.await;
+        for (stop, api) in self.apis {
+            let _ = stop.send(());
+            let _ = api.await;
+        }
         let workers = self.workers;
         let _ = tokio::task::spawn_blocking(move || workers.close()).await;
     }
@@ -78,10 +103,24 @@ impl StartedNode {
 /// would. Returns when its API answers.
 pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
     let mut settings = settings.clone();
-    settings.node.takes_work = true;
+    (settings.node.takes_work, settings.node.policy, settings.api.group) = (true, PolicySettings::default(), None);
     let foundation = Foundation::lay(&settings)?;
+    // Without it nobody is offered what this node leaves; it works all the same.
+    let _ = std::fs::File::create(foundation.store.dir().join(SOLO_MARK));
     let offline = Arc::new(Offline::new(foundation.store.blobs()));
-    foundation.build(&settings, offline.clone(), offline, true).await
+    foundation.build(&settings, offline.clone(), offline, None).await
+}
+
+/// Another node has the data directory.
+pub fn is_in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(store::StoreError::InUse { .. }))
+}
+
+/// The last node here worked alone, inside a command, and kept jobs. What members of a cluster keep is no such thing: there
+/// others know more.
+pub fn has_left_jobs(data_dir: &Path) -> bool {
+    let jobs = || std::fs::read_dir(data_dir.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
+    data_dir.join(SOLO_MARK).exists() && jobs()
 }
 
 /// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded` has ended.
@@ -94,6 +133,7 @@ pub async fn run_node(
     // Stretching the key takes longest: it runs beside everything that does not need it.
     let keys = tokio::spawn(secret.derive(settings.cluster.name.clone()));
     let foundation = Foundation::lay(&settings)?;
+    let _ = std::fs::remove_file(foundation.store.dir().join(SOLO_MARK));
     let keys = keys.await.context("deriving the cluster's keys")??;
     let network = net::start(
         net_config(&settings, &foundation.store),
@@ -104,11 +144,19 @@ pub async fn run_node(
         foundation.events.clone(),
     )
     .await?;
+    let (swarm_ended, roster) = (network.ended(), network.roster());
+    let membership = Membership { keys: Box::new(network.sealing_keys()), roster };
     let network = Arc::new(network);
-    let mut started = foundation.build(&settings, network.clone(), network, false).await?;
+    let mut started = foundation.build(&settings, network.clone(), network, Some(membership)).await?;
     let (handle, pools) = (started.handle.clone(), started.pools.clone());
-    tokio::select! {
-        _ = &mut started.node => {}
+    let ended = tokio::select! {
+        // A node that leaves ends its swarm too.
+        biased;
+        ended = &mut started.node => as_it_should(ended),
+        () = swarm_ended => match tokio::time::timeout(TOGETHER, &mut started.node).await {
+            Ok(ended) => as_it_should(ended),
+            Err(_) => Err(anyhow!("the swarm of this node has ended by a fault of nodectl\n{FAULT_HINT}")),
+        },
         () = unneeded_or_asked_to_stop(unneeded) => {
             tracing::info!("stopping: work is given back first");
             // Whoever is impatient signals again. Schedulers signal a process and its parent, which may hand it on: that is one.
@@ -120,10 +168,27 @@ pub async fn run_node(
                 () = async { pools.close().await; handle.leave().await } => {}
                 () = impatience => {}
             }
+            (&mut started.node).now_or_never().map_or(Ok(()), as_it_should)
         }
-    }
+    };
     started.end().await;
-    Ok(())
+    ended
+}
+
+/// What to do about a fault of nodectl. The panic itself is in the log, with its place.
+const FAULT_HINT: &str = "hint: start it again: nothing that was acknowledged is lost; and report the log's last lines";
+
+/// How the node's loop ended. Where it panicked, the process is not to end as if it had left.
+fn as_it_should(ended: Result<(), JoinError>) -> anyhow::Result<()> {
+    let Err(error) = ended else { return Ok(()) };
+    let reason = match error.try_into_panic() {
+        Ok(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(anyhow!("this node has ended by a fault of nodectl: {reason}\n{FAULT_HINT}"))
 }
 
 /// A new secret, strong and readable.
@@ -131,16 +196,31 @@ pub fn generate_secret() -> Zeroizing<String> {
     Zeroizing::new(Secret::generate().reveal().to_string())
 }
 
+/// The secret that has replaced this one, as far as the data directory knows.
+pub fn replaced_secret(settings: &Settings, secret: &str) -> io::Result<Option<Zeroizing<String>>> {
+    net::replacement(&settings.node.data_dir, &settings.cluster.name, secret)
+}
+
+/// The newest secret, if it was changed while this node was a member.
+pub fn changed_secret(settings: &Settings) -> io::Result<Option<Zeroizing<String>>> {
+    net::changed_secret(&settings.node.data_dir)
+}
+
+/// Exchanges an invitation for the secret, as the node that this data directory is.
+pub async fn redeem(settings: &Settings, code: &str) -> anyhow::Result<Zeroizing<String>> {
+    let store = store::open(&settings.node.data_dir)?;
+    let identity = Identity::load_or_create(store.dir())?;
+    Ok(net::redeem(&net_config(settings, &store), &identity, code, &settings.cluster.name).await?)
+}
+
+/// The power of two of guesses that a secret withstands.
+pub fn secret_strength(secret: &str) -> u32 {
+    Secret::strength(secret)
+}
+
 /// Why a secret is easy to guess, if it is.
 pub fn secret_weakness(secret: &str) -> Option<String> {
     Secret::weakness(secret)
-}
-
-/// Names a cluster in places that others can read, such as batch schedulers' queues: nobody without the secret can compute it,
-/// nor the secret from it. Takes as long as joining: it is as hard to try out secrets by it.
-pub async fn cluster_tag(secret: &str, cluster: &str) -> anyhow::Result<String> {
-    let keys = Secret::new(secret)?.derive(cluster.to_string()).await?;
-    Ok(keys.tag().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// How long a node works that must be gone after `walltime`.
@@ -164,10 +244,19 @@ async fn asked_to_stop() {
     }
 }
 
+/// What a member of a cluster has of it.
+struct Membership {
+    /// What named secrets are sealed with.
+    keys: vault::Keys,
+    roster: Roster,
+}
+
 /// What every node stands on, with a network or without.
 struct Foundation {
     store: Store,
     identity: Identity,
+    /// Nobody else on this machine has that identity.
+    alone: net::Claim,
     events: mpsc::Sender<Event>,
     inbox: mpsc::Receiver<Event>,
     /// Higher than in every earlier life of this node.
@@ -178,16 +267,19 @@ struct Foundation {
 
 impl Foundation {
     fn lay(settings: &Settings) -> anyhow::Result<Self> {
+        worker::descriptors::raise();
+        keep_to_itself();
         let store = store::open(&settings.node.data_dir)?;
         let identity = Identity::load_or_create(store.dir())?;
+        let alone = identity.claim(store.dir())?;
         let (events, inbox) = mpsc::channel(EVENT_QUEUE);
         let directory = store.dir().join(store::TEMPORARY);
-        let generation = generation(&store)?;
+        let generation = generation(store.dir())?;
         let handle = NodeHandle::new(events.clone());
         let pools = Arc::new(Pools::new(identity.node_id(), generation, handle.clone(), directory));
         let cores = settings.node.offered(machine::detected()).cpu_milli.div_ceil(1000);
         let params = Arc::new(ParameterServers::new(identity.node_id(), handle, cores, store.dir()));
-        Ok(Self { store, identity, events, inbox, generation, pools, params })
+        Ok(Self { store, identity, alone, events, inbox, generation, pools, params })
     }
 
     async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
@@ -195,22 +287,32 @@ impl Foundation {
         settings: &Settings,
         network: Arc<N>,
         fetcher: Arc<F>,
-        solo: bool,
+        membership: Option<Membership>,
     ) -> anyhow::Result<StartedNode> {
-        let Self { store, identity, events, inbox, generation, pools, params } = self;
+        // Who works alone has no cluster: there is nobody to be decided about.
+        let solo = membership.is_none();
+        let (keys, roster) = membership.map(|membership| (membership.keys, membership.roster)).unzip();
+        let Self { store, identity, alone, events, inbox, generation, pools, params } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
-        let listener = http::bind(&http::socket_path(&data_dir)).await?;
+        let mut listeners = vec![http::bind(&http::socket_path(&data_dir)).await?];
+        listeners.extend(shared_listener(&settings.api).await?);
         params.open(&data_dir, network.clone(), settings.jobs.keep.0).context("listening for workers that train")?;
         let reach = worker::PoolLinks { host: pools.clone(), streams: network.clone() };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
-        let worker_config = worker::Config::new(data_dir.clone(), id);
-        let workers = Workers::start(worker_config, blobs.clone(), fetcher.clone(), handle.clone(), Some(reach))?;
+        let worker_config =
+            worker::Config::new(data_dir.clone(), id, settings.node.nice, super::isolation_policy(settings));
+        let disk: Arc<dyn DiskHealth> = store.health(handle.clone());
+        let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
+        let vault = Arc::new(vault);
+        let keep =
+            worker::Keep { blobs: blobs.clone(), fetcher: fetcher.clone(), disk: disk.clone(), vault: vault.clone() };
+        let workers = Workers::start(worker_config, keep, handle.clone(), Some(reach))?;
         let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
-        let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone()));
+        let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone(), disk.clone()));
         let runner: Arc<dyn Runner> = workers.clone();
         let pools: Arc<dyn PoolService> = pools;
         let ports = Ports {
@@ -223,24 +325,68 @@ impl Foundation {
             pools: pools.clone(),
             trainings: params.clone(),
             machine,
+            retention: Arc::new(remembered::Keeper::of_jobs(&data_dir)),
+            owner: Arc::new(remembered::Keeper::of_owner(&data_dir)),
+            vault: vault.clone(),
         };
         let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
-        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime };
-        let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, inbox))
+        let admins = settings.api.admins.clone();
+        let access = tokio::task::spawn_blocking(move || Access::new(admins)).await.context("asking who runs this")?;
+        let terms = settings.node.terms();
+        surroundings::watch(&terms.policy, handle.clone());
+        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime, terms };
+        // What a `run` left when it was killed is no business of the next one.
+        let remembered = remembered::load(&data_dir, secrets, roster, solo);
+        let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, remembered, inbox))
             .await
             .context("reading the journals")?
             .context("reading the journals")?;
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
-        let (stop_api, stopped) = oneshot::channel();
         let meter: Arc<dyn GpuMeter> = gpus.clone();
         let trainings: Arc<dyn Trainings> = params.clone();
-        let api =
-            Api { node: handle.clone(), blobs, fetcher, network, pools: pools.clone(), trainings, gpus: meter, facts };
-        let api = tokio::spawn(http::serve(listener, api, stopped));
+        let tasks = workers.clone();
+        let keeps_out: http::KeepsOut = Arc::new(move |pid| tasks.keeps_out(pid));
+        let api = Api {
+            node: handle.clone(),
+            blobs,
+            fetcher,
+            network,
+            pools: pools.clone(),
+            trainings,
+            gpus: meter,
+            facts,
+            audit: Arc::new(AuditLog::new(&data_dir)),
+            access,
+            keeps_out,
+            vault,
+        };
+        let serve = |listener| {
+            let (stop, stopped) = oneshot::channel();
+            (stop, tokio::spawn(http::serve(listener, api.clone(), stopped)))
+        };
+        let apis = listeners.into_iter().map(serve).collect();
         let node = tokio::spawn(node.run());
         let gpus_known = gpus.look();
         let socket = http::socket_path(&data_dir);
-        Ok(StartedNode { socket, handle, workers, pools, params, gpus_known, node, api, stop_api })
+        Ok(StartedNode { socket, handle, workers, pools, params, gpus_known, node, apis, _alone: alone, _store: store })
+    }
+}
+
+/// Where other users are answered, if they are.
+async fn shared_listener(settings: &ApiSettings) -> anyhow::Result<Option<UnixListener>> {
+    let Some(name) = settings.group.clone() else { return Ok(None) };
+    let known = name.clone();
+    let group = tokio::task::spawn_blocking(move || accounts::group_id(&known)).await.context("asking for a group")?;
+    let group = group.with_context(|| {
+        format!("there is no group `{name}` (api.group)\nhint: `groupadd --system {name}` makes it; unset api.group to be alone")
+    })?;
+    Ok(Some(http::bind_shared(&settings.socket, group).await?))
+}
+
+/// Nobody attaches to this process, reads its memory or finds it in a core dump: the cluster's keys are there.
+fn keep_to_itself() {
+    if let Err(error) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!("other processes of this user can look into this one: {error}");
     }
 }
 
@@ -272,13 +418,19 @@ struct ThisMachine {
     model: String,
     offered: Resources,
     labels: BTreeMap<String, String>,
-    takes_work: bool,
     network: Arc<dyn Network>,
     gpus: Arc<Gpus>,
+    disk: Arc<dyn DiskHealth>,
 }
 
 impl ThisMachine {
-    fn new(id: NodeId, settings: &Settings, network: Arc<dyn Network>, gpus: Arc<Gpus>) -> Self {
+    fn new(
+        id: NodeId,
+        settings: &Settings,
+        network: Arc<dyn Network>,
+        gpus: Arc<Gpus>,
+        disk: Arc<dyn DiskHealth>,
+    ) -> Self {
         let machine = machine::describe();
         let detected = machine::detected();
         Self {
@@ -287,9 +439,9 @@ impl ThisMachine {
             model: machine.model,
             offered: settings.node.offered(detected),
             labels: settings.node.labels.clone(),
-            takes_work: settings.node.takes_work,
             network,
             gpus,
+            disk,
         }
     }
 }
@@ -308,8 +460,11 @@ impl Machine for ThisMachine {
             resources: Resources { gpu_milli: counted * 1000, ..self.offered.clone() },
             gpus,
             labels: self.labels.clone(),
-            draining: !self.takes_work,
+            draining: false,
+            closed: None,
+            admits: Admits::default(),
             leaving: false,
+            problem: self.disk.problem(),
         }
     }
 
@@ -352,12 +507,87 @@ fn random() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// No life of a node is past this, milliseconds since 1970: a number that is has not been written by one. Others would believe
+/// it for ever, and take every later life for an older one.
+const LAST_GENERATION: u64 = 1 << 45;
+
 /// Higher than in every earlier life of this data directory, also when the clock was set back.
-fn generation(store: &Store) -> anyhow::Result<u64> {
-    let path = store.dir().join("generation");
-    let last = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    let generation = wall_ms().max(last.map_or(0, |last| last + 1));
+fn generation(dir: &std::path::Path) -> anyhow::Result<u64> {
+    let path = dir.join("generation");
+    let last = match std::fs::read(&path) {
+        Ok(bytes) => {
+            let number =
+                String::from_utf8_lossy(&bytes).trim().parse::<u64>().ok().filter(|last| *last < LAST_GENERATION);
+            if number.is_none() {
+                tracing::warn!("{} is damaged and begun anew by the clock", path.display());
+            }
+            number
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+    };
+    let generation = wall_ms().min(LAST_GENERATION - 1).max(last.map_or(0, |last| last + 1));
     let text = format!("{generation}\n");
     store::atomic::write(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
     Ok(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_data_directory_is_in_use_until_nothing_is_left_of_its_node() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut settings = Settings::built_in(&crate::settings::Environment::default());
+        settings.node.data_dir = dir.path().to_path_buf();
+        let mut node = start_solo(&settings).await.expect("nobody else is there");
+        for _ in 0..5 {
+            let ending = tokio::spawn(node.stop());
+            node = loop {
+                match start_solo(&settings).await {
+                    Ok(node) => break node,
+                    Err(error) => assert!(is_in_use(&error), "{error:#}"),
+                }
+                tokio::task::yield_now().await;
+            };
+            ending.await.expect("it ends");
+            assert!(node.socket.exists(), "the one before has not removed it");
+        }
+        node.stop().await;
+    }
+
+    #[test]
+    fn generations_rise_and_nonsense_is_not_believed() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("generation");
+        let first = generation(dir.path()).expect("writable");
+        let second = generation(dir.path()).expect("writable");
+        assert!(second > first && first >= 1_600_000_000_000);
+        let ahead = second + (1 << 40);
+        std::fs::write(&file, ahead.to_string()).expect("writable");
+        assert_eq!(generation(dir.path()).expect("writable"), ahead + 1, "the clock was set back");
+        for nonsense in [u64::MAX.to_string(), (1u64 << 45).to_string(), "x".into(), String::new()] {
+            std::fs::write(&file, nonsense).expect("writable");
+            let now = generation(dir.path()).expect("writable");
+            assert!(now >= second && now < ahead, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_node_cannot_be_looked_into() {
+        keep_to_itself();
+        let behavior = rustix::process::dumpable_behavior().expect("a question");
+        assert_eq!(behavior, DumpableBehavior::NotDumpable);
+        // Other tests of this process are none of that.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).expect("as it was");
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_loop_is_an_error_with_its_reason() {
+        assert!(as_it_should(tokio::spawn(async {}).await).is_ok());
+        let ended = tokio::spawn(async { panic!("row {} of 3", 7) }).await;
+        let error = as_it_should(ended).unwrap_err().to_string();
+        assert!(error.contains("row 7 of 3") && error.contains("hint:"), "{error}");
+    }
 }

@@ -6,16 +6,20 @@
 //! |---|---|
 //! | `layers` | reading files, environment and flags; origins |
 //! | `check` | unknown keys, and values that types do not exclude |
+//! | `policy` | `[node.policy]` |
 //! | `quantity` | sizes and durations as text |
 
 mod check;
 mod layers;
+mod local;
+mod policy;
 mod quantity;
 #[cfg(test)]
 mod tests;
 
-use crate::types::Resources;
 pub use layers::{Environment, Flags, SECRET_VARIABLE};
+use nodectl_types::Resources;
+pub use policy::PolicySettings;
 pub use quantity::{Period, Size};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
@@ -25,7 +29,9 @@ pub struct Settings {
     pub node: NodeSettings,
     pub cluster: ClusterSettings,
     pub network: NetworkSettings,
+    pub api: ApiSettings,
     pub jobs: JobsSettings,
+    pub isolation: IsolationSettings,
     pub log: LogSettings,
 }
 
@@ -41,12 +47,17 @@ pub struct NodeSettings {
     pub memory: Option<Size>,
     /// User-named resources offered to tasks.
     pub resources: BTreeMap<String, f64>,
-    /// False for a node that only submits: it starts drained.
+    /// False for a node that only submits: it returns every order.
     pub takes_work: bool,
+    /// Whether it may run as root, and so all tasks.
+    pub allow_root: bool,
+    /// How much nicer tasks are than the node.
+    pub nice: u8,
     /// GPUs offered to tasks, by index or UUID; empty for all, `none` for none.
     pub gpus: Vec<String>,
     /// The node must be gone after this long: it takes no task that would not end before, and leaves in time.
     pub walltime: Option<Period>,
+    pub policy: PolicySettings,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +65,8 @@ pub struct ClusterSettings {
     /// Clusters of different names are strangers even with one secret.
     pub name: String,
     pub secret_file: Option<PathBuf>,
+    /// A secret that is easy to guess is warned about, and used.
+    pub weak_secret: bool,
     /// `HOST:PORT` of nodes to try besides those discovered.
     pub peers: Vec<String>,
 }
@@ -72,10 +85,30 @@ pub struct NetworkSettings {
     pub kademlia: bool,
 }
 
+/// Who may use this node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApiSettings {
+    /// A group whose users may: they submit jobs, and touch their own only. None: only who runs the node.
+    pub group: Option<String>,
+    /// Where the node answers them, and where commands look that find no node of their own user's.
+    pub socket: PathBuf,
+    /// A group whose users may do as the owner: touch others' jobs, drain, pause and stop the node.
+    pub admins: Option<String>,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobsSettings {
     /// Ended jobs are forgotten after this long.
     pub keep: Period,
+}
+
+/// What tasks are kept from whose job does not say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IsolationSettings {
+    /// Whether programs such as sudo may gain rights.
+    pub setuid: bool,
+    /// Whether what is the node's alone is out of reach; None: where that takes nothing else away.
+    pub hides_node: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -156,10 +189,18 @@ impl Settings {
                 memory: None,
                 resources: BTreeMap::new(),
                 takes_work: true,
+                allow_root: false,
+                nice: 10,
                 gpus: Vec::new(),
                 walltime: None,
+                policy: PolicySettings::default(),
             },
-            cluster: ClusterSettings { name: "default".into(), secret_file: None, peers: Vec::new() },
+            cluster: ClusterSettings {
+                name: "default".into(),
+                secret_file: None,
+                weak_secret: false,
+                peers: Vec::new(),
+            },
             network: NetworkSettings {
                 port: 0,
                 bulk_port: 0,
@@ -168,19 +209,27 @@ impl Settings {
                 mdns: true,
                 kademlia: true,
             },
+            api: ApiSettings { group: None, socket: "/run/nodectl/api.sock".into(), admins: None },
             jobs: JobsSettings { keep: Period::days(30) },
+            isolation: IsolationSettings { setuid: false, hides_node: None },
             log: LogSettings { level: LogLevel::Info, format: LogFormat::Text },
         }
     }
 }
 
 impl NodeSettings {
-    /// What the node offers: `detected`, cut down to the settings, with the user-named resources added.
+    /// What the node offers: `detected`, cut down to the settings and less what is left to whoever sits there, with the user-named
+    /// resources added.
     pub fn offered(&self, detected: Resources) -> Resources {
         let milli = |amount: f64| (amount * 1000.0).round() as u32;
+        let PolicySettings { keep_cores, keep_memory, .. } = &self.policy;
+        let (cpu_milli, memory_bytes) = (
+            detected.cpu_milli.saturating_sub(milli(*keep_cores)),
+            detected.memory_bytes.saturating_sub(keep_memory.0),
+        );
         Resources {
-            cpu_milli: self.cores.map_or(detected.cpu_milli, milli),
-            memory_bytes: self.memory.map_or(detected.memory_bytes, |memory| memory.0),
+            cpu_milli: self.cores.map_or(cpu_milli, milli),
+            memory_bytes: self.memory.map_or(memory_bytes, |memory| memory.0),
             named_milli: self.resources.iter().map(|(name, amount)| (name.clone(), milli(*amount))).collect(),
             ..detected
         }

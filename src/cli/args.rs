@@ -1,8 +1,11 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
 
-use super::plot::PlotSpec;
-use crate::types::units::{parse_bytes, parse_duration};
+pub use super::trust_args::{
+    AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs, RotateArgs, SecretCommand,
+};
+use super::{owner, plot::PlotSpec};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nodectl_types::units::{parse_bytes, parse_duration};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -18,16 +21,11 @@ Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 
 3 no node answers, 130 interrupted.";
 const JOIN_NOTES: &str = "\
 Without a secret, the one that this node made earlier is used, or one is asked for on a terminal; an empty answer, or no \
-terminal, makes a new one. Where a node runs already, says so and exits with 0.";
+terminal, makes a new one. One that fewer than 2^60 guesses may find is refused without --weak-secret. Where a node runs already, \
+says so and exits with 0.";
 const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.";
-
-const FORGET_NOTES: &str = "\
-A node that falls silent may be dead, or only cut off and going on by itself; nobody but you can tell. A training whose parameters it \
-shared may have to wait for it: `nodectl job JOB` says so, `on hold`. Once you know that the machine is off, or will not come back as it \
-was, forget it. If it runs on, cut off, what it does in these trainings is lost when it comes back; it joins again as any node does. \
-Refused while any node reaches it.";
 
 const UP_NOTES: &str = "\
 A cluster file has a line for each server or worker, `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the lines of a host become one \
@@ -71,10 +69,33 @@ pub enum Command {
     /// Runs a command on the workers of a Poseidon cluster, with its servers
     PsdRun(PsdRunArgs),
     /// Gives a node no new work; what runs there goes on to its end
-    Drain(DrainArgs),
+    #[command(after_help = owner::DRAIN_NOTES)]
+    Drain(owner::DrainArgs),
+    /// Has this machine for its owner alone: its tasks stand still, it takes no others
+    #[command(after_help = owner::PAUSE_NOTES)]
+    Pause(owner::PauseArgs),
+    /// Ends a pause: this machine's tasks go on
+    Resume,
+    /// Who did what at this node
+    #[command(after_help = owner::AUDIT_NOTES)]
+    Audit(owner::AuditArgs),
     /// Says that a machine is dead for good: trainings that wait for it go on without it
     #[command(after_help = FORGET_NOTES)]
     Forget(ForgetArgs),
+    /// Refuses a node's key everywhere, until `unban`
+    #[command(after_help = BAN_NOTES)]
+    Ban(NodeArgs),
+    /// Takes a ban back
+    Unban(NodeArgs),
+    /// Lets a node in that waits for it (`nodectl nodes` lists them)
+    Admit(NodeArgs),
+    /// Whether nodes that have the secret still wait until a member admits them
+    Admission { mode: AdmissionMode },
+    /// Makes a code with which one machine can join within ten minutes, in place of the secret
+    Invite,
+    /// The cluster's secret, and named values for jobs, such as tokens
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Runs the jobs of a job file, shows progress, fetches results
     #[command(after_help = RUN_NOTES)]
     Run(RunArgs),
@@ -98,6 +119,8 @@ pub enum Command {
     Cancel(CancelArgs),
     /// Gives the failed tasks of a job as many attempts again
     Retry(RetryArgs),
+    /// Forgets jobs that have ended, with their results, on all nodes
+    Remove(RemoveArgs),
     /// Why a job or a task is not running, node by node
     Explain(ExplainArgs),
     /// Writes a commented job file that runs as it is
@@ -105,7 +128,7 @@ pub enum Command {
     /// What a trained model says of data: classes with their probabilities, or values
     Predict(PredictArgs),
     /// Finds out what is wrong here and says what to do; exits with 1 if something does not work
-    Doctor(JsonArgs),
+    Doctor(DoctorArgs),
     /// Measures what this machine can do
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -132,6 +155,15 @@ pub struct JoinArgs {
     /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// Runs the node as root, and so whatever members run here [also: node.allow_root]
+    #[arg(long)]
+    pub allow_root: bool,
+    /// In place of the secret: a code that `nodectl invite` made on a member; asked for if left out
+    #[arg(long, value_name = "CODE", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["secret", "secret_file"])]
+    pub invite: Option<String>,
+    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try secrets out at home
+    #[arg(long)]
+    pub weak_secret: bool,
     /// Runs in the background; `nodectl leave` stops it
     #[arg(long)]
     pub detach: bool,
@@ -195,6 +227,9 @@ pub struct UpArgs {
     /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try secrets out at home
+    #[arg(long)]
+    pub weak_secret: bool,
     /// The launch that this process goes on with, in the background
     #[arg(long, hide = true)]
     pub resume: Option<String>,
@@ -260,18 +295,12 @@ pub struct RequestArgs {
 pub struct DownArgs {
     /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch [default: all that was started from here]
     pub what: Option<String>,
-    /// Also what launchers left that are gone: every job of this cluster in SLURM and HTCondor
+    /// Also what launchers left that are gone: every job in SLURM and HTCondor that was submitted with this data directory
     #[arg(long, conflicts_with = "what")]
     pub all: bool,
     /// How long ssh may take to connect
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     pub connect_timeout: Duration,
-    /// The cluster's secret, for --all
-    #[arg(long, conflicts_with = "secret_file")]
-    pub secret: Option<String>,
-    /// A file with the secret, for --all [also: NODECTL_SECRET in the environment]
-    #[arg(long, value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -305,24 +334,6 @@ pub struct PsdRunArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct DrainArgs {
-    /// Undoes it: the node takes work again
-    #[arg(long)]
-    pub off: bool,
-    /// The node's name, its id, or the beginning of its id [default: this node]
-    pub node: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct ForgetArgs {
-    /// The node's name, its id, or the beginning of its id
-    pub node: String,
-    /// Does not ask
-    #[arg(long)]
-    pub yes: bool,
-}
-
-#[derive(Debug, Args)]
 pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     #[arg(required_unless_present = "resume")]
@@ -342,6 +353,10 @@ pub struct RunArgs {
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
+    /// A name for this submission: run again with the same one, the jobs are the same and are followed, not submitted twice
+    /// [default: drawn]
+    #[arg(long, value_name = "KEY", conflicts_with = "watch")]
+    pub key: Option<String>,
     #[command(flatten)]
     pub follow: FollowArgs,
 }
@@ -363,7 +378,7 @@ pub struct FollowArgs {
     /// On Ctrl-C, cancels without asking; so it does anyway where there is no terminal
     #[arg(long, conflicts_with = "detach_on_interrupt")]
     pub cancel_on_interrupt: bool,
-    /// On Ctrl-C, leaves the job running without asking
+    /// On Ctrl-C or SIGTERM, leaves the job running without asking
     #[arg(long)]
     pub detach_on_interrupt: bool,
     /// Cancels the jobs if they have not ended after this long, e.g. `2h`
@@ -402,6 +417,7 @@ pub struct JsonArgs {
 #[derive(Debug, Args)]
 pub struct JobName {
     /// The job: its id, the beginning of it, its name, or `last`
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub job: String,
 }
 
@@ -440,6 +456,9 @@ pub struct LogsArgs {
     /// Prints its stderr in place of its stdout
     #[arg(long)]
     pub stderr: bool,
+    /// On a terminal, too, the bytes as they are: control characters act on it
+    #[arg(long)]
+    pub raw: bool,
 }
 
 #[derive(Debug, Args)]
@@ -488,6 +507,19 @@ pub struct RetryArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// The jobs: ids, the beginnings of ids, or names
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"])]
+    pub jobs: Vec<String>,
+    /// All jobs that have ended; those that unfinished jobs come after are kept
+    #[arg(long, conflicts_with = "older")]
+    pub ended: bool,
+    /// All jobs that ended at least so long ago, e.g. `7d`
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub older: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
     pub name: JobName,
@@ -500,7 +532,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default), `worker`, `kernel`, `train`, `quickstart`, or a kernel that does something: `heat`, `nbody`, `option`, `knn`
+    /// What to write: `map` (default), `worker`, `kernel`, `train`, `integrate`, `quickstart`, or a kernel that does something: `heat`, `nbody`, `option`, `knn`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]
@@ -558,9 +590,9 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// A duration, or SLURM's way to write one.
 fn walltime(text: &str) -> Result<Duration, String> {
-    crate::launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
+    nodectl_launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }

@@ -1,21 +1,20 @@
 //! The listings and one-line commands: a question, an answer, printed.
 
 use super::{
-    args::{
-        CancelArgs, DevicesArgs, DrainArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs,
-        TaskStates,
-    },
-    exit::{CliError, Exit, print, print_bytes},
+    args::{CancelArgs, DevicesArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
+    exit::{CliError, Exit, print},
+    membership,
     output::{self, Status},
-    run, solo,
-};
-use crate::{
-    app::settings::Settings,
-    http::{Client, client::LogRequest},
-    ports::wall_ms,
-    wire::api::{CursorView, StateName},
+    run,
+    shown::Shown,
+    solo,
 };
 use futures::TryStreamExt;
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, client::LogRequest};
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_types::text;
+use nodectl_wire::api::{CursorView, StateName};
 
 /// Tasks asked for at once.
 const TASKS_A_PAGE: u32 = 5_000;
@@ -27,7 +26,11 @@ pub async fn status(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
 }
 
 pub async fn nodes(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
+    let only_table = list.json || list.quiet;
     print(&output::choose(list).nodes(&client.nodes().await?))?;
+    if !only_table {
+        print(&membership::notes(&client.membership().await?))?;
+    }
     Ok(Exit::Done)
 }
 
@@ -38,12 +41,12 @@ pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
 
 /// The cluster's GPUs; where no node runs, this machine's.
 pub async fn devices(settings: &Settings, args: DevicesArgs) -> Result<Exit, CliError> {
-    let (client, mut own) = solo::connect(settings, true).await?;
-    if let Some(node) = &mut own {
+    let (client, mut stay) = solo::connect(settings, true).await?;
+    if let Some(node) = stay.own() {
         node.gpus_known().await;
     }
     let listed = list_devices(&client, args).await;
-    solo::stop(own).await;
+    stay.end().await;
     listed
 }
 
@@ -111,8 +114,9 @@ pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
 pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
     let request = LogRequest { stderr: args.stderr, offset: 0, follow: args.follow };
     let mut log = client.log(&args.name.job, args.task, request).await?;
+    let mut shown = Shown::new(args.raw);
     while let Some(bytes) = log.try_next().await? {
-        print_bytes(&bytes)?;
+        shown.print(&bytes)?;
     }
     Ok(Exit::Done)
 }
@@ -123,20 +127,20 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
         client.cancel_tasks(job, args.tasks.clone()).await?;
         let tasks: Vec<String> = args.tasks.iter().map(u32::to_string).collect();
         let (noun, verb) = if tasks.len() == 1 { ("task", "has") } else { ("tasks", "have") };
-        eprintln!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
+        tell!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
         return Ok(Exit::Done);
     }
     client.cancel(job).await?;
-    eprintln!("job {job} is cancelled; `nodectl results {job}` has what was done");
+    tell!("job {job} is cancelled; `nodectl results {job}` has what was done");
     Ok(Exit::Done)
 }
 
 pub async fn retry(client: &Client, args: RetryArgs) -> Result<Exit, CliError> {
     let job = &args.name.job;
     match client.retry(job).await?.tasks {
-        0 => eprintln!("job {job} has no failed tasks"),
-        1 => eprintln!("1 task runs again; `nodectl attach {job}` follows it"),
-        tasks => eprintln!("{tasks} tasks run again; `nodectl attach {job}` follows them"),
+        0 => tell!("job {job} has no failed tasks"),
+        1 => tell!("1 task runs again; `nodectl attach {job}` follows it"),
+        tasks => tell!("{tasks} tasks run again; `nodectl attach {job}` follows them"),
     }
     Ok(Exit::Done)
 }
@@ -146,19 +150,7 @@ pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliErro
     if args.json {
         print(&output::document(&explanation))?;
     } else {
-        print(&explanation.lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    }
-    Ok(Exit::Done)
-}
-
-pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
-    client.drain(args.node.as_deref(), !args.off).await?;
-    let node = args.node.as_deref().unwrap_or("this node");
-    if args.off {
-        eprintln!("{node} takes work again");
-    } else {
-        let named = args.node.as_deref().map(|node| format!(" {node}")).unwrap_or_default();
-        eprintln!("{node} takes no new work; `nodectl drain --off{named}` undoes it");
+        print(&explanation.lines.iter().map(|line| format!("{}\n", text::lines(line))).collect::<String>())?;
     }
     Ok(Exit::Done)
 }

@@ -5,7 +5,7 @@ use super::{
     exit::{CliError, Exit, print},
     output,
 };
-use crate::app::bench::{self, SchedulerCost};
+use nodectl_app::bench::{self, SchedulerCost};
 use serde_json::json;
 
 /// Slots of the nodes that are measured: with few, a turn of the loop decides about few tasks.

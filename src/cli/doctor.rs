@@ -4,12 +4,11 @@ use super::{
     exit::{CliError, Exit, print},
     output,
 };
-use crate::{
-    app::{self, settings::Settings},
-    http::{Client, ClientError},
-    types::GpuKind,
-    wire::api::{Doctor, Finding, Severity},
-};
+use nodectl_app as app;
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, ClientError};
+use nodectl_types::GpuKind;
+use nodectl_wire::api::{Doctor, Finding, Severity};
 use std::{
     fs, io,
     net::{Ipv4Addr, TcpListener, UdpSocket},
@@ -37,9 +36,15 @@ pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<
     doctor.findings.push(clock(SystemTime::now()));
     doctor.findings.push(data_dir(&settings.node.data_dir));
     doctor.findings.extend(settings.cluster.secret_file.as_deref().map(secret_file));
+    doctor.findings.push(isolation(settings));
     doctor.findings.push(gpus().await);
     doctor.findings.push(python(PYTHON).await);
-    print(&if json { output::document(&doctor) } else { text(&doctor) })?;
+    show(&doctor, json)
+}
+
+/// Exits with 1 if something is wrong.
+pub fn show(doctor: &Doctor, json: bool) -> Result<Exit, CliError> {
+    print(&if json { output::document(doctor) } else { text(doctor) })?;
     let works = doctor.findings.iter().all(|finding| finding.severity != Severity::Problem);
     Ok(if works { Exit::Done } else { Exit::Failed })
 }
@@ -115,7 +120,7 @@ fn data_dir(path: &Path) -> Finding {
     let failed =
         |error: io::Error| Finding::problem("data_dir", format!("{} cannot be written: {error}", path.display()), hint);
     let trial = || -> io::Result<()> {
-        fs::create_dir_all(path)?;
+        app::make_private_dir(path)?;
         let file = path.join(format!(".doctor-{}", std::process::id()));
         let written = fs::write(&file, b"nodectl doctor");
         let _ = fs::remove_file(&file);
@@ -139,6 +144,21 @@ fn secret_file(path: &Path) -> Finding {
             Finding::warning("secret", format!("others may read {}", path.display()), hint)
         }
         Ok(_) => Finding::ok("secret", format!("{} is there and private", path.display())),
+    }
+}
+
+/// Whether tasks can reach what is the node's alone.
+pub fn isolation(settings: &Settings) -> Finding {
+    match app::why_node_is_open(settings) {
+        None => Finding::ok(
+            "isolation",
+            "tasks gain no rights; the node's secret, files and API are hidden from them (Landlock)",
+        ),
+        Some(why) => Finding::warning(
+            "isolation",
+            format!("tasks can read the node's secret and files: {why}"),
+            "only run what you trust, or see [isolation] in config/nodectl.toml; a data directory such as /var/lib/nodectl can be hidden",
+        ),
     }
 }
 

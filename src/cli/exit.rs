@@ -1,6 +1,11 @@
 //! Exit codes, and errors as people see them.
 
-use crate::{app::settings::SettingsError, http::ClientError, launch::LaunchError, workloads::job_file::JobFileError};
+use nodectl_app::settings::SettingsError;
+use nodectl_http::ClientError;
+use nodectl_launch::LaunchError;
+use nodectl_ports::say;
+use nodectl_types::JobId;
+use nodectl_workloads::job_file::JobFileError;
 use std::{
     io::{self, IsTerminal},
     path::Path,
@@ -35,6 +40,12 @@ pub enum CliError {
     Usage(String),
     #[error("{doing}: {source}")]
     File { doing: String, source: io::Error },
+    /// Nobody knows whether the job was accepted.
+    #[error(
+        "{error}\nhint: job {job} may have been accepted all the same: `nodectl job {job}` shows it once a node answers, and the \
+         same `nodectl run` with `--key {key}` submits it only if it was not"
+    )]
+    Unconfirmed { error: Box<ClientError>, job: JobId, key: String },
     /// The node in this process could not be started, or ended in an error.
     #[error("{0:#}")]
     Node(anyhow::Error),
@@ -48,6 +59,9 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Client(error) if error.is_unreachable() => Exit::Unreachable,
+            Self::Unconfirmed { .. } => Exit::Unreachable,
+            // Asked well, and not the asker's to ask.
+            Self::Client(ClientError::Refused { status: 403, .. }) => Exit::Failed,
             Self::Client(ClientError::Refused { status: 400..=499, .. }) => Exit::Usage,
             Self::Launch(error) if error.is_usage() => Exit::Usage,
             Self::JobFile(_) | Self::Settings(_) | Self::Usage(_) => Exit::Usage,
@@ -59,7 +73,7 @@ impl CliError {
     pub fn tell(&self) {
         // A reader of our output that has gone is no error worth a word.
         if !matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::BrokenPipe) {
-            eprintln!("{} {self}", emphasis("error:"));
+            say::marked(&emphasis("error:"), format_args!("{self}"));
         }
     }
 }

@@ -5,11 +5,10 @@ use super::{
     exit::{CliError, Exit, print, print_bytes},
     output,
 };
-use crate::{
-    app::settings::Origin,
-    workloads::templates::{self, Template},
-};
 use clap::{Command, CommandFactory};
+use nodectl_app::settings::Origin;
+use nodectl_ports::say::tell;
+use nodectl_workloads::templates::{self, Template};
 use serde_json::json;
 use std::{fs, io, path::Path};
 
@@ -18,8 +17,8 @@ pub fn init(args: &InitArgs) -> Result<Exit, CliError> {
     let template = find(args.kind.as_deref())?;
     write_template(template, Path::new("."), args.force)?;
     let (job_file, _) = template.files[0];
-    eprintln!("wrote {job_file}: {}", template.summary);
-    eprintln!("run it: nodectl run {job_file}");
+    tell!("wrote {job_file}: {}", template.summary);
+    tell!("run it: nodectl run {job_file}");
     Ok(Exit::Done)
 }
 

@@ -1,8 +1,10 @@
 //! Flags as the top layer of the settings.
 
 use super::{args::Cli, args::Command, exit::CliError};
-use crate::app::settings::{Flags, Origin, Settings};
 use figment::value::Value;
+use nodectl_app::settings::{Flags, Origin, Settings};
+use nodectl_http::socket_path;
+use std::path::PathBuf;
 
 /// The effective settings of this command.
 pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
@@ -14,6 +16,7 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             .set("node.memory", join.memory.map(|bytes| format!("{bytes} B")))
             .set("node.gpus", join.gpus.as_deref().map(list))
             .set("node.walltime", join.walltime.map(|walltime| format!("{}ms", walltime.as_millis())))
+            .set("node.allow_root", join.allow_root.then_some(true))
             .set("network.port", join.port)
             .set("cluster.peers", (!join.peers.is_empty()).then(|| Value::from(join.peers.clone())))
             .set("cluster.secret_file", join.secret_file.as_deref().map(absolute).transpose()?);
@@ -21,15 +24,28 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
         }
     }
-    let secret_file = match &cli.command {
-        Command::Up(up) => up.secret_file.as_deref(),
-        Command::Down(down) => down.secret_file.as_deref(),
-        _ => None,
+    let (secret_file, weak_secret) = match &cli.command {
+        Command::Join(join) => (None, join.weak_secret),
+        Command::Up(up) => (up.secret_file.as_deref(), up.weak_secret),
+        _ => (None, false),
     };
+    flags = flags.set("cluster.weak_secret", weak_secret.then_some(true));
     if secret_file.is_some() {
         flags = flags.set("cluster.secret_file", secret_file.map(absolute).transpose()?);
     }
-    Ok(Settings::load(&flags)?)
+    let (mut settings, origins) = Settings::load(&flags)?;
+    if cli.data_dir.is_some() && !matches!(cli.command, Command::Join(_)) {
+        // Whoever names a directory means the node that is there.
+        settings.api.socket = socket_path(&settings.node.data_dir);
+    }
+    Ok((settings, origins))
+}
+
+/// Where the node answers that a command speaks to: that of its own user, or of the directory that was named; else the machine's service.
+pub fn socket(settings: &Settings) -> PathBuf {
+    let own = socket_path(&settings.node.data_dir);
+    let service = &settings.api.socket;
+    if !own.exists() && service.exists() { service.clone() } else { own }
 }
 
 /// Words with commas between them.
@@ -52,7 +68,7 @@ mod tests {
     #[test]
     fn flags_of_join_become_settings_with_their_origin() {
         let line = "nodectl --data-dir /d join --name n --peer h:1 --peer i:2 --port 4000 --label rack=b \
-                    --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-abcd --walltime 1:00:00";
+                    --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-abcd --walltime 1:00:00 --allow-root";
         let (settings, origins) = settings(&Cli::parse_from(line.split_whitespace())).unwrap();
         assert_eq!((settings.node.name.as_str(), settings.node.data_dir.to_str()), ("n", Some("/d")));
         assert_eq!(settings.cluster.peers, ["h:1", "i:2"]);
@@ -62,6 +78,7 @@ mod tests {
         assert_eq!(settings.node.gpus, ["0", "GPU-abcd"]);
         assert_eq!(settings.node.walltime.map(|walltime| walltime.0.as_secs()), Some(3600));
         assert_eq!(settings.cluster.secret_file.as_deref(), Some(std::path::Path::new("/s")));
+        assert!(settings.node.allow_root);
         assert!(origins.iter().any(|origin| origin.key == "node.name" && origin.source == "flag"));
     }
 }

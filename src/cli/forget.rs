@@ -5,18 +5,19 @@ use super::{
     exit::{CliError, Exit},
     output::short_id,
 };
-use crate::http::Client;
+use nodectl_http::Client;
+use nodectl_ports::say::tell;
 use std::io::{self, IsTerminal};
 
 pub async fn forget(client: &Client, args: &ForgetArgs) -> Result<Exit, CliError> {
     let meant = client.forget(&args.node, false).await?;
     let node = format!("{} ({})", meant.name, short_id(&meant.id));
     if !args.yes && !confirm(&node)? {
-        eprintln!("{node} is not forgotten");
+        tell!("{node} is not forgotten");
         return Ok(Exit::Failed);
     }
     client.forget(&meant.id, true).await?;
-    eprintln!("{node} is forgotten; trainings that waited for it go on");
+    tell!("{node} is forgotten; trainings that waited for it go on");
     Ok(Exit::Done)
 }
 
@@ -28,7 +29,7 @@ fn confirm(node: &str) -> Result<bool, CliError> {
             "forgetting {node} has to be confirmed, and there is no terminal\n{hint}"
         )));
     }
-    eprintln!(
+    tell!(
         "Every node will take {node} for dead, and trainings that wait for it will go on without it.\n\
          If that machine runs on, cut off, what it does in these trainings is lost when it comes back.\n\
          Is it dead for good? [y/N]"

@@ -6,15 +6,15 @@ use super::{
     secret::{self, Secret, Source},
     solo,
 };
-use crate::{
-    app::{self, settings::Settings},
-    http::{Client, ClientError, socket_path},
-    types::units::format_bytes,
-    wire::api::{GpuKindName, Node, NodeSelf},
-};
+use nodectl_app as app;
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, ClientError, socket_path};
+use nodectl_ports::say::tell;
+use nodectl_types::{text, units::format_bytes};
+use nodectl_wire::api::{GpuKindName, Node, NodeSelf};
 use std::{
     fs::{self, File},
-    io::{self, IsTerminal, Read, Seek, Write},
+    io::{self, Read, Seek, Write},
     os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
@@ -42,12 +42,37 @@ pub async fn join(
         Err(ClientError::Unreachable { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let secret = secret::resolve(args.secret.take().map(Zeroizing::new), variable, &settings)?;
+    check_root(&settings, rustix::process::geteuid().is_root(), is_service())?;
+    let secret = match args.invite.take().map(Zeroizing::new) {
+        Some(code) => secret::redeem(&code, &settings).await?,
+        None => secret::resolve(args.secret.take().map(Zeroizing::new), variable, &settings)?,
+    };
     if args.detach {
         background(&client, &settings, &secret).await
     } else {
         foreground(&client, settings, secret, args.while_stdin).await
     }
+}
+
+/// Whoever has the secret runs programs as the node does: as root only where somebody wants that.
+fn check_root(settings: &Settings, is_root: bool, is_service: bool) -> Result<(), CliError> {
+    if !is_root || is_service {
+        return Ok(());
+    }
+    let what = "this node runs as root, and so does everything that members of the cluster run here";
+    if settings.node.allow_root {
+        tell!("warning: {what}: whoever has the secret is root on this machine");
+        return Ok(());
+    }
+    Err(CliError::Usage(format!(
+        "{what}: whoever has the secret would be root on this machine\n\
+         hint: run it as a user made for it (packaging/install.sh sets up a service that does), or say --allow-root"
+    )))
+}
+
+/// systemd says so, and its unit says as whom the node runs.
+fn is_service() -> bool {
+    ["INVOCATION_ID", "CREDENTIALS_DIRECTORY"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Gives this node's work back and stops it.
@@ -59,7 +84,7 @@ pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     while client.node().await.is_ok() && Instant::now() < deadline {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    eprintln!("{} has left the cluster {}", node.name, node.cluster);
+    tell!("{} has left the cluster {}", node.name, node.cluster);
     Ok(Exit::Done)
 }
 
@@ -108,9 +133,9 @@ async fn greet(client: &Client, source: &Source, secret: Option<Zeroizing<String
     print(&next_line(source, secret.as_ref().map(|secret| secret.as_str()), &node.addrs))
 }
 
-/// The secret is shown on a terminal, or where it was just made and nobody knows it yet; never in a service's log.
+/// The secret is shown where it was just made and nobody knows it yet.
 fn shows(source: &Source) -> bool {
-    io::stdout().is_terminal() || matches!(source, Source::Generated(_))
+    matches!(source, Source::Generated(_))
 }
 
 async fn this_node(client: &Client) -> Result<Option<Node>, CliError> {
@@ -139,23 +164,26 @@ fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
 
 /// What to type on the next machine.
 fn next_line(source: &Source, secret: Option<&str>, addrs: &[String]) -> String {
-    let secret = match (secret, source) {
-        (Some(secret), _) => format!("--secret {}", quoted(secret)),
-        (None, Source::File(path)) => format!("--secret-file {}   (with the same content)", path.display()),
-        (None, _) => "--secret …   (the same secret)".to_string(),
+    // Not a line with the secret in it: shells and `sudo` remember what was typed.
+    let mut text = match (secret, source) {
+        (Some(secret), _) => {
+            format!("on the next machine, which asks for the secret:\n  nodectl join\n  {}\n", text::one_line(secret))
+        }
+        (None, Source::File(path)) => {
+            let path = path.display();
+            format!("on the next machine:\n  nodectl join --secret-file {path}   (with the same content)\n")
+        }
+        (None, Source::Kept(_) | Source::Changed) => {
+            "on the next machine, which asks for the secret (`nodectl secret show` prints it):\n  nodectl join\n"
+                .to_string()
+        }
+        (None, _) => "on the next machine, which asks for the secret:\n  nodectl join\n".to_string(),
     };
-    let mut text = format!("on the next machine:\n  nodectl join {secret}\n");
     // Discovery reaches this machine and its network; an address helps from beyond only.
     if let Some(addr) = addrs.iter().find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]")) {
         text += &format!("from another network, add: --peer {addr}\n");
     }
     text
-}
-
-/// For a shell: single quotes where a character might mean something to it.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if text.chars().all(plain) { text.to_string() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Result<Exit, CliError> {
@@ -182,7 +210,7 @@ async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Re
     }
     let shown = shows(&secret.source).then(|| secret.text.clone());
     greet(client, &secret.source, shown).await?;
-    eprintln!(
+    tell!(
         "it runs in the background (process {}); `nodectl leave` stops it; its log: {}",
         child.id(),
         log_path.display()
@@ -194,22 +222,11 @@ async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Re
 pub(super) fn open_log(path: &Path) -> Result<(File, u64), CliError> {
     let failed = |source| CliError::file("opening the log", path, source);
     if let Some(directory) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode_0700().create(directory).map_err(failed)?;
+        app::make_private_dir(directory).map_err(failed)?;
     }
     let mut log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(failed)?;
     let begin = log.seek(io::SeekFrom::End(0)).map_err(failed)?;
     Ok((log, begin))
-}
-
-trait Private {
-    /// Directories made are their owner's alone.
-    fn mode_0700(&mut self) -> &mut Self;
-}
-
-impl Private for fs::DirBuilder {
-    fn mode_0700(&mut self) -> &mut Self {
-        std::os::unix::fs::DirBuilderExt::mode(self, 0o700)
-    }
 }
 
 /// The same command in its own session, without `--detach`.
@@ -237,15 +254,22 @@ pub(super) fn in_background(args: Vec<std::ffi::OsString>, log: File, secret: &s
 
 /// The arguments without the program, `--detach` and every form of the secret.
 pub(super) fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    const SECRETS: [&str; 3] = ["--secret", "--secret-file", "--invite"];
     let mut kept = Vec::new();
-    let mut skip_value = false;
-    for arg in args.skip(1) {
+    let mut args = args.skip(1).peekable();
+    while let Some(arg) = args.next() {
         let text = arg.to_string_lossy();
-        let dropped =
-            skip_value || text == "--detach" || text.starts_with("--secret=") || text.starts_with("--secret-file=");
-        skip_value = !skip_value && (text == "--secret" || text == "--secret-file");
-        if !dropped && !skip_value {
-            kept.push(arg);
+        let has_value = |flag: &&str| text.strip_prefix(*flag).is_some_and(|rest| rest.starts_with('='));
+        match &*text {
+            "--detach" => {}
+            flag if SECRETS.contains(&flag) => {
+                // The code of an invitation may be left out.
+                let is_value =
+                    |next: &std::ffi::OsString| flag != "--invite" || !next.to_string_lossy().starts_with('-');
+                args.next_if(is_value);
+            }
+            _ if SECRETS.iter().any(has_value) => {}
+            _ => kept.push(arg),
         }
     }
     kept
@@ -261,6 +285,7 @@ pub(super) fn tail(path: &Path, begin: u64) -> String {
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_string())
     };
     match read() {
+        Ok(text) if text.is_empty() => format!("its log ({}) says nothing: is the disk full?", path.display()),
         Ok(text) => format!("its log ({}) says:\n{text}", path.display()),
         Err(error) => format!("its log {} cannot be read: {error}", path.display()),
     }
@@ -269,15 +294,22 @@ pub(super) fn tail(path: &Path, begin: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::testing::{FakeNode, member};
-    use crate::ports::NetReport;
-    use crate::types::{Answer, Query, QueryError};
+    use nodectl_http::testing::{FakeNode, member};
+    use nodectl_ports::NetReport;
+    use nodectl_types::{Answer, Query, QueryError};
 
     #[test]
     fn a_background_node_gets_no_secret_on_its_command_line() {
         let line = "nodectl join --secret s --detach --name n --secret=t --secret-file f --data-dir d --secret-file=g";
         let kept = background_args(line.split(' ').map(Into::into));
         assert_eq!(kept, ["join", "--name", "n", "--data-dir", "d"]);
+        for line in [
+            "nodectl join --invite --port 1",
+            "nodectl join --invite CODE --port 1",
+            "nodectl join --invite=C --port 1",
+        ] {
+            assert_eq!(background_args(line.split(' ').map(Into::into)), ["join", "--port", "1"], "{line}");
+        }
     }
 
     #[test]
@@ -285,8 +317,9 @@ mod tests {
         let generated = Source::Generated("/d/secret".into());
         let addrs = ["127.0.0.1:1".to_string(), "192.0.2.7:4000".to_string()];
         insta::assert_snapshot!(next_line(&generated, Some("it's"), &addrs), @r"
-        on the next machine:
-          nodectl join --secret 'it'\''s'
+        on the next machine, which asks for the secret:
+          nodectl join
+          it's
         from another network, add: --peer 192.0.2.7:4000
         ");
         insta::assert_snapshot!(next_line(&Source::File("/etc/s".into()), None, &addrs[..1]), @r"
@@ -294,9 +327,24 @@ mod tests {
           nodectl join --secret-file /etc/s   (with the same content)
         ");
         insta::assert_snapshot!(next_line(&Source::Given, None, &[]), @r"
-        on the next machine:
-          nodectl join --secret …   (the same secret)
+        on the next machine, which asks for the secret:
+          nodectl join
         ");
+    }
+
+    #[test]
+    fn root_is_asked_whether_that_is_meant() {
+        use nodectl_app::settings::{Environment, Flags};
+        let settings = |allowed: bool| {
+            let flags = Flags::default().set("node.name", Some("n")).set("node.data_dir", Some("/d"));
+            Settings::load_from(&Environment::default(), &flags.set("node.allow_root", Some(allowed))).unwrap().0
+        };
+        let refused = check_root(&settings(false), true, false).unwrap_err();
+        assert_eq!(refused.exit(), Exit::Usage);
+        assert!(refused.to_string().contains("as root") && refused.to_string().contains("--allow-root"), "{refused}");
+        check_root(&settings(true), true, false).unwrap();
+        check_root(&settings(false), true, true).unwrap();
+        check_root(&settings(false), false, false).unwrap();
     }
 
     #[tokio::test]

@@ -5,14 +5,12 @@ use super::{
     exit::{CliError, Exit, print},
     run, solo,
 };
-use crate::{
-    app::settings::Settings,
-    http::Client,
-    types::servers::MODEL,
-    workloads::{
-        arrays::{self, Array},
-        train::{self, ModelFile},
-    },
+use nodectl_app::settings::Settings;
+use nodectl_http::Client;
+use nodectl_types::servers::MODEL;
+use nodectl_workloads::{
+    arrays::{self, Array},
+    train::{self, ModelFile},
 };
 use std::path::{Path, PathBuf};
 
@@ -24,9 +22,9 @@ pub fn predict(args: &PredictArgs) -> Result<Exit, CliError> {
 
 /// Asks the model of a job.
 pub async fn predict_with_job(args: &PredictArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let (client, own) = solo::connect(settings, true).await?;
+    let (client, stay) = solo::connect(settings, true).await?;
     let model = model_of(&client, args.job.as_deref().unwrap_or_default()).await;
-    solo::stop(own).await;
+    stay.end().await;
     answer(args, &model?)
 }
 

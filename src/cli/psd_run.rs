@@ -7,18 +7,17 @@ use super::{
     exit::{CliError, Exit},
     up::{Ground, interruptible, own_binary},
 };
-use crate::{
-    app,
-    launch::{
-        LaunchError,
-        cluster_file::Host,
-        node::{ClusterFacts, NodeFacts},
-        poseidon::{self, Cluster, Options, Sharing},
-        process::{self, Running},
-        ssh::{self, Program, Target},
-    },
-};
 use futures::{StreamExt, TryStreamExt, stream};
+use nodectl_app as app;
+use nodectl_launch::{
+    LaunchError,
+    cluster_file::Host,
+    node::{ClusterFacts, NodeFacts},
+    poseidon::{self, Cluster, Options, Sharing},
+    process::{self, Running},
+    ssh::{self, Program, Target},
+};
+use nodectl_ports::say::tell;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -65,7 +64,7 @@ pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
     let binary = own_binary()?;
     let program = Program::open(&binary).await?;
     let launch = Ground::new_id()?;
-    let facts = ClusterFacts { cluster: format!("psd-{launch}"), peers: Vec::new(), launch, binary };
+    let facts = ClusterFacts { cluster: format!("psd-{launch}"), launch, binary, ..ClusterFacts::default() };
     let secret = app::generate_secret();
     let mut run = Run { cluster, program, facts, secret, out: args.out.clone(), connect: args.connect_timeout };
     let parts = run.parts(args.master_port);
@@ -124,12 +123,12 @@ impl Run {
         let address = address_of(&greeting, self.cluster.master.as_deref().unwrap_or(HERE));
         let address =
             address.ok_or_else(|| CliError::Node(anyhow::anyhow!("the master did not say where it listens")))?;
-        eprintln!("master: {address}");
+        tell!("master: {address}");
         // Its name may be one that only our ssh knows.
         self.facts.peers = [address.as_str()].into_iter().chain(listening(&greeting)).map(str::to_string).collect();
         let this: &Self = self;
         stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
-        eprintln!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
+        tell!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
         let options = Options {
             num_push_threads: args.num_push_threads,
             num_pull_threads: args.num_pull_threads,
@@ -184,13 +183,13 @@ impl Run {
                     {
                         let path = self.out.join(log);
                         if let Err(error) = fs::write(&path, text) {
-                            eprintln!("warning: writing {}: {error}", path.display());
+                            tell!("warning: writing {}: {error}", path.display());
                         }
                     }
                     let stopping =
                         ssh::stop(&target, &self.facts.launch, &part.node.member, &self.program.hash, self.connect);
                     if let Err(error) = stopping.await {
-                        eprintln!("warning: {error}");
+                        tell!("warning: {error}");
                     }
                 })
                 .await;
@@ -211,9 +210,9 @@ async fn follow(workers: &mut [Running]) -> Exit {
             if end.is_none() {
                 *end = worker.ended();
                 match end {
-                    Some(Some(0)) => eprintln!("worker {k}: done"),
-                    Some(Some(code)) => eprintln!("worker {k}: failed with {code}; see worker{k}.log"),
-                    Some(None) => eprintln!("worker {k}: ended by a signal; see worker{k}.log"),
+                    Some(Some(0)) => tell!("worker {k}: done"),
+                    Some(Some(code)) => tell!("worker {k}: failed with {code}; see worker{k}.log"),
+                    Some(None) => tell!("worker {k}: ended by a signal; see worker{k}.log"),
                     None => {}
                 }
             }

@@ -2,7 +2,9 @@
 //! `join` generated here, a prompt on a terminal, or a new one. It is never printed unless it was made here.
 
 use super::exit::CliError;
-use crate::app::{self, settings::Settings};
+use nodectl_app as app;
+use nodectl_app::settings::Settings;
+use nodectl_ports::say::tell;
 use std::{
     fs,
     io::{self, IsTerminal, Read, Write},
@@ -25,8 +27,12 @@ pub enum Source {
     /// `--secret`, `NODECTL_SECRET` or the prompt.
     Given,
     File(PathBuf),
-    /// Made by this node, now or earlier, and kept in this file.
+    /// Made now, and kept in this file.
     Generated(PathBuf),
+    /// The cluster's since it was changed, which the node remembers.
+    Changed,
+    /// Made or brought here earlier, and kept in this file.
+    Kept(PathBuf),
 }
 
 /// Finds the secret; generates one if there is none, and keeps it in the data directory for the next start.
@@ -35,38 +41,112 @@ pub fn resolve(
     variable: Option<Zeroizing<String>>,
     settings: &Settings,
 ) -> Result<Secret, CliError> {
-    let kept = settings.node.data_dir.join("secret");
-    if let Some(text) = flag {
-        return checked(text, Source::Given);
+    if let Some(secret) = known(flag, variable, settings)? {
+        return Ok(secret);
     }
-    if let Some(path) = &settings.cluster.secret_file {
-        // A node in the background gets it through a pipe: no file that could be named to anyone.
-        let piped = path == Path::new("/dev/stdin");
-        return checked(read(path)?, if piped { Source::Given } else { Source::File(path.clone()) });
+    if let Some(text) = prompt("The cluster's secret (empty: make a new one): ")? {
+        return newest(settings, checked(settings, text, Source::Given)?);
     }
-    if let Some(text) = variable {
-        return checked(text, Source::Given);
-    }
-    if kept.exists() {
-        return checked(read(&kept)?, Source::Generated(kept));
-    }
-    if let Some(text) = prompt()? {
-        return checked(text, Source::Given);
-    }
-    let text = app::generate_secret();
-    keep(&kept, &text)?;
-    Ok(Secret { text, source: Source::Generated(kept) })
+    let (text, path) = (app::generate_secret(), kept(settings));
+    keep(&path, &text)?;
+    Ok(Secret { text, source: Source::Generated(path) })
 }
 
-fn checked(text: Zeroizing<String>, source: Source) -> Result<Secret, CliError> {
+/// The secret of this machine, to be judged, shown or replaced: one that is easy to guess, too.
+pub fn of_this_machine(variable: Option<Zeroizing<String>>, settings: &Settings) -> Result<Option<Secret>, CliError> {
+    let mut tolerant = settings.clone();
+    tolerant.cluster.weak_secret = true;
+    known(None, variable, &tolerant)
+}
+
+/// Finds the secret where it can be had without asking anybody; None where one would have to be made.
+fn known(
+    flag: Option<Zeroizing<String>>,
+    variable: Option<Zeroizing<String>>,
+    settings: &Settings,
+) -> Result<Option<Secret>, CliError> {
+    let secret = if let Some(text) = flag {
+        checked(settings, text, Source::Given)?
+    } else if let Some(path) = &settings.cluster.secret_file {
+        // A node in the background gets it through a pipe: no file that could be named to anyone.
+        let piped = path == Path::new("/dev/stdin");
+        checked(settings, read(path)?, if piped { Source::Given } else { Source::File(path.clone()) })?
+    } else if let Some(text) = variable {
+        checked(settings, text, Source::Given)?
+    } else if kept(settings).exists() {
+        let path = kept(settings);
+        checked(settings, read(&path)?, Source::Kept(path))?
+    } else {
+        let failed = |source| CliError::file("looking for the secret in", &settings.node.data_dir, source);
+        let changed = app::changed_secret(settings).map_err(failed)?;
+        return Ok(changed.map(|text| Secret { text, source: Source::Changed }));
+    };
+    newest(settings, secret).map(Some)
+}
+
+/// A new secret of the user's own.
+pub fn of_file(path: &Path, settings: &Settings) -> Result<Zeroizing<String>, CliError> {
+    let text = checked(settings, read(path)?, Source::File(path.into()))?.text;
+    Ok(text)
+}
+
+/// Exchanges an invitation for the secret, and keeps that.
+pub async fn redeem(code: &str, settings: &Settings) -> Result<Secret, CliError> {
+    let path = kept(settings);
+    if path.exists() {
+        let hint = "hint: `nodectl join` without --invite uses it; remove that file if it is of another cluster";
+        return Err(CliError::Usage(format!("a secret is kept in {} already\n{hint}", path.display())));
+    }
+    let code = match code {
+        "" => prompt("The invitation's code: ")?.ok_or_else(|| {
+            CliError::Usage("no code of an invitation, and no terminal to ask at\nhint: --invite CODE".into())
+        })?,
+        code => Zeroizing::new(code.to_string()),
+    };
+    let text = app::redeem(settings, &code).await.map_err(CliError::Node)?;
+    keep(&path, &text)?;
+    Ok(Secret { text, source: Source::Kept(path) })
+}
+
+/// Made here, or brought by an invitation.
+fn kept(settings: &Settings) -> PathBuf {
+    settings.node.data_dir.join("secret")
+}
+
+/// What the cluster has in its place, if that was changed while this data directory's node was a member.
+fn newest(settings: &Settings, secret: Secret) -> Result<Secret, CliError> {
+    let failed = |source| CliError::file("looking for a newer secret in", &settings.node.data_dir, source);
+    let Some(text) = app::replaced_secret(settings, &secret.text).map_err(failed)? else { return Ok(secret) };
+    match &secret.source {
+        Source::Kept(path) | Source::Generated(path) => {
+            fs::remove_file(path).map_err(|source| CliError::file("replacing", path, source))?;
+            keep(path, &text)?;
+        }
+        Source::File(path) => {
+            tell!("the secret in {} was changed: the new one is used; `nodectl secret show` prints it", path.display());
+        }
+        Source::Given | Source::Changed => {
+            tell!("that secret was changed: the new one is used; `nodectl secret show` prints it")
+        }
+    }
+    Ok(Secret { text, ..secret })
+}
+
+fn checked(settings: &Settings, text: Zeroizing<String>, source: Source) -> Result<Secret, CliError> {
     let trimmed = Zeroizing::new(text.trim().to_string());
     if trimmed.is_empty() {
         let hint = "hint: give a secret, or none at all to have one generated";
         return Err(CliError::Usage(format!("the secret is empty\n{hint}")));
     }
     if let Some(why) = app::secret_weakness(&trimmed) {
-        eprintln!("warning: the secret is easy to guess: {why}");
-        eprintln!("hint: `nodectl join` without a secret generates a strong one");
+        if !settings.cluster.weak_secret {
+            return Err(CliError::Usage(format!(
+                "the secret is easy to guess: {why}\nhint: everybody on the network can try secrets out at home; `nodectl join` \
+                 without a secret makes a strong one; --weak-secret (cluster.weak_secret) uses this one"
+            )));
+        }
+        tell!("warning: the secret is easy to guess: {why}");
+        tell!("hint: `nodectl join` without a secret generates a strong one");
     }
     Ok(Secret { text: trimmed, source })
 }
@@ -76,10 +156,17 @@ fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
     let file = fs::File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
-        eprintln!("warning: others may read {}; hint: chmod 600 {}", path.display(), path.display());
+        tell!("warning: others may read {}; hint: chmod 600 {}", path.display(), path.display());
     }
     let mut text = Zeroizing::new(String::new());
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => CliError::Usage(format!(
+            "{} holds other bytes than text (UTF-8): that is no secret\nhint: `nodectl join` without a secret makes one",
+            path.display()
+        )),
+        _ => failed(error),
+    })?;
     if text.len() as u64 > MAX_BYTES {
         let problem = format!("{} is larger than {MAX_BYTES} bytes: that is no secret", path.display());
         return Err(CliError::Usage(problem));
@@ -88,11 +175,11 @@ fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
 }
 
 /// Asks on a terminal. None without one, or if the user wants a new secret.
-fn prompt() -> Result<Option<Zeroizing<String>>, CliError> {
+fn prompt(question: &str) -> Result<Option<Zeroizing<String>>, CliError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(None);
     }
-    let answer = rpassword::prompt_password("The cluster's secret (empty: make a new one): ");
+    let answer = rpassword::prompt_password(question);
     let text =
         answer.map_err(|source| CliError::File { doing: "reading the secret from the terminal".into(), source })?;
     Ok((!text.trim().is_empty()).then(|| Zeroizing::new(text)))
@@ -101,8 +188,8 @@ fn prompt() -> Result<Option<Zeroizing<String>>, CliError> {
 fn keep(path: &Path, text: &str) -> Result<(), CliError> {
     let failed = |source| CliError::file("keeping the new secret in", path, source);
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(failed)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        // One that is there stays as it is: it may be anybody's.
+        app::make_private_dir(directory).map_err(failed)?;
     }
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
@@ -111,13 +198,14 @@ fn keep(path: &Path, text: &str) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::settings::{Environment, Flags};
+    use nodectl_app::settings::{Environment, Flags};
 
     fn settings(data_dir: &Path, secret_file: Option<&Path>) -> Settings {
         let text = |path: &Path| path.to_str().expect("a UTF-8 path").to_string();
         let flags = Flags::default()
             .set("node.name", Some("n"))
             .set("node.data_dir", Some(text(data_dir)))
+            .set("cluster.weak_secret", Some(true))
             .set("cluster.secret_file", secret_file.map(text));
         Settings::load_from(&Environment::default(), &flags).unwrap().0
     }
@@ -150,6 +238,29 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_that_is_easy_to_guess_is_used_only_where_that_is_wanted() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings(directory.path(), None);
+        assert!(resolve(given("123456"), None, &settings).is_ok());
+        settings.cluster.weak_secret = false;
+        let refused = resolve(given("123456"), None, &settings).err().expect("refused");
+        assert!(refused.exit() == super::super::exit::Exit::Usage && !refused.to_string().contains("123456"));
+        assert!(refused.to_string().contains("--weak-secret"), "{refused}");
+        assert!(resolve(given("m3kpd-9xw2c-hjt7q-4nbrz-y8gve"), None, &settings).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_is_there_keeps_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        keep(&directory.path().join("secret"), "text").unwrap();
+        keep(&directory.path().join("new/secret"), "text").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(directory.path()), 0o755);
+        assert_eq!(mode(&directory.path().join("new")), 0o700);
+    }
+
+    #[test]
     fn empty_missing_and_oversized_secrets_are_errors() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("s");
@@ -159,5 +270,7 @@ mod tests {
         fs::write(&file, "x".repeat(5000)).unwrap();
         assert!(told(resolve(None, None, &with_file)).contains("larger than"));
         assert!(told(resolve(given("  "), None, &with_file)).contains("empty"));
+        fs::write(&file, b"\xff\xfe").unwrap();
+        assert!(told(resolve(None, None, &with_file)).contains("other bytes than text"));
     }
 }

@@ -5,7 +5,7 @@ use super::{
     measure::measure,
     probe::{ProbeError, probe},
 };
-use crate::types::{Gpu, GpuRates};
+use nodectl_types::{Gpu, GpuRates};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal},
@@ -190,7 +190,7 @@ fn parse<T: DeserializeOwned>(output: &Output) -> Result<T, ProbeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::GpuKind;
+    use nodectl_types::GpuKind;
 
     const PLENTY: Duration = Duration::from_secs(60);
 
@@ -203,7 +203,7 @@ mod tests {
     /// This test binary as `nodectl gpu-probe`, with the drivers that the variable names.
     fn ask_drivers(driver_files: Option<&str>) -> Result<Vec<Gpu>, ProbeError> {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "gpu::child::tests::as_child", "--ignored", "--nocapture"]);
+        command.args(["--exact", "child::tests::as_child", "--ignored", "--nocapture"]);
         if let Some(files) = driver_files {
             command.env("VK_DRIVER_FILES", files).env("VK_ICD_FILENAMES", files);
         }
@@ -226,7 +226,7 @@ mod tests {
     /// This test binary as `nodectl gpu-probe --measure`.
     fn ask_rates(uuid: &str) -> Result<GpuRates, ProbeError> {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "gpu::child::tests::as_measuring_child", "--ignored", "--nocapture"]);
+        command.args(["--exact", "child::tests::as_measuring_child", "--ignored", "--nocapture"]);
         command.env("MEASURED_UUID", uuid);
         ask(command, PLENTY)
     }

@@ -5,7 +5,7 @@ use super::{
     device::{Binding, Buffer, Device, DeviceError, DeviceOptions, KernelSource, Step},
     ops::{Engine, EngineError, Gemm as Product, Kind, Vulkan},
 };
-use crate::types::{GpuKind, GpuRates};
+use nodectl_types::{GpuKind, GpuRates};
 use std::time::{Duration, Instant};
 
 const COPY: &[u8] = include_bytes!("../../shaders/measure_copy.spv");

@@ -2,7 +2,7 @@
 //! it. Must not create a device or a queue.
 
 use super::device::{NO_DRIVER, info, no_loader};
-use crate::types::{Gpu, GpuDetails, GpuKind};
+use nodectl_types::{Gpu, GpuDetails, GpuKind};
 use serde::{Deserialize, Serialize};
 use vulkano::{
     LoadingError, Validated, VulkanError, VulkanLibrary,

@@ -1,22 +1,24 @@
 //! Files in and out of this node's store. Bytes pass through in pieces; no file is held in memory.
 
-use super::{error::ApiError, extract::Args, server::Shared};
-use crate::{
-    ports::Blobs,
-    types::{BlobHash, NodeId},
-    wire::api::{Problem, Stored},
+use super::{
+    error::ApiError,
+    extract::{Args, Path},
+    server::Shared,
 };
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use futures::StreamExt;
+use nodectl_ports::Blobs;
+use nodectl_types::{BlobHash, NodeId};
+use nodectl_wire::api::{Problem, Stored};
 use serde::Deserialize;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{fs::File, sync::mpsc, time::timeout};
 use tokio_util::io::ReaderStream;
 use utoipa::IntoParams;
@@ -25,6 +27,8 @@ use utoipa::IntoParams;
 const PIECES: usize = 8;
 /// How long a sender may be silent in the middle of a file.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the rest of a file that cannot be stored is passed over.
+const REST_TIMEOUT: Duration = Duration::from_secs(60);
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Deserialize, IntoParams)]
@@ -32,6 +36,7 @@ const READ_BYTES: usize = 256 << 10;
 #[serde(deny_unknown_fields)]
 pub(super) struct PutArgs {
     /// Refuse the bytes if they hash to something else.
+    #[param(pattern = "^[0-9a-f]{64}$")]
     expect: Option<String>,
 }
 
@@ -70,8 +75,13 @@ async fn forward(body: Body, pieces: mpsc::Sender<Option<Bytes>>) -> Result<(), 
         let piece = piece.transpose();
         let piece = piece.map_err(|error| ApiError::bad_request(format!("the file did not arrive whole: {error}")))?;
         let whole = piece.is_none();
-        // A closed channel: the writer failed and says so itself.
-        if pieces.send(piece).await.is_err() || whole {
+        if whole {
+            let _ = pieces.send(piece).await;
+            return Ok(());
+        }
+        if pieces.send(piece).await.is_err() {
+            // The writer failed and says so itself. Its word reaches a sender that is through, or sees nobody read any more.
+            let _ = timeout(REST_TIMEOUT, async { while let Some(Ok(_)) = body.next().await {} }).await;
             return Ok(());
         }
     }
@@ -117,7 +127,7 @@ impl From<WriteError> for ApiError {
 }
 
 /// Whether this node has the blob.
-#[utoipa::path(head, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path)),
+#[utoipa::path(head, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path, pattern = "^[0-9a-f]{64}$")),
     responses((status = 200), (status = 404, description = "It is not here.")))]
 pub(super) async fn head(State(shared): State<Arc<Shared>>, Path(hash): Path<String>) -> Result<StatusCode, ApiError> {
     let hash = parse_hash(&hash)?;
@@ -131,11 +141,12 @@ pub(super) async fn head(State(shared): State<Arc<Shared>>, Path(hash): Path<Str
 #[serde(deny_unknown_fields)]
 pub(super) struct GetArgs {
     /// Id of a node that is known to have it, asked before the others.
+    #[param(pattern = "^[0-9a-f]{64}$")]
     from: Option<String>,
 }
 
 /// The blob's bytes, brought from the cluster if they are not here.
-#[utoipa::path(get, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path), GetArgs), responses(
+#[utoipa::path(get, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path, pattern = "^[0-9a-f]{64}$"), GetArgs), responses(
     (status = 200, content_type = "application/octet-stream", body = String),
     (status = 404, description = "No node has it.", body = Problem)))]
 pub(super) async fn get(
@@ -148,36 +159,33 @@ pub(super) async fn get(
         None => Vec::new(),
         Some(node) => vec![node.parse::<NodeId>().map_err(|error| ApiError::bad_request(error.to_string()))?],
     };
-    let path = local(&shared, hash, holders).await?;
-    let opening = async {
-        let file = File::open(&path).await?;
-        let bytes = file.metadata().await?.len();
-        Ok((file, bytes))
-    };
-    let (file, bytes) = opening.await.map_err(|error| ApiError::disk("reading a blob", &error))?;
+    let file = local(&shared, hash, holders).await?;
+    let bytes = file.metadata().await.map_err(|error| ApiError::disk("reading a blob", &error))?.len();
     let headers =
         [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (header::CONTENT_LENGTH, bytes.to_string())];
     Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES))).into_response())
 }
 
-/// The blob's file on this node, brought here first if need be.
-pub(super) async fn local(shared: &Shared, hash: BlobHash, holders: Vec<NodeId>) -> Result<PathBuf, ApiError> {
-    if let Some(path) = path(shared, hash).await {
-        return Ok(path);
+/// The blob's file on this node, verified; brought here first if need be.
+pub(super) async fn local(shared: &Shared, hash: BlobHash, holders: Vec<NodeId>) -> Result<File, ApiError> {
+    if let Some(file) = open(shared, hash).await? {
+        return Ok(file);
     }
     let missing = |why: String| {
         ApiError::not_found(format!("blob {hash} could not be brought here: {why}"))
             .hint("start the node that made it again; `nodectl nodes` shows who is away")
     };
     shared.api.fetcher.fetch(hash, holders).await.map_err(missing)?;
-    path(shared, hash).await.ok_or_else(|| missing("it was removed again".into()))
+    open(shared, hash).await?.ok_or_else(|| missing("it was removed again".into()))
 }
 
-async fn path(shared: &Shared, hash: BlobHash) -> Option<PathBuf> {
+async fn open(shared: &Shared, hash: BlobHash) -> Result<Option<File>, ApiError> {
     let blobs = shared.api.blobs.clone();
-    tokio::task::spawn_blocking(move || blobs.path(hash)).await.ok().flatten()
+    let opened = tokio::task::spawn_blocking(move || blobs.open(hash)).await;
+    let opened = opened.map_err(|_| ApiError::unexpected("reading a blob"))?;
+    Ok(opened.map_err(|error| ApiError::disk("reading a blob", &error))?.map(File::from_std))
 }
 
 fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
-    text.parse().map_err(|error: crate::types::ids::BadId| ApiError::bad_request(error.to_string()))
+    text.parse().map_err(|error: nodectl_types::ids::BadId| ApiError::bad_request(error.to_string()))
 }

@@ -1,17 +1,19 @@
 //! Nodes, devices, drain, leave.
 
 use super::{
+    caller::Caller,
     error::ApiError,
     extract::body_json,
     resolve,
     server::{Api, Shared},
 };
-use crate::{
-    types::{Answer, NodeId, NodeLoad, Query, QueryError, query::MemberLine},
-    wire::api::{Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay, Problem},
-};
-use axum::{Json, body::Body, extract::State, http::StatusCode};
+use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
+use nodectl_ports::wall_ms;
+use nodectl_types::{Answer, NodeId, NodeLoad, Pause, Query, QueryError, query::MemberLine};
+use nodectl_wire::api::{
+    AuditName, Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay, PauseRequest, Problem,
+};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
@@ -81,23 +83,74 @@ pub(super) async fn devices(State(shared): State<Arc<Shared>>) -> Result<Json<Ve
 /// Measures the GPUs of the node that answers, and keeps what was found. Takes seconds, and disturbs what runs on them.
 #[utoipa::path(post, path = "/v1/devices/measure", tag = "cluster", responses((status = 200, body = Okay),
     (status = 500, description = "A GPU could not be measured.", body = Problem)))]
-pub(super) async fn measure(State(shared): State<Arc<Shared>>) -> Result<Json<Okay>, ApiError> {
-    let measured = shared.api.gpus.clone().measure().await;
-    measured.map_err(|why| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
+pub(super) async fn measure(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Okay>, ApiError> {
+    let measured = async {
+        caller.owns_node(&shared, "measure")?;
+        let measured = shared.api.gpus.clone().measure().await;
+        measured.map_err(|why| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
+        Ok(Json(Okay { ok: true }))
+    }
+    .await;
+    shared.noted(&caller, AuditName::Measure, None, measured).await
+}
+
+/// Gives a node no new work, or work again. Running tasks end. What is said to the node itself is its owner's word, which cannot be
+/// taken back at another one.
+#[utoipa::path(post, path = "/v1/drain", tag = "cluster", request_body = DrainRequest, responses(
+    (status = 200, body = Okay), (status = 404, description = "No such node.", body = Problem),
+    (status = 403, description = "Its owner said so, and only its owner can take it back.", body = Problem)))]
+pub(super) async fn drain(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Okay>, ApiError> {
+    let request: DrainRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
+    let drained = async {
+        caller.owns_node(&shared, "drain")?;
+        let node = match &request.node {
+            Some(reference) => resolve::node(&shared, reference).await?,
+            None => shared.api.facts.id,
+        };
+        shared.ask(Query::Drain { node, on: request.on }).await?;
+        Ok(Json(Okay { ok: true }))
+    }
+    .await;
+    let what = if request.on { AuditName::Drain } else { AuditName::Undrain };
+    shared.noted(&caller, what, request.node, drained).await
+}
+
+/// Has this machine for its owner alone: no new tasks, and those that run stand still, or go on to their ends. The node's next life
+/// keeps to it.
+#[utoipa::path(post, path = "/v1/pause", tag = "cluster", request_body = PauseRequest, responses(
+    (status = 200, body = Okay)))]
+pub(super) async fn pause(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Okay>, ApiError> {
+    let request: PauseRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
+    let until_ms = request.for_ms.map(|span| wall_ms().saturating_add(span));
+    let paused = set_pause(&shared, &caller, Some(Pause { until_ms, finish: request.finish })).await;
+    shared.noted(&caller, AuditName::Pause, None, paused).await
+}
+
+async fn set_pause(shared: &Shared, caller: &Caller, pause: Option<Pause>) -> Result<Json<Okay>, ApiError> {
+    caller.owns_node(shared, "pause")?;
+    shared.ask(Query::Pause(pause)).await?;
     Ok(Json(Okay { ok: true }))
 }
 
-/// Gives a node no new work, or work again. Running tasks end.
-#[utoipa::path(post, path = "/v1/drain", tag = "cluster", request_body = DrainRequest, responses(
-    (status = 200, body = Okay), (status = 404, description = "No such node.", body = Problem)))]
-pub(super) async fn drain(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Okay>, ApiError> {
-    let request: DrainRequest = body_json(body, REQUEST_BODY_BYTES).await?;
-    let node = match &request.node {
-        Some(reference) => resolve::node(&shared, reference).await?,
-        None => shared.api.facts.id,
-    };
-    shared.ask(Query::Drain { node, on: request.on }).await?;
-    Ok(Json(Okay { ok: true }))
+/// Ends a pause.
+#[utoipa::path(post, path = "/v1/resume", tag = "cluster", responses((status = 200, body = Okay)))]
+pub(super) async fn resume(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Okay>, ApiError> {
+    let resumed = set_pause(&shared, &caller, None).await;
+    shared.noted(&caller, AuditName::Resume, None, resumed).await
 }
 
 /// Has every node of the cluster take one for dead for good. Refused while any of them reaches it. Unless `sure`, nothing changes.
@@ -105,15 +158,32 @@ pub(super) async fn drain(State(shared): State<Arc<Shared>>, body: Body) -> Resu
     (status = 200, body = Forgotten), (status = 404, description = "No such node.", body = Problem),
     (status = 409, description = "A node reaches it.", body = Problem),
     (status = 504, description = "A node does not answer.", body = Problem)))]
-pub(super) async fn forget(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Forgotten>, ApiError> {
-    let request: ForgetRequest = body_json(body, REQUEST_BODY_BYTES).await?;
-    let lost = resolve::node(&shared, &request.node).await?;
-    let members = members(&shared).await?;
+pub(super) async fn forget(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Json<Forgotten>, ApiError> {
+    let request: ForgetRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
+    let forgotten = have_forgotten(&shared, &caller, &request).await;
+    if !request.sure {
+        return forgotten;
+    }
+    shared.noted(&caller, AuditName::Forget, Some(request.node), forgotten).await
+}
+
+async fn have_forgotten(
+    shared: &Shared,
+    caller: &Caller,
+    request: &ForgetRequest,
+) -> Result<Json<Forgotten>, ApiError> {
+    caller.owns_node(shared, "speak for about others")?;
+    let lost = resolve::node(shared, &request.node).await?;
+    let members = members(shared).await?;
     let name =
         members.iter().find(|member| member.info.id == lost).map_or_else(|| lost.short(), |m| m.info.name.clone());
-    ask_to_forget(&shared, &members, lost, false).await?;
+    ask_to_forget(shared, &members, lost, false).await?;
     if request.sure {
-        ask_to_forget(&shared, &members, lost, true).await?;
+        ask_to_forget(shared, &members, lost, true).await?;
     }
     Ok(Json(Forgotten { id: lost.to_string(), name }))
 }
@@ -139,10 +209,16 @@ async fn ask_to_forget(shared: &Shared, members: &[MemberLine], lost: NodeId, su
 
 /// Gives all work back and stops the node; answers when it has left.
 #[utoipa::path(post, path = "/v1/leave", tag = "cluster", responses((status = 200, body = Okay)))]
-pub(super) async fn leave(State(shared): State<Arc<Shared>>) -> Json<Okay> {
+pub(super) async fn leave(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Okay>, ApiError> {
+    // Noted first: there may be nobody left to do it afterwards.
+    let may = caller.owns_node(&shared, "stop");
+    shared.noted(&caller, AuditName::Leave, None, may).await?;
     shared.api.pools.close().await;
     shared.api.node.leave().await;
-    Json(Okay { ok: true })
+    Ok(Json(Okay { ok: true }))
 }
 
 pub(super) async fn members(shared: &Shared) -> Result<Vec<MemberLine>, ApiError> {

@@ -1,13 +1,15 @@
 //! What only the node itself knows of its health: how discovery does, who else is here. The command line adds what any
 //! process on this machine can see (clock, disk, ports, driver).
 
-use super::{cluster, error::ApiError, server::Shared};
-use crate::{
-    ports::{NetReport, SWITCHED_OFF},
-    types::query::MemberLine,
-    wire::api::{Doctor, Finding},
+use super::{
+    cluster,
+    error::ApiError,
+    server::{NodeFacts, Shared},
 };
 use axum::{Json, extract::State};
+use nodectl_ports::{NetReport, SWITCHED_OFF};
+use nodectl_types::{query::MemberLine, text};
+use nodectl_wire::api::{Doctor, Finding};
 use std::sync::Arc;
 
 /// Findings about the swarm, with what to do.
@@ -19,7 +21,9 @@ pub(super) async fn doctor(State(shared): State<Arc<Shared>>) -> Result<Json<Doc
     }
     let report = shared.api.network.report();
     let members = cluster::members(&shared).await?;
-    Ok(Json(Doctor { suite: Some(report.suite.clone()), findings: findings(&report, &members) }))
+    let mut findings = findings(&report, &members);
+    findings.push(users(&shared.api.facts));
+    Ok(Json(Doctor { suite: Some(report.suite.clone()), findings }))
 }
 
 fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
@@ -33,8 +37,11 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
         }
     }));
     findings.extend(secret(report));
+    findings.extend(admission(report));
     findings.extend(versions(report));
     findings.push(membership(report, members));
+    findings.extend(members.iter().filter_map(troubled));
+    findings.extend(members.iter().filter_map(owner));
     findings.extend(walls(report, members));
     findings
 }
@@ -73,9 +80,23 @@ fn secret(report: &NetReport) -> Option<Finding> {
     })
 }
 
+/// Who is not let in: this node, or others.
+fn admission(report: &NetReport) -> Vec<Finding> {
+    let own = report.refused.as_ref().map(|why| {
+        let (why, hint) = text::split_hint(why);
+        Finding::problem("admission", why, hint.unwrap_or("ask whoever runs the other nodes"))
+    });
+    let waiting = report.waiting.iter().map(|(node, from)| {
+        let from = from.map_or_else(|| "through a member".to_string(), |from| format!("from {from}"));
+        let message = format!("node {} waits to be admitted, {from}", node.short());
+        Finding::warning("admission", message, format!("nodectl admit {}, if it belongs to the cluster", node.short()))
+    });
+    own.into_iter().chain(waiting).collect()
+}
+
 fn versions(report: &NetReport) -> impl Iterator<Item = Finding> + '_ {
     report.other_versions.iter().map(|(addr, version)| {
-        let ours = crate::types::limits::PROTOCOL_VERSION;
+        let ours = nodectl_types::limits::PROTOCOL_VERSION;
         let message = format!("the node at {addr} speaks protocol version {version}, this one {ours}");
         Finding::problem("version", message, "run the same nodectl on every machine")
     })
@@ -95,6 +116,42 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
         return Finding::warning("members", message, "start them again, or look at their logs");
     }
     Finding::ok("members", format!("{} alive", count(alive, "node")))
+}
+
+/// A member that runs no tasks because of its disk.
+fn troubled(member: &MemberLine) -> Option<Finding> {
+    let problem = member.info.problem.as_ref().filter(|_| member.alive)?;
+    let hint = "make room there, or look at the disk; the node tries again by itself";
+    Some(Finding::problem("disk", format!("{} runs no tasks: {problem}", member.info.name), hint))
+}
+
+/// Whether this node takes work.
+fn owner(member: &MemberLine) -> Option<Finding> {
+    let info = Some(&member.info).filter(|_| member.this_node)?;
+    Some(match (&info.closed, info.takes_no_work()) {
+        (None, Some(why)) => {
+            let hint = "`nodectl drain --off` takes it back; to keep a drain from other members, say it at this node";
+            Finding::warning("owner", format!("this node {why}, which another member said"), hint)
+        }
+        (Some(closed), _) => Finding::ok("owner", format!("this node {closed}, and returns whatever it is ordered")),
+        (None, None) => Finding::ok("owner", "this node takes work"),
+    })
+}
+
+/// Who may ask this node for anything.
+fn users(facts: &NodeFacts) -> Finding {
+    // As TOML; nothing where nothing is set.
+    let set =
+        |key: &str| facts.settings.get(key).map(|value| value.trim_matches('"')).filter(|value| !value.is_empty());
+    let Some(group) = set("api.group") else {
+        return Finding::ok("users", "nobody may use this node but who runs it, and root (api.group)");
+    };
+    let admins = set("api.admins").map(|admins| format!(", and the group {admins}")).unwrap_or_default();
+    let socket = set("api.socket").unwrap_or_default();
+    Finding::ok(
+        "users",
+        format!("the group {group} may use this node (at {socket}); others' jobs may touch who runs it, root{admins}"),
+    )
 }
 
 /// Members that are alive and that this node reaches through others, or not at all.

@@ -1,11 +1,12 @@
 //! What refusals look like: a status code and `Problem` as JSON.
 
-use crate::{types::QueryError, wire::api::Problem};
 use axum::{
     Json,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use nodectl_types::{QueryError, text};
+use nodectl_wire::api::Problem;
 use std::io;
 
 /// A request that was refused.
@@ -47,8 +48,19 @@ impl ApiError {
     pub fn disk(doing: &str, error: &io::Error) -> Self {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let status = if full { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
-        Self::new(status, format!("{doing}: {error}"))
-            .hint("make room in the node's data directory, or check its rights")
+        let hint = match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => "the node's data directory is on a file system that is read-only",
+            io::ErrorKind::PermissionDenied => "check who may write to the node's data directory",
+            _ if full => "make room in the node's data directory",
+            _ => "look at the node's disk: `nodectl doctor`",
+        };
+        Self::new(status, format!("{doing}: {error}")).hint(hint)
+    }
+
+    /// Of a text that ends with a hint of its own.
+    fn with_own_hint(status: StatusCode, text: &str) -> Self {
+        let (error, hint) = text::split_hint(text);
+        Self { status, problem: Problem { error: error.into(), hint: hint.map(Into::into) } }
     }
 }
 
@@ -72,8 +84,33 @@ impl From<QueryError> for ApiError {
                 "ask for less, or set `wait = true` to wait for a node that can run it",
             ),
             QueryError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "`nodectl init` writes a job file that works"),
+            QueryError::Storage(why) if why.contains("ead-only") => {
+                (StatusCode::INSUFFICIENT_STORAGE, "the node's data directory is on a file system that is read-only")
+            }
             QueryError::Storage(_) => (StatusCode::INSUFFICIENT_STORAGE, "make room in the node's data directory"),
             QueryError::Leaving => (StatusCode::SERVICE_UNAVAILABLE, "ask another node, or join again"),
+            QueryError::Undecided { .. } => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "submit it again with the same key, here or elsewhere: it is the same job",
+            ),
+            QueryError::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "`nodectl remove --ended` makes room"),
+            QueryError::NotEnded(_) => (StatusCode::CONFLICT, "`nodectl cancel JOB` ends it"),
+            QueryError::Needed { .. } => {
+                (StatusCode::CONFLICT, "remove it when that one has ended, or cancel that one")
+            }
+            QueryError::Denied(_) => (
+                StatusCode::FORBIDDEN,
+                "only its owner can change that: by its settings, or with `nodectl drain --off` there",
+            ),
+            QueryError::NoSecret(_) => (
+                StatusCode::NOT_FOUND,
+                "`nodectl secret put NAME` keeps one, `nodectl secret list` shows which there are",
+            ),
+            QueryError::Refused(why) => return Self::with_own_hint(StatusCode::CONFLICT, why),
+            QueryError::PutAside(_) => (
+                StatusCode::CONFLICT,
+                "`nodectl attach JOB` goes on with it, `nodectl cancel JOB` ends it, `nodectl remove JOB` forgets it",
+            ),
         };
         Self::new(status, error.to_string()).hint(hint)
     }

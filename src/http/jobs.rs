@@ -1,32 +1,31 @@
 //! Jobs and tasks: list, submit, cancel, retry, explain.
 
 use super::{
+    caller::Caller,
     error::ApiError,
-    extract::{Args, body_bytes, task_index},
+    extract::{Args, Path, body_bytes, task_index},
     resolve,
     server::Shared,
 };
-use crate::{
-    ports::wall_ms,
-    types::{
-        Answer, JobSpec, Query, limits,
-        query::{JobDetail, TaskFilter},
-        servers,
-    },
-    wire::{
-        api::{
-            CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Stored, Submitted,
-            TaskList, TaskRow, TrainingView,
-        },
-        control::validate_spec,
-    },
-};
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
+};
+use nodectl_ports::wall_ms;
+use nodectl_types::{
+    Answer, JobHead, JobId, JobSpec, Query, limits,
+    query::{JobDetail, TaskFilter},
+    servers,
+};
+use nodectl_wire::{
+    api::{
+        AuditName, CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Stored,
+        Submitted, TaskList, TaskRow, TrainingView,
+    },
+    control::validate_spec,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -36,6 +35,9 @@ use utoipa::IntoParams;
 const DEFAULT_ROWS: u32 = 1_000;
 const MAX_ROWS: u32 = 10_000;
 const CANCEL_BODY_BYTES: usize = 1 << 20;
+/// Names a submission (draft-ietf-httpapi-idempotency-key-header).
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const MAX_KEY_BYTES: usize = 256;
 
 /// Every job that the cluster remembers, oldest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, body = Vec<JobLine>)))]
@@ -43,14 +45,19 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<J
     match shared.ask(Query::Jobs).await? {
         Answer::Jobs(mut heads) => {
             heads.sort_by_key(|head| (head.submitted_ms, head.job));
-            Ok(Json(heads.iter().map(JobLine::from).collect()))
+            let aside = match shared.ask(Query::Aside).await {
+                Ok(Answer::Aside(jobs)) => jobs,
+                _ => Vec::new(),
+            };
+            let line = |head: &JobHead| JobLine { aside: aside.contains(&head.job), ..JobLine::from(head) };
+            Ok(Json(heads.iter().map(line).collect()))
         }
         _ => Err(ApiError::unexpected("the list of jobs")),
     }
 }
 
 /// All about one job. `job` is an id, the unique beginning of one, a name (the newest job of that name), or `last`.
-#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Job), (status = 404, description = "No such job.", body = Problem),
     (status = 409, description = "The beginning of several ids.", body = Problem),
     (status = 503, description = "Nobody coordinates it.", body = Problem)))]
@@ -82,7 +89,7 @@ pub(super) struct TaskArgs {
 }
 
 /// A page of a job's tasks.
-#[utoipa::path(get, path = "/v1/jobs/{job}/tasks", tag = "jobs", params(("job" = String, Path), TaskArgs), responses(
+#[utoipa::path(get, path = "/v1/jobs/{job}/tasks", tag = "jobs", params(("job" = String, Path, min_length = 1), TaskArgs), responses(
     (status = 200, body = TaskList), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn tasks(
     State(shared): State<Arc<Shared>>,
@@ -116,11 +123,12 @@ fn task_filter(state: Option<StateName>) -> Result<TaskFilter, ApiError> {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainArgs {
     /// A task, counted from 0; the job as a whole if missing.
+    #[param(value_type = Option<u32>)]
     task: Option<String>,
 }
 
 /// Why a job or a task is where it is.
-#[utoipa::path(get, path = "/v1/jobs/{job}/explain", tag = "jobs", params(("job" = String, Path), ExplainArgs),
+#[utoipa::path(get, path = "/v1/jobs/{job}/explain", tag = "jobs", params(("job" = String, Path, min_length = 1), ExplainArgs),
     responses((status = 200, body = Explanation), (status = 404, description = "No such job or task.", body = Problem)))]
 pub(super) async fn explain(
     State(shared): State<Arc<Shared>>,
@@ -136,7 +144,9 @@ pub(super) async fn explain(
 }
 
 /// Submits a job: `JobRequest` as JSON, or the specification itself (postcard) as `application/octet-stream`, which
-/// `nodectl run` sends.
+/// `nodectl run` sends. With a key (the header `Idempotency-Key`, or `key` in the JSON) it may be submitted again when the
+/// answer is lost, or says that nothing is known yet (504), also through another node: it is the same job. A key is of one
+/// submission.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest, responses(
     (status = 201, body = Submitted), (status = 400, description = "The body is no job.", body = Problem),
     (status = 413, description = "The body is too large.", body = Problem),
@@ -144,17 +154,41 @@ pub(super) async fn explain(
     (status = 422, description = "The job is not valid, or no node can run it.", body = Problem)))]
 pub(super) async fn submit(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Submitted>), ApiError> {
-    let mut spec = read_spec(&shared, &headers, body).await?;
+    let (spec, key) = read_spec(&shared, &headers, body).await?;
+    let name = spec.work.name.clone();
+    let submitted = accept(&shared, &caller, &headers, spec, key).await;
+    let about = submitted.as_ref().map_or(name, |(_, Json(submitted))| submitted.job.clone());
+    shared.noted(&caller, AuditName::Submit, Some(about), submitted).await
+}
+
+async fn accept(
+    shared: &Shared,
+    caller: &Caller,
+    headers: &HeaderMap,
+    mut spec: JobSpec,
+    key: Option<String>,
+) -> Result<(StatusCode, Json<Submitted>), ApiError> {
+    let key = submission_key(headers, key)?;
     // Told by the node, whatever the body says: they order jobs and name who asked.
     spec.submitter = shared.api.facts.id;
     spec.submitted_ms = wall_ms();
-    let invalid = |error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}"));
-    validate_spec(&spec).map_err(invalid)?;
+    Arc::make_mut(&mut spec.work).author = caller.author(&shared.api.facts.name);
+    let invalid = |error: &dyn std::fmt::Display| {
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}"))
+    };
+    validate_spec(&spec).map_err(|error| invalid(&error))?;
+    spec.check().map_err(|error| invalid(&error))?;
+    // Their results become this job's to read.
+    for job in spec.work.after.iter().map(|(_, job)| *job).chain(spec.extends) {
+        caller.owns_job(shared, job, "go on from").await?;
+    }
     let spec = Arc::new(spec);
-    match shared.ask(Query::Submit { spec: spec.clone() }).await? {
+    let job = key.as_deref().map(JobId::of_key);
+    match shared.ask(Query::Submit { job, spec: spec.clone() }).await? {
         Answer::Submitted { job } => {
             shared.keep_spec(job, spec);
             Ok((StatusCode::CREATED, Json(Submitted { job: job.to_string() })))
@@ -163,46 +197,74 @@ pub(super) async fn submit(
     }
 }
 
-async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<JobSpec, ApiError> {
+/// The key of a submission: from the header, or from the body.
+fn submission_key(headers: &HeaderMap, in_body: Option<String>) -> Result<Option<String>, ApiError> {
+    let in_header = match headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str()) {
+        None => None,
+        Some(Ok(key)) => Some(key.to_string()),
+        Some(Err(_)) => return Err(ApiError::bad_request("the header Idempotency-Key is not visible ASCII")),
+    };
+    if in_header.is_some() && in_body.is_some() && in_header != in_body {
+        return Err(ApiError::bad_request("the header Idempotency-Key and `key` differ"));
+    }
+    let key = in_header.or(in_body);
+    if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
+        return Err(ApiError::bad_request(format!("the key of a submission has 1 to {MAX_KEY_BYTES} bytes")));
+    }
+    Ok(key)
+}
+
+/// The specification, and the key that came with it.
+async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<(JobSpec, Option<String>), ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if kind != "application/json" && kind != "application/octet-stream" {
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("a job of the type `{kind}`"))
             .hint("send application/json"));
     }
-    let bytes = body_bytes(body, limits::MAX_SPEC_BYTES).await?;
+    let whole = body_bytes(shared, body, limits::MAX_SPEC_BYTES).await?;
+    let bytes = &whole.bytes;
     if kind == "application/octet-stream" {
-        let (spec, rest) = postcard::take_from_bytes(&bytes)
+        let (spec, rest) = postcard::take_from_bytes(bytes)
             .map_err(|error| ApiError::bad_request(format!("the body is no job specification: {error}")))?;
         return if rest.is_empty() {
-            Ok(spec)
+            Ok((spec, None))
         } else {
             Err(ApiError::bad_request("bytes after the job specification"))
         };
     }
-    let request: JobRequest =
-        serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
+    let mut request: JobRequest =
+        serde_json::from_slice(bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
+    let key = request.key.take();
     let spec = request.into_spec(shared.api.facts.id, 0);
-    spec.map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
+    spec.map(|spec| (spec, key))
+        .map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
 }
 
 /// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it is durable that they
 /// have ended; those that had ended before stay as they are.
-#[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path)),
+#[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path, min_length = 1)),
     request_body(content = Option<CancelRequest>, description = "Nothing, for the whole job."), responses(
     (status = 200, body = Okay), (status = 404, description = "No such job or task.", body = Problem)))]
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     body: Body,
 ) -> Result<Json<Okay>, ApiError> {
-    let bytes = body_bytes(body, CANCEL_BODY_BYTES).await?;
+    let whole = body_bytes(&shared, body, CANCEL_BODY_BYTES).await?;
     let job = resolve::job(&shared, &reference).await?;
+    let cancelled = end(&shared, &caller, job, &whole.bytes).await;
+    shared.noted(&caller, AuditName::Cancel, Some(job.to_string()), cancelled).await
+}
+
+async fn end(shared: &Shared, caller: &Caller, job: JobId, bytes: &[u8]) -> Result<Json<Okay>, ApiError> {
+    caller.owns_job(shared, job, "cancel").await?;
     let query = if bytes.is_empty() {
         Query::Cancel { job }
     } else {
         let request: CancelRequest =
-            serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
+            serde_json::from_slice(bytes).map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
         if request.tasks.len() > limits::MAX_CANCELLED {
             let error =
                 format!("{} tasks at once; at most {} are possible", request.tasks.len(), limits::MAX_CANCELLED);
@@ -214,16 +276,56 @@ pub(super) async fn cancel(
     Ok(Json(Okay { ok: true }))
 }
 
+/// Forgets a job that has ended, on all nodes: its journal, its results, its checkpoints. Nodes that are away hear of it when
+/// they are back. Refused while an unfinished job comes after it.
+#[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
+    (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem),
+    (status = 409, description = "It has not ended, or another job needs it.", body = Problem)))]
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Result<Json<Okay>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    let removed = async {
+        caller.owns_job(&shared, job, "remove").await?;
+        shared.ask(Query::Remove { job }).await?;
+        Ok(Json(Okay { ok: true }))
+    }
+    .await;
+    shared.noted(&caller, AuditName::Remove, Some(job.to_string()), removed).await
+}
+
+/// Goes on with a job that an earlier `run` left unfinished when it was killed, and that this node, inside another `run`, has put
+/// aside. Does nothing to other jobs.
+#[utoipa::path(post, path = "/v1/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
+    (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem)))]
+pub(super) async fn resume(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Result<Json<Okay>, ApiError> {
+    let job = resolve::job(&shared, &reference).await?;
+    let resumed = async {
+        caller.owns_job(&shared, job, "go on with").await?;
+        shared.ask(Query::Resume { job }).await?;
+        Ok(Json(Okay { ok: true }))
+    }
+    .await;
+    shared.noted(&caller, AuditName::Attach, Some(job.to_string()), resumed).await
+}
+
 /// A job's specification (postcard), as `POST /v1/jobs` takes it.
-#[utoipa::path(get, path = "/v1/jobs/{job}/spec", tag = "jobs", params(("job" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/jobs/{job}/spec", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
     (status = 404, description = "No such job.", body = Problem),
     (status = 503, description = "No node that is here has it.", body = Problem)))]
 pub(super) async fn spec(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
 ) -> Result<Response, ApiError> {
-    let job = resolve::job(&shared, &reference).await?;
+    let job = resolve::own_job(&shared, &caller, &reference, "copy").await?;
     // An unknown job is one; whatever else keeps its specification away may pass.
     shared.ask(Query::Job { job }).await?;
     let Some(spec) = shared.spec(job).await else {
@@ -236,13 +338,14 @@ pub(super) async fn spec(
 }
 
 /// Puts the newest checkpoint of a training job, on whatever node it is, into this node's store.
-#[utoipa::path(post, path = "/v1/jobs/{job}/checkpoint", tag = "jobs", params(("job" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/jobs/{job}/checkpoint", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Stored), (status = 404, description = "No such job, or it has no checkpoint.", body = Problem)))]
 pub(super) async fn checkpoint(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
 ) -> Result<Json<Stored>, ApiError> {
-    let job = resolve::job(&shared, &reference).await?;
+    let job = resolve::own_job(&shared, &caller, &reference, "copy").await?;
     let Some(path) = shared.api.trainings.newest(job).await else {
         let error = ApiError::not_found(format!("job {job} has no checkpoint"));
         return Err(error.hint("checkpoints are made by training jobs with [checkpoint] in their job file"));
@@ -276,15 +379,21 @@ async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
 }
 
 /// Gives a job's failed tasks as many attempts again.
-#[utoipa::path(post, path = "/v1/jobs/{job}/retry", tag = "jobs", params(("job" = String, Path)), responses(
+#[utoipa::path(post, path = "/v1/jobs/{job}/retry", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Retried), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn retry(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
 ) -> Result<Json<Retried>, ApiError> {
     let job = resolve::job(&shared, &reference).await?;
-    match shared.ask(Query::Retry { job }).await? {
-        Answer::Retried { tasks } => Ok(Json(Retried { tasks })),
-        _ => Err(ApiError::unexpected("a retry")),
+    let retried = async {
+        caller.owns_job(&shared, job, "retry").await?;
+        match shared.ask(Query::Retry { job }).await? {
+            Answer::Retried { tasks } => Ok(Json(Retried { tasks })),
+            _ => Err(ApiError::unexpected("a retry")),
+        }
     }
+    .await;
+    shared.noted(&caller, AuditName::Retry, Some(job.to_string()), retried).await
 }

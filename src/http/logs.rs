@@ -1,26 +1,26 @@
 //! What tasks write: from the node that runs the attempt while it runs, from its record and blob once it has ended.
 
 use super::{
+    caller::Caller,
     error::ApiError,
-    extract::{Args, task_index},
+    extract::{Args, Path, task_index},
     resolve,
     server::Shared,
 };
-use crate::{
-    types::{
-        Answer, Attempt, Captured, JobId, NodeId, Query, QueryError, TaskIndex, TaskRecord,
-        query::{Cursor, Location, Stream, TaskFilter, TaskState},
-    },
-    wire::api::Problem,
-};
 use axum::{
+    Extension,
     body::Body,
-    extract::{Path, State},
+    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use nodectl_types::{
+    Answer, Attempt, Captured, JobId, NodeId, Query, QueryError, TaskIndex, TaskRecord,
+    query::{Cursor, Location, Stream, TaskFilter, TaskState},
+};
+use nodectl_wire::api::Problem;
 use serde::{Deserialize, Serialize};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{fs::File, io::AsyncSeekExt};
@@ -59,17 +59,18 @@ pub(super) struct LogArgs {
 
 /// What a task wrote, or writes: the bytes as they are.
 #[utoipa::path(get, path = "/v1/jobs/{job}/tasks/{task}/log", tag = "results",
-    params(("job" = String, Path), ("task" = u32, Path), LogArgs), responses(
+    params(("job" = String, Path, min_length = 1), ("task" = u32, Path), LogArgs), responses(
     (status = 200, content_type = "application/octet-stream", body = String),
     (status = 404, description = "No such job or task, or its log is gone.", body = Problem),
     (status = 409, description = "It has not started.", body = Problem)))]
 pub(super) async fn log(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path((reference, task)): Path<(String, String)>,
     Args(args): Args<LogArgs>,
 ) -> Result<Response, ApiError> {
     let task = task_index(&task)?;
-    let job = resolve::job(&shared, &reference).await?;
+    let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
     let stream = match args.stream {
         StreamName::Stdout => Stream::Stdout,
         StreamName::Stderr => Stream::Stderr,
@@ -309,13 +310,9 @@ impl Tail {
         };
         match captured.blob {
             Some(hash) if captured.total_bytes > captured.tail.len() as u64 => {
-                let path = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
-                let opening = async {
-                    let mut file = File::open(&path).await?;
-                    file.seek(io::SeekFrom::Start(self.offset)).await?;
-                    Ok(file)
-                };
-                let file = opening.await.map_err(|error| ApiError::disk("reading a log", &error))?;
+                let mut file = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
+                let sought = file.seek(io::SeekFrom::Start(self.offset)).await;
+                sought.map_err(|error| ApiError::disk("reading a log", &error))?;
                 Ok(At::File(ReaderStream::with_capacity(file, READ_BYTES)))
             }
             _ => Ok(At::Bytes(rest_of(captured, self.offset))),

@@ -1,8 +1,8 @@
 //! Pools of Python workers: a request that becomes a stream of frames.
 
-use super::{error::ApiError, server::Shared};
-use crate::wire::api::{OpenPool, Problem, pool::UPGRADE};
+use super::{caller::Caller, error::ApiError, server::Shared};
 use axum::{
+    Extension,
     body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -10,6 +10,7 @@ use axum::{
 };
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use nodectl_wire::api::{AuditName, OpenPool, Problem, pool::UPGRADE};
 use std::sync::Arc;
 
 /// Opens a pool: the connection carries the frames of `nodectl-pool/1` from here on, an `OPEN` with `OpenPool` first.
@@ -18,15 +19,21 @@ use std::sync::Arc;
     params(("upgrade" = String, Header, description = "`nodectl-pool/1`")), responses(
     (status = 101, description = "The stream of frames begins."),
     (status = 426, description = "The request asks for no upgrade.", body = Problem)))]
-pub(super) async fn open(State(shared): State<Arc<Shared>>, mut request: Request) -> Result<Response, ApiError> {
+pub(super) async fn open(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let author = caller.author(&shared.api.facts.name);
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
     let upgrade = upgrade.filter(|_| asks_for_it(request.headers())).ok_or_else(|| {
         ApiError::new(StatusCode::UPGRADE_REQUIRED, "a pool is a stream of frames")
             .hint(format!("send `Connection: upgrade` and `Upgrade: {UPGRADE}`"))
     })?;
+    shared.noted(&caller, AuditName::Pool, None, Ok(())).await?;
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(stream) => shared.api.pools.serve(Box::new(TokioIo::new(stream))).await,
+            Ok(stream) => shared.api.pools.serve(author, Box::new(TokioIo::new(stream))).await,
             Err(error) => tracing::debug!("a client of a pool went away: {error}"),
         }
     });

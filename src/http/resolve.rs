@@ -1,7 +1,7 @@
 //! Jobs and nodes as people name them: a full id, the unique beginning of one, a name, `last`.
 
-use super::{error::ApiError, server::Shared};
-use crate::types::{Answer, JobHead, JobId, NodeId, Query, query::MemberLine};
+use super::{caller::Caller, error::ApiError, server::Shared};
+use nodectl_types::{Answer, JobHead, JobId, NodeId, Query};
 
 /// The job that `reference` names: its id, `last` (submitted last), its name (the newest of several), or the unique
 /// beginning of its id; in this order.
@@ -15,13 +15,19 @@ pub(super) async fn job(shared: &Shared, reference: &str) -> Result<JobId, ApiEr
     }
 }
 
+/// The same, of a job that is the caller's to do this with, such as `read`.
+pub(super) async fn own_job(shared: &Shared, caller: &Caller, reference: &str, doing: &str) -> Result<JobId, ApiError> {
+    let job = job(shared, reference).await?;
+    caller.owns_job(shared, job, doing).await?;
+    Ok(job)
+}
+
 /// The node that `reference` names: its id, name, or the unique beginning of its id.
 pub(super) async fn node(shared: &Shared, reference: &str) -> Result<NodeId, ApiError> {
-    if let Ok(id) = reference.parse() {
-        return Ok(id);
-    }
     match shared.ask(Query::Nodes).await? {
-        Answer::Nodes(members) => pick_node(&members, reference),
+        Answer::Nodes(members) => {
+            pick_node(members.iter().map(|member| (member.info.id, member.info.name.as_str())), reference)
+        }
         _ => Err(ApiError::unexpected("the list of nodes")),
     }
 }
@@ -49,15 +55,24 @@ fn pick_job(heads: &[JobHead], reference: &str) -> Result<JobId, ApiError> {
     }
 }
 
-fn pick_node(members: &[MemberLine], reference: &str) -> Result<NodeId, ApiError> {
-    let named: Vec<_> = members.iter().filter(|member| member.info.name == reference).collect();
-    let by_id = || members.iter().filter(|member| begins(&member.info.id.to_string(), reference)).collect();
+/// The one of `nodes`, ids and names, that `reference` names. A whole id need not be of them.
+pub(super) fn pick_node<'a>(
+    nodes: impl Iterator<Item = (NodeId, &'a str)>,
+    reference: &str,
+) -> Result<NodeId, ApiError> {
+    if let Ok(id) = reference.parse() {
+        return Ok(id);
+    }
+    let nodes: Vec<_> = nodes.collect();
+    let named: Vec<_> = nodes.iter().filter(|(_, name)| !name.is_empty() && *name == reference).collect();
+    let by_id = || nodes.iter().filter(|(id, _)| begins(&id.to_string(), reference)).collect();
     let matching: Vec<_> = if named.is_empty() { by_id() } else { named };
     match matching.as_slice() {
-        [member] => Ok(member.info.id),
-        [] => Err(ApiError::not_found(format!("no node `{reference}`")).hint("`nodectl nodes` lists the nodes")),
+        [(id, _)] => Ok(*id),
+        [] => Err(ApiError::not_found(format!("no node `{reference}`"))
+            .hint("`nodectl nodes` lists the nodes, also those that wait or are banned")),
         several => {
-            let ids: Vec<_> = several.iter().take(5).map(|member| member.info.id.to_string()).collect();
+            let ids: Vec<_> = several.iter().take(5).map(|(id, _)| id.to_string()).collect();
             let error = format!("`{reference}` names {} nodes: {}", several.len(), ids.join(", "));
             Err(ApiError::conflict(error).hint("give the id of the one you mean"))
         }

@@ -1,18 +1,25 @@
 //! Pages and streams of results. Both are `Query::Watch`: a page waits for news at most `WATCH_WAIT`, a stream asks for
 //! one page after the other as its reader takes them.
 
-use super::{error::ApiError, extract::Args, resolve, server::Shared};
-use crate::{
-    types::{Answer, JobId, Query, TaskRecord, limits, query::Cursor, query::Progress},
-    wire::api::{CursorView, Problem, ProgressView, Results, TaskResult},
+use super::{
+    caller::Caller,
+    error::ApiError,
+    extract::{Args, Path},
+    resolve,
+    server::Shared,
 };
 use axum::{
-    Json,
-    extract::{Path, State},
+    Extension, Json,
+    extract::State,
     http::HeaderMap,
     response::sse::{Event, KeepAlive, Sse},
 };
 use futures::{Stream, StreamExt, stream};
+use nodectl_types::{
+    Answer, JobId, Query, TaskRecord, limits,
+    query::{Cursor, Progress},
+};
+use nodectl_wire::api::{CursorView, Problem, ProgressView, Results, TaskResult};
 use serde::Deserialize;
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 use utoipa::IntoParams;
@@ -35,14 +42,15 @@ pub(super) struct PageArgs {
 
 /// A page of results, as soon as there is one or after `wait_ms`. The job is over when its phase says so and the page is
 /// empty.
-#[utoipa::path(get, path = "/v1/jobs/{job}/results", tag = "results", params(("job" = String, Path), PageArgs),
+#[utoipa::path(get, path = "/v1/jobs/{job}/results", tag = "results", params(("job" = String, Path, min_length = 1), PageArgs),
     responses((status = 200, body = Results), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn page(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Args(args): Args<PageArgs>,
 ) -> Result<Json<Results>, ApiError> {
-    let job = resolve::job(&shared, &reference).await?;
+    let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
     let cursor = Cursor { claim: args.claim, position: args.position };
     let limit = args.limit.unwrap_or(limits::RECORD_BATCH as u32).clamp(1, limits::RECORD_BATCH as u32);
     Ok(Json(watch(&shared, job, cursor, args.wait_ms, limit).await?))
@@ -81,15 +89,16 @@ async fn task_results(
 /// Server-sent events: `progress` (`ProgressView`) when it changes, `result` (`TaskResult`) as tasks end, `end`
 /// (`ProgressView`) when the job is over, `error` (`Problem`) if the stream cannot go on. An event's id is a cursor:
 /// `Last-Event-ID` resumes after it.
-#[utoipa::path(get, path = "/v1/jobs/{job}/events", tag = "results", params(("job" = String, Path)), responses(
+#[utoipa::path(get, path = "/v1/jobs/{job}/events", tag = "results", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, content_type = "text/event-stream", body = String),
     (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn events(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let job = resolve::job(&shared, &reference).await?;
+    let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
     let cursor = match headers.get("last-event-id") {
         None => Cursor::default(),
         Some(id) => parse_event_id(id.as_bytes())?,

@@ -1,6 +1,9 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
-use super::{blobs, cluster, doctor, error::ApiError, jobs, logs, openapi, pools, results, server::Shared};
+use super::{
+    audit, blobs, cluster, doctor, error::ApiError, jobs, logs, membership, openapi, pools, results, secrets,
+    server::Shared,
+};
 use axum::{
     Router,
     extract::DefaultBodyLimit,
@@ -9,6 +12,15 @@ use axum::{
 };
 use std::sync::Arc;
 
+/// What job code gets in place of the API, where the node is hidden from it.
+pub(super) fn closed() -> Router {
+    let refused = || async {
+        ApiError::new(StatusCode::FORBIDDEN, "tasks may not use the API of the node that runs them")
+            .hint("`[isolation] hides_node = false` in the job lets its tasks do so")
+    };
+    Router::new().fallback(refused)
+}
+
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/node", get(cluster::node))
@@ -16,10 +28,16 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/devices", get(cluster::devices))
         .route("/v1/devices/measure", post(cluster::measure))
         .route("/v1/drain", post(cluster::drain))
+        .route("/v1/pause", post(cluster::pause))
+        .route("/v1/resume", post(cluster::resume))
+        .route("/v1/audit", get(audit::lines))
         .route("/v1/forget", post(cluster::forget))
         .route("/v1/leave", post(cluster::leave))
+        .route("/v1/membership", get(membership::membership).post(membership::decide))
+        .route("/v1/invitations", post(membership::invite))
         .route("/v1/jobs", get(jobs::list).post(jobs::submit))
-        .route("/v1/jobs/{job}", get(jobs::detail))
+        .route("/v1/jobs/{job}", get(jobs::detail).delete(jobs::remove))
+        .route("/v1/jobs/{job}/resume", post(jobs::resume))
         .route("/v1/jobs/{job}/spec", get(jobs::spec))
         .route("/v1/jobs/{job}/checkpoint", post(jobs::checkpoint))
         .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
@@ -32,6 +50,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/pools", post(pools::open))
         .route("/v1/blobs", put(blobs::put))
         .route("/v1/blobs/{hash}", get(blobs::get).head(blobs::head))
+        .route("/v1/secrets", get(secrets::list))
+        .route("/v1/secrets/{name}", put(secrets::put).delete(secrets::drop))
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/openapi.json", get(openapi::document))
         .fallback(no_route)

@@ -1,10 +1,8 @@
 //! The specifications of jobs lately read: records do not repeat the parameters of their tasks.
 
 use super::server::Shared;
-use crate::{
-    ports::specs,
-    types::{Answer, JobHead, JobId, JobSpec, Query, query::JobDetail},
-};
+use nodectl_ports::specs;
+use nodectl_types::{Answer, JobHead, JobId, JobSpec, Query, query::JobDetail};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},

@@ -1,35 +1,52 @@
 //! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from a closure, a blob
 //! store of plain files, a network that reports what it is given.
 
-use super::{Api, Client, NodeFacts, bind, serve, socket_path};
-use crate::{
-    ports::{
-        BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService, Trainings,
-    },
-    types::*,
-};
+use super::{Access, Api, Client, NodeFacts, bind, caller::Caller, serve, socket_path};
 use futures::future::BoxFuture;
+use nodectl_ports::{
+    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService,
+    Trainings, Vault,
+};
+use nodectl_types::*;
+use nodectl_wire::api::AuditLine;
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
+use zeroize::Zeroizing;
 
-pub(crate) type Brain = Box<dyn FnMut(&Query) -> Result<Answer, QueryError> + Send>;
+pub type Brain = Box<dyn FnMut(&Query) -> Result<Answer, QueryError> + Send>;
 
 /// A served node; everything ends when it is dropped.
-pub(crate) struct FakeNode {
+pub struct FakeNode {
     pub directory: TempDir,
     pub client: Client,
     pub asked: Arc<Mutex<Vec<Query>>>,
     pub blobs: Arc<FileBlobs>,
     /// Blobs that other nodes have.
     pub remote: Arc<Mutex<BTreeMap<BlobHash, Vec<u8>>>>,
+    /// What users did.
+    pub notes: Arc<Notes>,
     stop: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+pub struct Notes(pub Mutex<Vec<AuditLine>>);
+
+impl Audit for Notes {
+    fn note(&self, line: AuditLine) {
+        self.0.lock().expect("no test panics with it").push(line);
+    }
+
+    fn newest(&self, _: usize) -> io::Result<Vec<AuditLine>> {
+        Ok(self.0.lock().expect("no test panics with it").clone())
+    }
 }
 
 impl FakeNode {
@@ -37,10 +54,38 @@ impl FakeNode {
         Self::start_with(brain, NetReport::default(), false).await
     }
 
+    /// Whoever asks is this one.
+    pub async fn start_for(
+        caller: Caller,
+        brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
+    ) -> Self {
+        Self::made(brain, NetReport::default(), false, Access::always(caller), false).await
+    }
+
     pub async fn start_with(
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
         report: NetReport,
         solo: bool,
+    ) -> Self {
+        Self::made(brain, report, solo, Access::new(None), false).await
+    }
+
+    /// The same that takes its clients for tasks, if it `keeps_out` those.
+    pub async fn start_kept(
+        brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
+        report: NetReport,
+        solo: bool,
+        keeps_out: bool,
+    ) -> Self {
+        Self::made(brain, report, solo, Access::new(None), keeps_out).await
+    }
+
+    async fn made(
+        brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
+        report: NetReport,
+        solo: bool,
+        access: Access,
+        keeps_out: bool,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (events, inbox) = mpsc::channel(16);
@@ -49,6 +94,7 @@ impl FakeNode {
         let blobs = Arc::new(FileBlobs { directory: directory.path().join("blobs") });
         fs::create_dir_all(&blobs.directory).expect("the directory is ours");
         let remote = Arc::new(Mutex::new(BTreeMap::new()));
+        let notes = Arc::new(Notes::default());
         let api = Api {
             node: NodeHandle::new(events),
             blobs: blobs.clone(),
@@ -58,17 +104,40 @@ impl FakeNode {
             trainings: Arc::new(NoTrainings),
             gpus: Arc::new(BrokenMeter),
             facts: Arc::new(facts(directory.path(), solo)),
+            audit: notes.clone(),
+            access,
+            keeps_out: Arc::new(move |_| keeps_out),
+            vault: Arc::new(Backwards),
         };
         let socket = socket_path(directory.path());
         let listener = bind(&socket).await.expect("the socket is free");
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(serve(listener, api, stopped));
-        Self { directory, client: Client::new(socket), asked, blobs, remote, stop: Some(stop) }
+        Self { directory, client: Client::new(socket), asked, blobs, remote, notes, stop: Some(stop) }
     }
 
     pub fn stop(&mut self) {
         self.stop.take();
     }
+}
+
+/// Seals by turning round, and opens nothing.
+struct Backwards;
+
+impl Vault for Backwards {
+    fn seal(&self, _: &str, value: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(value.iter().rev().copied().collect())
+    }
+
+    fn open(&self, _: &str) -> Result<Zeroizing<Vec<u8>>, String> {
+        Err("nothing is kept here".into())
+    }
+
+    fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret> {
+        secrets
+    }
+
+    fn keep(&self, _: Vec<KeptSecret>) {}
 }
 
 fn facts(data_dir: &Path, solo: bool) -> NodeFacts {
@@ -110,18 +179,20 @@ async fn run(mut inbox: mpsc::Receiver<Event>, mut brain: Brain, asked: Arc<Mute
     }
 }
 
-pub(crate) struct FileBlobs {
+pub struct FileBlobs {
     directory: PathBuf,
 }
 
 impl Blobs for FileBlobs {
-    fn has(&self, hash: BlobHash) -> bool {
-        self.path(hash).is_some()
+    fn open(&self, hash: BlobHash) -> io::Result<Option<File>> {
+        match File::open(self.directory.join(hash.to_string())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => file.map(Some),
+        }
     }
 
-    fn path(&self, hash: BlobHash) -> Option<PathBuf> {
-        let path = self.directory.join(hash.to_string());
-        path.exists().then_some(path)
+    fn remove(&self, hash: BlobHash) -> io::Result<u64> {
+        fs::remove_file(self.directory.join(hash.to_string())).map(|()| 0)
     }
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
@@ -146,7 +217,7 @@ struct MemoryWriter {
 }
 
 /// A disk that is full after this many bytes of one file.
-pub(crate) const FULL_AT_BYTES: usize = 4 << 20;
+pub const FULL_AT_BYTES: usize = 4 << 20;
 
 impl BlobWriter for MemoryWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -196,6 +267,10 @@ impl Network for FakeNetwork {
     fn report(&self) -> NetReport {
         self.0.clone()
     }
+    fn adopt(&self, _: Roster) {}
+    fn invite(&self) -> Result<String, String> {
+        Err("this node is alone".into())
+    }
     fn close(&self) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
@@ -218,7 +293,7 @@ impl Trainings for NoTrainings {
 struct Echo;
 
 impl PoolService for Echo {
-    fn serve(&self, client: Box<dyn Duplex>) -> BoxFuture<'static, ()> {
+    fn serve(&self, _: Author, client: Box<dyn Duplex>) -> BoxFuture<'static, ()> {
         Box::pin(async {
             let (mut source, mut sink) = tokio::io::split(client);
             let _ = tokio::io::copy(&mut source, &mut sink).await;
@@ -230,11 +305,11 @@ impl PoolService for Echo {
     }
 }
 
-pub(crate) fn node_id(number: u8) -> NodeId {
+pub fn node_id(number: u8) -> NodeId {
     NodeId([number; 32])
 }
 
-pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
+pub fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
     let info = NodeInfo {
         id: node_id(number),
         version: 1,
@@ -262,17 +337,21 @@ pub(crate) fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         }],
         labels: BTreeMap::from([("rack".into(), "b".into())]),
         draining: false,
+        closed: None,
+        admits: Default::default(),
         leaving: false,
+        problem: None,
     };
     query::MemberLine { info, alive, gone: false, this_node: number == 1 }
 }
 
-pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
+pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
     JobHead {
         job: JobId(job),
         name: name.into(),
         spec: BlobHash([0; 32]),
         submitter: node_id(1),
+        author: Default::default(),
         submitted_ms,
         epoch: 1,
         holder: node_id(1),
@@ -283,6 +362,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         round: 0,
         phase: Phase::Running,
         tasks: 4,
+        after: Vec::new(),
         done: 1,
         failed: 0,
         stopped: 0,
@@ -292,7 +372,7 @@ pub(crate) fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
     }
 }
 
-pub(crate) fn spec(name: &str) -> JobSpec {
+pub fn spec(name: &str) -> JobSpec {
     JobSpec {
         params: ParamSpace::Grid(vec![("x".into(), (10..14).map(Value::Int).collect())]),
         retries: 2,
@@ -301,7 +381,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     }
 }
 
-pub(crate) fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {
+pub fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {
     query::Progress {
         phase,
         tasks: 4,
@@ -317,7 +397,7 @@ pub(crate) fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress 
     }
 }
 
-pub(crate) fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecord> {
+pub fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecord> {
     Arc::new(TaskRecord {
         failures: u32::from(outcome != Outcome::Done),
         started_ms: 1_700_000_000_000,

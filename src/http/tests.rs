@@ -1,13 +1,13 @@
 //! Client and server over a real socket, with a node of paper behind.
 
+mod users;
+
 use super::{client::LogRequest, testing::*, *};
-use crate::{
-    ports::{Blobs, DiscoveryWay, NetReport, SWITCHED_OFF},
-    types::{query::*, sweep::StopRule, *},
-    wire::api,
-};
 use bytes::Bytes;
 use futures::TryStreamExt;
+use nodectl_ports::{Blobs, DiscoveryWay, NetReport, SWITCHED_OFF};
+use nodectl_types::{query::*, sweep::StopRule, *};
+use nodectl_wire::api;
 use std::{os::unix::fs::PermissionsExt, sync::Arc};
 
 /// What a client was refused: (status, error).
@@ -16,6 +16,10 @@ fn refused<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) 
         Err(ClientError::Refused { status, problem }) => (status, problem.error),
         other => panic!("not refused: {other:?}"),
     }
+}
+
+fn key() -> client::SubmissionKey {
+    client::SubmissionKey::new("test", 0, "job")
 }
 
 async fn text(stream: client::ByteStream) -> String {
@@ -34,8 +38,26 @@ async fn a_socket_is_private_and_only_a_stale_one_is_replaced() {
     drop(listener);
     assert!(socket.exists(), "a node that was killed leaves its socket behind");
     bind(&socket).await.unwrap();
+    let file = directory.path().join("thesis.tex");
+    std::fs::write(&file, "years of work").unwrap();
+    assert!(bind(&file).await.is_err());
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap(),
+        "years of work",
+        "whoever wrote it into the settings has it still"
+    );
     let long = directory.path().join("x".repeat(120)).join("api.sock");
     assert!(matches!(bind(&long).await, Err(ServeError::TooLong(_))));
+}
+
+#[tokio::test]
+async fn tasks_are_told_that_the_api_is_not_for_them() {
+    let brain = |_: &Query| Err(QueryError::Leaving);
+    let node = FakeNode::start_kept(brain, Default::default(), false, true).await;
+    for error in [node.client.node().await.unwrap_err(), node.client.leave().await.unwrap_err()] {
+        assert!(error.to_string().contains("tasks may not use the API"), "{error}");
+    }
+    assert!(node.asked.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -109,15 +131,17 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
         _ => Err(QueryError::Leaving),
     })
     .await;
-    assert_eq!(node.client.submit(&spec("p")).await.unwrap().job, "0000000000000007");
+    assert_eq!(node.client.submit(&spec("p"), &key()).await.unwrap().job, "0000000000000007");
     let json = r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
     assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
     let json = r#"{"name": "j", "worker": {"class": "a/b.py:C", "init": {"args": [1]}}, "extends": "0000000000000007",
         "sweep": {"metric": "loss", "stop": {"median": {"min_trials": 3}}}}"#;
     assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
     let asked = node.asked.lock().unwrap();
-    let specs: Vec<_> =
-        asked.iter().filter_map(|query| if let Query::Submit { spec } = query { Some(spec) } else { None }).collect();
+    let specs: Vec<_> = asked
+        .iter()
+        .filter_map(|query| if let Query::Submit { spec, .. } = query { Some(spec) } else { None })
+        .collect();
     assert_eq!((specs[0].work.name.as_str(), specs[0].submitter), ("p", node_id(1)));
     assert!(specs[0].submitted_ms > 0);
     assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
@@ -133,15 +157,15 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
 #[tokio::test]
 async fn a_million_rows_are_submitted_in_time() {
     let node = FakeNode::start(|query| match query {
-        Query::Submit { spec } if spec.task_count() == 1_000_000 => Ok(Answer::Submitted { job: JobId(7) }),
+        Query::Submit { spec, .. } if spec.task_count() == 1_000_000 => Ok(Answer::Submitted { job: JobId(7) }),
         _ => Err(QueryError::Leaving),
     })
     .await;
     let mut spec = spec("rows");
     let cells = (0..1_000_000).flat_map(|row| [Value::Int(row), Value::Text(format!("row-{row}").into())]).collect();
-    spec.params = ParamSpace::Rows { columns: vec!["index".into(), "name".into()], cells };
+    spec.params = ParamSpace::Rows { columns: vec!["x".into(), "name".into()], cells };
     let begin = std::time::Instant::now();
-    node.client.submit(&spec).await.unwrap();
+    node.client.submit(&spec, &key()).await.unwrap();
     eprintln!("1,000,000 rows submitted in {:?}", begin.elapsed());
     assert!(begin.elapsed() < std::time::Duration::from_secs(10));
 }
@@ -207,6 +231,7 @@ async fn unknown_routes_methods_and_arguments_are_problems_too() {
         ("POST /v1/nodes", 405),
         ("GET /v1/jobs/last/tasks?stat=done", 400),
         ("GET /v1/blobs/xyz", 400),
+        ("GET /v1/jobs/%ff%fe", 400),
     ] {
         let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         let (got, text) = raw(&node, request.as_bytes()).await;
@@ -394,7 +419,7 @@ async fn a_file_that_breaks_off_is_not_stored() {
 #[tokio::test]
 async fn doctor_says_what_to_do_about_the_swarm() {
     let report = NetReport {
-        suite: "pnet + noise".into(),
+        suite: "noise + yamux".into(),
         listening: vec![([192, 0, 2, 7], 40_001).into()],
         interfaces: vec!["eth0".into()],
         ways: vec![
@@ -411,7 +436,7 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         _ => Err(QueryError::Leaving),
     };
     let doctor = FakeNode::start_with(brain, report, false).await.client.doctor().await.unwrap();
-    assert_eq!(doctor.suite.as_deref(), Some("pnet + noise"));
+    assert_eq!(doctor.suite.as_deref(), Some("noise + yamux"));
     let told: Vec<_> = doctor.findings.iter().map(|finding| (finding.check.as_str(), finding.severity)).collect();
     use api::Severity;
     let expected = [
@@ -422,6 +447,8 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         ("secret", Severity::Problem),
         ("version", Severity::Problem),
         ("members", Severity::Warning),
+        ("owner", Severity::Ok),
+        ("users", Severity::Ok),
     ];
     assert_eq!(told, expected);
     assert!(doctor.findings.iter().all(|finding| finding.severity == Severity::Ok || finding.hint.is_some()));
@@ -456,4 +483,24 @@ async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
         tokio::task::yield_now().await;
     }
     assert!(node.client.node().await.unwrap_err().is_unreachable());
+}
+
+#[tokio::test]
+async fn a_key_makes_a_submission_the_same_job() {
+    let node = FakeNode::start(|query| match query {
+        Query::Submit { job, .. } => Ok(Answer::Submitted { job: job.unwrap_or(JobId(1)) }),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let json = |key: &str| format!(r#"{{"name": "j", "command": ["true"]{key}}}"#);
+    let submit = async |key: &str| raw_post(&node, "application/json", json(key).as_bytes()).await;
+    assert_eq!(submit("").await.0, 201);
+    assert_eq!(submit(r#", "key": "k""#).await, submit(r#", "key": "k""#).await);
+    assert_eq!(submit(r#", "key": """#).await.0, 400);
+    let asked = node.asked.lock().unwrap();
+    let jobs: Vec<_> = asked
+        .iter()
+        .filter_map(|query| if let Query::Submit { job, .. } = query { Some(*job) } else { None })
+        .collect();
+    assert_eq!(jobs, [None, Some(JobId::of_key("k")), Some(JobId::of_key("k"))]);
 }

@@ -7,7 +7,7 @@ use super::{
     cluster_file::{line_of, read},
     condor, slurm,
 };
-use crate::types::units::{parse_bytes, parse_duration};
+use nodectl_types::units::{parse_bytes, parse_duration};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn shipped_modes_are_what_their_names_say() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/computing");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/computing");
         for system in ["standard", "slurm", "condor"] {
             for mode in ["non_distributed", "single_machine", "multi_machine"] {
                 let path = folder.join(system).join(format!("{mode}.toml"));

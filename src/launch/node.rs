@@ -18,6 +18,8 @@ pub struct ClusterFacts {
     pub launch: String,
     /// This program, to be copied or called.
     pub binary: PathBuf,
+    /// Whoever launches wants the secret although it is easy to guess.
+    pub weak_secret: bool,
 }
 
 /// What one node is told besides.
@@ -37,7 +39,8 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// The arguments of `nodectl` after the data directory, but for what only the machine knows: GPUs and walltime.
     pub fn join_args(&self, facts: &ClusterFacts) -> Vec<String> {
-        let mut args: Vec<String> = vec!["join".into()];
+        // It runs as whom the cluster file or the scheduler says; where that is root, it is meant.
+        let mut args: Vec<String> = vec!["join".into(), "--allow-root".into()];
         let mut option = |name: &str, value: &str| args.extend([name.to_string(), value.to_string()]);
         if let Some(name) = &self.name {
             option("--name", name);
@@ -54,6 +57,7 @@ impl NodeFacts {
         for (key, value) in &self.labels {
             option("--label", &format!("{key}={value}"));
         }
+        args.extend(facts.weak_secret.then(|| "--weak-secret".to_string()));
         args
     }
 }
@@ -74,7 +78,13 @@ mod tests {
     #[test]
     fn a_node_is_told_its_peers_and_where_it_belongs() {
         let peers = vec!["192.0.2.1:7000".to_string(), "[2001:db8::1]:7000".into()];
-        let facts = ClusterFacts { cluster: "lab".into(), peers, launch: "ab12".into(), binary: "/bin/nodectl".into() };
+        let facts = ClusterFacts {
+            cluster: "lab".into(),
+            peers,
+            launch: "ab12".into(),
+            binary: "/bin/nodectl".into(),
+            weak_secret: true,
+        };
         let labels = BTreeMap::from([("rack".to_string(), "b 1".to_string())]);
         let node = NodeFacts {
             name: Some("h1".into()),
@@ -85,8 +95,8 @@ mod tests {
             ..NodeFacts::default()
         };
         let line = super::super::shell::join(node.join_args(&facts).iter().map(String::as_str));
-        let expected = "join --name h1 --peer 192.0.2.1:7000 --peer '[2001:db8::1]:7000' --port 1024 --cores 2.5 \
-                        --label launch=ab12 --label member=h1 --label 'rack=b 1'";
+        let expected = "join --allow-root --name h1 --peer 192.0.2.1:7000 --peer '[2001:db8::1]:7000' --port 1024 --cores 2.5 \
+                        --label launch=ab12 --label member=h1 --label 'rack=b 1' --weak-secret";
         assert_eq!(line, expected);
     }
 

@@ -7,7 +7,7 @@ use super::{
     shell::quote,
     ssh::find_data_dir,
 };
-use crate::types::servers::{SOCKET, SOCKET_VARIABLE, VARIABLE};
+use nodectl_types::servers::{SOCKET, SOCKET_VARIABLE, VARIABLE};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 

@@ -135,8 +135,10 @@ pub async fn start(
 ) -> Result<String, LaunchError> {
     let target = Target::of(host);
     let failed = |source| LaunchError::Call { doing: format!("{}: starting a node", host.name), source };
-    let script = start_script(host, node, facts, program);
-    let call = target.call(&script, connect, START_LIMIT).input(secret.as_bytes());
+    let environment = environment(host);
+    let script = start_script(host, node, facts, program, environment.len());
+    let input = Zeroizing::new([environment.as_bytes(), secret.as_bytes()].concat());
+    let call = target.call(&script, connect, START_LIMIT).input(input.as_slice());
     tell(Step::Connecting);
     let mut finished = call.clone().run().await.map_err(failed)?;
     if finished.code == Some(NO_PROGRAM) {
@@ -196,17 +198,31 @@ fn data_dir(launch: &str, member: &str) -> String {
     format!("n=\"$d/{launch}-{}\"", member.chars().map(plain).collect::<String>())
 }
 
-fn start_script(host: &Host, node: &NodeFacts, facts: &ClusterFacts, program: &Program) -> String {
+/// Lines of shell that set what the host's environment is to be. Passwords may be in it, and everybody on both machines can read
+/// arguments: it goes ahead of the secret.
+fn environment(host: &Host) -> Zeroizing<String> {
+    let lines = host.environment.iter().map(|(key, value)| format!("export {key}={}\n", quote(value)));
+    Zeroizing::new(lines.collect())
+}
+
+/// It reads so many bytes of environment before the node reads its secret.
+fn start_script(
+    host: &Host,
+    node: &NodeFacts,
+    facts: &ClusterFacts,
+    program: &Program,
+    environment_bytes: usize,
+) -> String {
     let mut lines = vec![HOME.to_string(), program_path(&program.hash), data_dir(&facts.launch, &node.member)];
     lines.push(format!(
         "{{ test -x \"$b\" && h=$(sha256sum < \"$b\") && test \"${{h%% *}}\" = {}; }} || exit {NO_PROGRAM}",
         program.hash
     ));
     lines.push(FORGET_NODE_SETTINGS.to_string());
-    let mut variables = vec![("NODECTL_CLUSTER__NAME".to_string(), facts.cluster.clone())];
-    variables.extend(host.environment.clone());
-    for (key, value) in &variables {
-        lines.push(format!("export {key}={}", quote(value)));
+    lines.push(format!("export NODECTL_CLUSTER__NAME={}", quote(&facts.cluster)));
+    if environment_bytes > 0 {
+        // Byte by byte: what comes after it is not this program's to read.
+        lines.push(format!("eval \"$(dd bs=1 count={environment_bytes} 2>/dev/null)\""));
     }
     if let Some(python) = &host.python {
         let python = python.trim_end_matches('/');
@@ -261,17 +277,42 @@ mod tests {
         };
         let node = NodeFacts { member: "h1".into(), gpus: Some(vec!["0".into(), "1".into()]), ..NodeFacts::default() };
         let facts = ClusterFacts { cluster: "lab".into(), launch: "c0ffee".into(), ..ClusterFacts::default() };
-        let script = start_script(&host, &node, &facts, &program());
-        for part in
-            ["export A='it'\\''s'", "export NODECTL_CLUSTER__NAME=lab", "p='/opt/my venv'", "gpus=0,1", "/dev/stdin"]
-        {
+        let script = start_script(&host, &node, &facts, &program(), 7);
+        for part in ["export NODECTL_CLUSTER__NAME=lab", "p='/opt/my venv'", "gpus=0,1", "/dev/stdin", "count=7 "] {
             assert!(script.contains(part), "{part} in {script}");
         }
+        assert!(!script.contains("it'"), "arguments are no place for an environment: {script}");
         for script in [script, copy_script(&program().hash), stop_script("a", "b", &program().hash)] {
             let checked =
                 std::process::Command::new("sh").args(["-n", "-c", &script]).status().expect("there is a shell");
             assert!(checked.success(), "{script}");
         }
+    }
+
+    #[test]
+    fn the_environment_goes_ahead_of_the_secret() {
+        let directory = tempfile::tempdir().unwrap();
+        let said = directory.path().join("said");
+        let program = directory.path().join("nodectl");
+        let text = format!("#!/bin/sh\n{{ env | grep '^TOKEN'; cat; }} > {}\n", said.display());
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let environment = [("TOKEN".to_string(), "it's \"$5\"".to_string()), ("TOKEN_B".into(), "2".into())].into();
+        let host = Host { name: "h1".into(), environment, ..Host::default() };
+        let given = super::environment(&host);
+        let (node, facts) = (NodeFacts::default(), ClusterFacts::default());
+        let script = start_script(&host, &node, &facts, &self::program(), given.len());
+        // What looks for the program is left out.
+        let (_, after) = script.split_once("unset \"$v\"; done").expect("it forgets settings first");
+        let script = format!("n=/n b={}; {after}", program.display());
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut input = shell.stdin.take().unwrap();
+        std::io::Write::write_all(&mut input, &[given.as_bytes(), b"the secret"].concat()).unwrap();
+        drop(input);
+        assert!(shell.wait().unwrap().success(), "{script}");
+        let said = std::fs::read_to_string(said).unwrap();
+        assert_eq!(said, "TOKEN=it's \"$5\"\nTOKEN_B=2\nthe secret");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! everything, also after the launcher died.
 
 use super::{LaunchError, ssh::Target};
+use nodectl_ports::processes::Stat;
+use rand::{TryRng, rngs::SysRng};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -14,6 +16,7 @@ use std::{
 const DIRECTORY: &str = "launched";
 const FILE: &str = "launch.json";
 const SECRET: &str = "secret";
+const TAG: &str = "launch-tag";
 
 /// Something that `up` started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,11 +64,13 @@ pub struct Process {
 #[derive(Clone, Debug)]
 pub struct Launches {
     directory: PathBuf,
+    /// Beside it: what the queues hold is to be found also where all else is lost.
+    tag: PathBuf,
 }
 
 impl Launches {
     pub fn below(data_dir: &Path) -> Self {
-        Self { directory: data_dir.join(DIRECTORY) }
+        Self { directory: data_dir.join(DIRECTORY), tag: data_dir.join(TAG) }
     }
 
     /// The directory of one launch, made if it is not there.
@@ -73,6 +78,32 @@ impl Launches {
         let path = self.directory.join(id);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|source| unwritable(&path, source))?;
         Ok(path)
+    }
+
+    /// The name that what is launched from here has in a scheduler's queue, where everybody reads it: a random one, made with the first
+    /// launch, that tells nothing of the secret.
+    pub fn job_name(&self) -> Result<String, LaunchError> {
+        let path = &self.tag;
+        let known = || match fs::read_to_string(path) {
+            Ok(tag) if tag.len() == 12 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(Some(tag)),
+            Ok(tag) => Err(LaunchError::bad_file(path.display().to_string(), format!("{tag:?} is no tag"), None)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(LaunchError::Unreadable { path: path.clone(), source }),
+        };
+        let tag = match known()? {
+            Some(tag) => tag,
+            None => {
+                let mut bytes = [0; 6];
+                let drawn = SysRng.try_fill_bytes(&mut bytes).map_err(io::Error::other);
+                drawn.map_err(|source| unwritable(path, source))?;
+                let tag: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                self.directory("")?;
+                write_private_once(path, tag.as_bytes())?;
+                // Of several that began at once, the first has named it.
+                known()?.unwrap_or(tag)
+            }
+        };
+        Ok(format!("nodectl-{tag}"))
     }
 
     /// Writes it down, replacing what was there.
@@ -86,6 +117,17 @@ impl Launches {
         let path = self.directory(id)?.join(SECRET);
         write_private(&path, secret.as_bytes())?;
         Ok(path)
+    }
+
+    /// The cluster's secret is another now: what still waits in a queue reads the new one.
+    pub fn replace_secret(&self, before: &str, secret: &str) -> Result<(), LaunchError> {
+        for launch in self.list()? {
+            let path = self.directory.join(&launch.id).join(SECRET);
+            if fs::read(&path).is_ok_and(|kept| kept == before.as_bytes()) {
+                write_private(&path, secret.as_bytes())?;
+            }
+        }
+        Ok(())
     }
 
     /// All that is written down, oldest first.
@@ -142,22 +184,31 @@ impl Process {
 
 /// None if there is no such process, or only its remains.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    if fields.next() == Some("Z") { None } else { fields.nth(18)?.parse().ok() }
+    Stat::of(i32::try_from(pid).ok()?).ok().filter(|process| !process.is_zombie())?.start_ticks()
 }
 
 /// A file of mode 0600 that is there whole or not at all.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
-    let temporary = path.with_extension(format!("new-{}", std::process::id()));
+    write_beside(path, bytes).and_then(|new| fs::rename(new, path)).map_err(|source| unwritable(path, source))
+}
+
+/// The same, unless it is there.
+fn write_private_once(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
     let write = || -> io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        let new = write_beside(path, bytes)?;
+        let linked = fs::hard_link(&new, path);
+        fs::remove_file(&new)?;
+        linked.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
     };
     write().map_err(|source| unwritable(path, source))
+}
+
+fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+    let new = path.with_extension(format!("new-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(new)
 }
 
 fn unwritable(path: &Path, source: io::Error) -> LaunchError {
@@ -188,10 +239,27 @@ mod tests {
         launches.keep(&first).unwrap();
         assert_eq!(launches.list().unwrap(), [first, second]);
         let secret = launches.keep_secret("a", "s").unwrap();
-        assert_eq!(fs::metadata(secret).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        launches.replace_secret("another", "new").unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"s");
+        launches.replace_secret("s", "new").unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"new");
         launches.forget("a").unwrap();
         launches.forget("a").unwrap();
         assert_eq!(launches.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_name_in_queues_is_random_and_stays() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let name = Launches::below(one.path()).job_name().unwrap();
+        assert_eq!(Launches::below(one.path()).job_name().unwrap(), name);
+        assert_ne!(Launches::below(other.path()).job_name().unwrap(), name);
+        assert!(name.len() == 20 && Launches::below(one.path()).list().unwrap().is_empty());
+        let tag = one.path().join("launch-tag");
+        assert_eq!(fs::metadata(&tag).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&tag, "--all").unwrap();
+        assert!(Launches::below(one.path()).job_name().is_err());
     }
 
     #[test]

@@ -1,13 +1,28 @@
 //! The state of jobs as this node keeps it, for itself as their coordinator or for another: offered, brought here with
-//! everything that tasks are given, written, and only then confirmed. What is not on disk is not known.
+//! everything that tasks are given and left, written, and only then confirmed. What is not on disk is not known, and a result is
+//! on disk when its files are.
 
-use super::{Effect, State, coordinator::is_worth_storing, io::Keep, lattice::Lattice, timers::Timer};
-use crate::types::{JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits, message::Summary};
-use std::sync::Arc;
+use super::{
+    State,
+    coordinator::{Inputs, is_worth_storing},
+    core::Core,
+    io::Keep,
+    lattice::Lattice,
+    timers::Timer,
+};
+use nodectl_types::{BlobHash, JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// Files that could not be fetched are tried again after this long, and twice as long each time.
+const REFETCH: Duration = Duration::from_millis(500);
+/// So often; then whoever waits for them has to ask again.
+pub(super) const REFETCHES: u32 = 5;
 
 /// The state of a job as this node keeps it.
 pub struct LocalCopy {
-    pub spec: Option<Arc<JobSpec>>,
+    pub spec: Arc<JobSpec>,
+    /// The specification's name in heads.
+    pub(super) hash: BlobHash,
     pub lattice: Lattice,
     /// The specification is on this node's disk, and so is everything that tasks are given.
     pub(super) kept: bool,
@@ -16,73 +31,132 @@ pub struct LocalCopy {
     /// When this node will claim the job, if nobody else does before.
     pub(super) claim_at: Option<Time>,
     /// The claim, by epoch and holder, whose holder said that it has all that we have.
-    equalled_by: Option<(u32, NodeId)>,
+    pub(super) equalled_by: Option<(u32, NodeId)>,
+    /// This node's disk failed the job, and others may take it until then.
+    pub(super) unfit_until: Option<Time>,
 }
 
-/// What to say to whom once a write is on disk.
+/// What follows a write.
+#[derive(Clone)]
+enum Then {
+    Nothing,
+    Say(NodeId, Box<Message>),
+    /// It is what was pulled of that chunk, from that node.
+    Pulled(NodeId, u32),
+}
+
+/// A write on its way.
 struct Promise {
     ticket: u64,
-    say: Option<(NodeId, Message)>,
+    then: Then,
     /// For trying again.
     keep: Vec<Keep>,
-    /// The write waits for blobs.
-    fetching: bool,
+    /// The files that it waits for, if it does.
+    fetching: Option<Fetching>,
+}
+
+/// Files on their way here.
+#[derive(Clone, Debug)]
+pub(super) enum Fetching {
+    Tree { manifest: BlobHash, holders: Vec<NodeId>, tries: u32 },
+    Blobs { hashes: Vec<BlobHash>, holders: Vec<NodeId>, tries: u32 },
+}
+
+impl Fetching {
+    /// The files of these records, as a node has them that sent the records; `None` if there are none.
+    pub(super) fn of(records: &[Arc<TaskRecord>], from: NodeId) -> Option<Self> {
+        let hashes: BTreeSet<_> = records.iter().flat_map(|record| record.blobs()).collect();
+        let makers = records.iter().filter(|record| record.blobs().next().is_some()).map(|record| record.node);
+        let mut holders = vec![from];
+        for maker in makers {
+            if !holders.contains(&maker) {
+                holders.push(maker);
+            }
+        }
+        (!hashes.is_empty()).then(|| Self::Blobs { hashes: hashes.into_iter().collect(), holders, tries: 0 })
+    }
+
+    /// Has them brought; returns the ticket.
+    pub(super) fn begin(&self, core: &mut Core, job: JobId) -> u64 {
+        match self {
+            Self::Tree { manifest, holders, .. } => core.fetch_tree(job, *manifest, holders.clone()),
+            Self::Blobs { hashes, holders, .. } => core.fetch_blobs(job, hashes.clone(), holders.clone()),
+        }
+    }
+
+    /// It failed: how long to wait before the next try.
+    pub(super) fn pause(&mut self) -> (u32, Duration) {
+        let (Self::Tree { tries, .. } | Self::Blobs { tries, .. }) = self;
+        *tries += 1;
+        (*tries, REFETCH * 2u32.pow((*tries - 1).min(6)))
+    }
 }
 
 impl LocalCopy {
     /// Of a job whose specification is on disk, or written before anything else of the job.
     pub(super) fn kept(spec: Arc<JobSpec>) -> Self {
-        Self { kept: true, ..Self::new(Some(spec)) }
+        Self { kept: true, ..Self::new(spec) }
     }
 
-    fn new(spec: Option<Arc<JobSpec>>) -> Self {
-        let tasks = spec.as_ref().map_or(0, |spec| spec.task_count() as u32);
+    fn new(spec: Arc<JobSpec>) -> Self {
         Self {
+            hash: spec.hash(),
+            lattice: Lattice::new(spec.task_count() as u32),
             spec,
-            lattice: Lattice::new(tasks),
             kept: false,
             promised: Vec::new(),
             claim_at: None,
             equalled_by: None,
+            unfit_until: None,
         }
     }
 }
 
 impl State {
-    /// A record from this node's own journal, at start-up, in the order written.
+    /// A record from this node's own journal, at start-up, in the order written. A journal that was damaged may have lost its
+    /// specification.
     pub fn restore(&mut self, job: JobId, record: Keep) {
         match record {
             Keep::Spec(spec) => {
-                self.copies.insert(job, LocalCopy::kept(spec));
+                self.specify(job, spec);
+                self.copies.get_mut(&job).expect("just specified").kept = true;
             }
             Keep::Head(head) => {
                 self.core.directory.merge(head);
             }
-            Keep::Task(record) => {
-                if let Some(copy) = self.copies.get_mut(&job) {
+            Keep::Task(record) => match self.copies.get_mut(&job) {
+                Some(copy) => {
                     copy.lattice.merge(&record);
                 }
-            }
+                // They are in the journal again once that begins with a specification.
+                None => self.orphans.entry(job).or_default().push(record),
+            },
         }
     }
 
     /// Asked to keep a job's state, or, where nobody has claimed it yet, to coordinate it.
     pub(super) fn offered(&mut self, from: NodeId, head: JobHead, spec: Option<Arc<JobSpec>>) {
         let job = head.job;
-        let fresh = head.epoch == 0;
-        if self.core.directory.get(job).is_none() && self.core.directory.is_full() {
+        // From here it is as large as it may be, and was named when it was submitted.
+        if from != self.core.me && spec.as_ref().is_some_and(|spec| spec.hash() != head.spec) {
             return;
         }
-        if fresh {
+        let is_known = self.core.directory.get(job).is_some();
+        if self.core.directory.is_removed(job) || (!is_known && self.core.directory.is_full()) {
+            return;
+        }
+        if head.epoch == 0 {
             if let (false, Some(spec)) = (self.leaving, spec) {
                 self.claim_new(head, spec);
             }
             return;
         }
         self.merge_head(head.clone());
-        if let Some(copy) = self.copies.get(&job)
-            && copy.spec.is_some()
-        {
+        // The claim has given way to another by now, perhaps with another specification. Whoever makes it hears of that.
+        if self.core.directory.get(job).is_none_or(|known| (known.epoch, known.holder) != (head.epoch, head.holder)) {
+            return;
+        }
+        if let Some(copy) = self.copies.get(&job).filter(|copy| copy.hash == head.spec) {
             // What is on its way to the disk is answered when it is there.
             if copy.kept {
                 self.core.send(from, Message::OfferKept { job });
@@ -92,8 +166,10 @@ impl State {
         match spec {
             Some(spec) => self.keep_spec(from, &head, spec),
             None => {
-                let effect = Effect::LoadSpec { job, hash: head.spec, holders: vec![from] };
-                self.core.effects.push(effect);
+                // The coordinator's disk may have lost what other holders still have.
+                let others = head.replicas.iter().copied().filter(|node| ![from, self.core.me].contains(node));
+                let holders = [from].into_iter().chain(others).collect();
+                self.core.effects.push(super::Effect::LoadSpec { job, hash: head.spec, holders });
             }
         }
     }
@@ -102,6 +178,8 @@ impl State {
     pub(super) fn spec_loaded(&mut self, job: JobId, spec: Result<Arc<JobSpec>, String>) {
         let Some(head) = self.core.directory.get(job).cloned() else { return };
         match spec {
+            // Another claim's may be the job's by now.
+            Ok(spec) if spec.hash() != head.spec => {}
             Ok(spec) => self.keep_spec(head.holder, &head, spec),
             Err(error) => self.core.notice(format!("the specification of job {job} could not be fetched: {error}")),
         }
@@ -110,71 +188,103 @@ impl State {
     /// Becomes a replica: first come the files that tasks are given, then the specification is written, then it is said.
     fn keep_spec(&mut self, coordinator: NodeId, head: &JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
-        if self.copies.get(&job).is_some_and(|copy| copy.spec.is_some()) {
+        if self.copies.get(&job).is_some_and(|copy| copy.hash == head.spec) || self.coordinators.contains_key(&job) {
             return;
         }
         let keep = vec![Keep::Spec(spec.clone()), Keep::Head(head.clone())];
-        let inputs = spec.work.inputs;
-        self.copies.insert(job, LocalCopy::new(Some(spec)));
-        let message = Message::OfferKept { job };
-        match inputs {
-            None => self.write_and_say(job, keep, Some((coordinator, message))),
-            Some(manifest) => {
-                let holders = vec![coordinator, head.submitter];
-                let ticket = self.core.fetch_tree(manifest, holders);
-                let promise = Promise { ticket, say: Some((coordinator, message)), keep, fetching: true };
-                self.copies.get_mut(&job).expect("just inserted").promised.push(promise);
+        // The coordinator's disk may have lost what other holders still have.
+        let others = head.replicas.iter().copied().filter(|node| *node != coordinator && *node != head.submitter);
+        let holders = [coordinator, head.submitter].into_iter().chain(others).collect();
+        let fetching = spec.work.inputs.map(|manifest| Fetching::Tree { manifest, holders, tries: 0 });
+        self.specify(job, spec);
+        self.promise(job, keep, Then::Say(coordinator, Box::new(Message::OfferKept { job })), fetching);
+    }
+
+    /// A job's specification. Where it was submitted twice by one key, on both sides of a partition, the later claim's
+    /// replaces the other: they differ in who submitted it and when, and results of either are results of both.
+    fn specify(&mut self, job: JobId, spec: Arc<JobSpec>) {
+        let tasks = spec.task_count() as u32;
+        match self.copies.get_mut(&job).filter(|copy| copy.lattice.tasks() == tasks) {
+            Some(copy) => (copy.hash, copy.spec) = (spec.hash(), spec),
+            None => {
+                self.copies.insert(job, LocalCopy::new(spec));
             }
         }
     }
 
-    /// Records from a coordinator to keep, or from a replica to learn.
+    /// Records, and perhaps a head, from a coordinator to keep.
     pub(super) fn replicate(
         &mut self,
         from: NodeId,
-        job: JobId,
-        epoch: u32,
-        ticket: u64,
+        (job, epoch, ticket): (JobId, u32, u64),
+        head: Option<JobHead>,
         records: Vec<Arc<TaskRecord>>,
     ) {
         if self.coordinators.contains_key(&job) {
-            return self.with_coordinator(job, |coordinator, core, copy| {
-                coordinator.learned(core, &copy.lattice, from, &records);
-            });
+            return self.learn(from, job, None, records);
         }
-        let outdated = self.core.directory.get(job).is_some_and(|head| head.epoch > epoch);
-        let Some(copy) = self.copies.get_mut(&job) else { return };
-        if outdated && ticket != 0 {
+        if self.core.directory.get(job).is_some_and(|head| head.epoch > epoch) {
             return;
         }
+        let Some(copy) = self.copies.get(&job) else {
+            return self.core.send(from, Message::NoCopy { job, epoch });
+        };
         let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.lacks(record)).collect();
-        let hashes: Vec<_> =
-            news.iter().filter(|record| record.node == from).flat_map(|record| record.blobs()).collect();
-        let keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
-        let message = Message::ReplicateKept { job, epoch, ticket };
-        if hashes.is_empty() {
-            return self.write_and_say(job, keep, Some((from, message)));
+        let fetching = Fetching::of(&news, from);
+        let mut keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
+        if let Some(head) = head {
+            self.merge_head(head.clone());
+            keep.push(Keep::Head(head));
         }
-        // Only the coordinator has these: a second copy is what makes the result safe.
-        let fetch = self.core.ticket();
-        copy.promised.push(Promise { ticket: fetch, say: Some((from, message)), keep, fetching: true });
-        self.core.effects.push(Effect::FetchBlobs { ticket: fetch, hashes, holder: from });
+        let say = Message::ReplicateKept { job, epoch, ticket };
+        self.promise(job, keep, Then::Say(from, Box::new(say)), fetching);
     }
 
-    /// Writes, and says so when it is on disk. Repeated messages find nothing new to write and are answered again, but
-    /// not before what they repeat is on disk: the journal writes in order.
-    fn write_and_say(&mut self, job: JobId, keep: Vec<Keep>, say: Option<(NodeId, Message)>) {
-        let ticket = self.core.ticket();
-        if let Some(copy) = self.copies.get_mut(&job) {
-            copy.promised.push(Promise { ticket, say, keep: keep.clone(), fetching: false });
+    /// Records that another holder has, of a chunk that we asked it for or unasked.
+    pub(super) fn learn(&mut self, from: NodeId, job: JobId, chunk: Option<u32>, records: Vec<Arc<TaskRecord>>) {
+        if self.coordinators.contains_key(&job) {
+            return self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.learned(core, &copy.lattice, from, chunk, records);
+            });
         }
-        self.core.effects.push(Effect::Persist { job, records: keep, ticket });
+        let Some(copy) = self.copies.get(&job) else { return };
+        let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.lacks(record)).collect();
+        let fetching = Fetching::of(&news, from);
+        let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
+        self.promise(job, news.into_iter().map(Keep::Task).collect(), then, fetching);
+    }
+
+    /// This node claims the job: what it was writing for another counts like what it accepts itself, from now on. What still waited for
+    /// its files was promised to nobody, and is asked for anew.
+    pub(super) fn hand_writes_over(&mut self, job: JobId) {
+        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
+        let is_of_tasks = |promise: &mut Promise| {
+            let has_task = promise.keep.iter().any(|record| matches!(record, Keep::Task(_)));
+            has_task && !promise.keep.iter().any(|record| matches!(record, Keep::Spec(_)))
+        };
+        let writes: Vec<_> = copy.promised.extract_if(.., is_of_tasks).collect();
+        self.core.resync.forget_pulls(job);
+        for Promise { ticket, keep, .. } in writes.into_iter().filter(|promise| promise.fetching.is_none()) {
+            coordinator.take_write(&self.core, ticket, keep);
+        }
     }
 
     /// What we accepted as a coordinator and did not count: known once it is written, and then the new coordinator's too.
     pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Keep>) {
         if !keep.is_empty() {
-            self.write_and_say(job, keep, None);
+            self.promise(job, keep, Then::Nothing, None);
+        }
+    }
+
+    /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find nothing new to write and are
+    /// answered again, but not before what they repeat is on disk: the journal writes in order.
+    fn promise(&mut self, job: JobId, keep: Vec<Keep>, then: Then, fetching: Option<Fetching>) {
+        let ticket = match &fetching {
+            Some(fetching) => fetching.begin(&mut self.core, job),
+            None => self.core.persist(job, keep.clone()),
+        };
+        if let Some(copy) = self.copies.get_mut(&job) {
+            copy.promised.push(Promise { ticket, then, keep, fetching });
         }
     }
 
@@ -182,86 +292,56 @@ impl State {
     /// does not.
     pub(super) fn compare_copy(&mut self, job: JobId) {
         let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else { return };
-        if head.holder != self.core.me && !self.coordinators.contains_key(&job) {
-            let (to, epoch, summary) = (head.holder, head.epoch, copy.lattice.summary());
-            self.core.send(to, Message::Summary { job, epoch, reply: true, summary });
+        if copy.kept && head.holder != self.core.me && !self.coordinators.contains_key(&job) {
+            self.core.resync.show(head.holder, job, false);
         }
     }
 
-    /// Compares every copy whose coordinator may lack something and does not ask for it: it asks its replicas alone.
+    /// Compares every copy whose coordinator has not said that it has all of it.
     pub(super) fn compare_copies(&mut self) {
         let may_lack = |job: &JobId, copy: &LocalCopy| {
             let Some(head) = self.core.directory.get(*job) else { return false };
-            let asks = head.replicas.contains(&self.core.me);
-            !asks && copy.equalled_by != Some((head.epoch, head.holder)) && self.core.members.is_reachable(head.holder)
+            copy.equalled_by != Some((head.epoch, head.holder))
+                && self.core.members.is_reachable(head.holder)
+                && !self.core.resync.is_comparing(head.holder, *job)
         };
         let jobs: Vec<_> = self.copies.iter().filter(|(job, copy)| may_lack(job, copy)).map(|(job, _)| *job).collect();
         jobs.into_iter().for_each(|job| self.compare_copy(job));
     }
 
-    /// Another holder of the job's state compares with us.
-    pub(super) fn summary(&mut self, from: NodeId, job: JobId, epoch: u32, reply: bool, summary: &Summary) {
-        let Some(copy) = self.copies.get_mut(&job) else { return };
-        let lacking = copy.lattice.ahead_of(summary);
-        if lacking.is_empty() {
-            copy.equalled_by = Some((epoch, from));
-        }
-        super::coordinator::send_records(&mut self.core, from, job, epoch, &lacking);
-        if reply {
-            let summary = copy.lattice.summary();
-            self.core.send(from, Message::Summary { job, epoch, reply: false, summary });
-        }
-        if let Some(coordinator) = self.coordinators.get_mut(&job) {
-            coordinator.compared(&copy.lattice, from, summary);
-        }
-    }
-
     pub(super) fn persisted(&mut self, ticket: u64, result: &Result<(), String>) {
-        for job in self.coordinated() {
-            let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
-            if coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result) {
-                self.touched.insert(job);
-                let kept = coordinator.is_kept();
-                if let Err(error) = result {
-                    if !kept {
-                        self.decline(job, error);
-                    }
-                    return;
+        let Some(job) = self.core.ended(ticket) else { return };
+        if let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
+            && coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result)
+        {
+            self.touched.insert(job);
+            return match result {
+                Err(error) if !coordinator.is_kept() => self.decline(job, error),
+                Err(_) => self.hand_over_if_unfit(job),
+                Ok(()) => {
+                    let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
+                    self.answer_submission(&head);
                 }
-                let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
-                return self.answer_submission(&head);
-            }
+            };
         }
-        for (job, copy) in &mut self.copies {
-            let job = *job;
-            let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { continue };
-            if let Err(error) = result {
-                if let Some((to, _)) = copy.promised[position].say {
-                    self.core.send(to, Message::Declined { job, error: error.clone() });
-                }
-                return self.core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
+        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { return };
+        if let Err(error) = result {
+            if let Then::Say(to, _) = &copy.promised[position].then {
+                self.core.send(*to, Message::Declined { job, error: error.clone() });
             }
-            let promise = copy.promised.swap_remove(position);
-            self.written(job, promise.keep);
-            match promise.say {
-                Some((to, message)) => self.core.send(to, message),
-                None => self.compare_copy(job),
-            }
-            return;
+            return self.core.after(limits::STORE_RETRY, Timer::Rewrite(job, ticket));
+        }
+        let promise = copy.promised.swap_remove(position);
+        self.written(job, promise.keep);
+        match promise.then {
+            Then::Say(to, message) => self.core.send(to, *message),
+            Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, true),
+            Then::Nothing => self.compare_copy(job),
         }
     }
 
     /// What was kept for others is on disk: only now do we know it.
-    /// The job's head as it became while its specification was on the way to the disk.
-    fn keep_newer_head(&mut self, job: JobId, written: &[Keep]) {
-        let Some(now) = self.core.directory.get(job).cloned() else { return };
-        let is_news = |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
-        if !self.coordinators.contains_key(&job) && written.iter().any(is_news) {
-            let ticket = self.core.ticket();
-            self.core.effects.push(Effect::Persist { job, records: vec![Keep::Head(now)], ticket });
-        }
-    }
-
     fn written(&mut self, job: JobId, keep: Vec<Keep>) {
         if let Some(copy) = self.copies.get_mut(&job)
             && keep.iter().any(|record| matches!(record, Keep::Spec(_)))
@@ -269,12 +349,16 @@ impl State {
             copy.kept = true;
             self.keep_newer_head(job, &keep);
         }
-        let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
+        let orphans =
+            if keep.iter().any(|record| matches!(record, Keep::Spec(_))) { self.orphans.remove(&job) } else { None };
+        let records: Vec<_> =
+            keep.into_iter().filter_map(Keep::into_task).chain(orphans.into_iter().flatten()).collect();
+        if records.is_empty() {
+            return;
+        }
         match super::pair(&mut self.coordinators, &mut self.copies, job) {
             Some((coordinator, copy)) => {
-                for record in &records {
-                    coordinator.count(&mut self.core, &mut copy.lattice, record);
-                }
+                coordinator.has_written(&mut self.core, &mut copy.lattice, records);
                 self.touched.insert(job);
             }
             None => {
@@ -288,45 +372,92 @@ impl State {
         }
     }
 
-    pub(super) fn rewrite(&mut self, ticket: u64) {
-        for coordinator in self.coordinators.values_mut() {
-            if coordinator.rewrite(&mut self.core, ticket) {
-                return;
-            }
+    /// The job's head as it became while its specification was on the way to the disk.
+    fn keep_newer_head(&mut self, job: JobId, written: &[Keep]) {
+        let Some(now) = self.core.directory.get(job).cloned() else { return };
+        let is_news = |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
+        if !self.coordinators.contains_key(&job) && written.iter().any(is_news) {
+            self.core.persist(job, vec![Keep::Head(now)]);
         }
-        for (job, copy) in &self.copies {
-            if let Some(promise) = copy.promised.iter().find(|promise| promise.ticket == ticket) {
-                let records = promise.keep.clone();
-                return self.core.effects.push(Effect::Persist { job: *job, records, ticket });
-            }
+    }
+
+    pub(super) fn rewrite(&mut self, job: JobId, ticket: u64) {
+        if let Some(coordinator) = self.coordinators.get_mut(&job)
+            && coordinator.rewrite(&mut self.core, ticket)
+        {
+            return;
+        }
+        let Some(copy) = self.copies.get(&job) else { return };
+        if let Some(promise) = copy.promised.iter().find(|promise| promise.ticket == ticket) {
+            self.core.persist_as(job, promise.keep.clone(), ticket);
         }
     }
 
     pub(super) fn fetched(&mut self, ticket: u64, result: &Result<(), String>) {
-        for job in self.coordinated() {
-            let (coordinator, copy) = super::pair(&mut self.coordinators, &mut self.copies, job).expect("a key");
-            if coordinator.inputs_fetched(&mut self.core, &copy.lattice, ticket, result)
-                || coordinator.fetched(&mut self.core, ticket, result)
-            {
+        if self.healed(ticket, result) {
+            return;
+        }
+        let Some(job) = self.core.ended(ticket) else { return };
+        if let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) {
+            let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
+                Inputs::Expected => true,
+                Inputs::Others => coordinator.fetched(&mut self.core, &copy.lattice, ticket, result),
+                Inputs::Missing => {
+                    let error = result.as_ref().err().map(String::as_str).unwrap_or_default();
+                    return self.decline(job, &format!("its files cannot be fetched: {error}"));
+                }
+            };
+            if is_taken {
                 self.touched.insert(job);
+                let lost = coordinator.take_lost();
+                self.blobs_lost(lost);
                 let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
                 return self.answer_submission(&head);
             }
         }
-        let holds =
-            |copy: &LocalCopy| copy.promised.iter().position(|promise| promise.fetching && promise.ticket == ticket);
-        let found = self.copies.iter().find_map(|(job, copy)| Some((*job, holds(copy)?)));
-        let Some((job, position)) = found else { return };
-        let promise = self.copies.get_mut(&job).expect("just found").promised.swap_remove(position);
-        match result {
-            Ok(()) => self.write_and_say(job, promise.keep, promise.say),
-            Err(error) => {
-                self.core.notice(format!("files of job {job} cannot be copied: {error}"));
-                // Nothing was promised: the coordinator offers, or compares, again.
-                if !self.copies[&job].kept {
-                    self.copies.remove(&job);
-                }
-            }
+        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { return };
+        let promise = &mut copy.promised[position];
+        let Some(fetching) = &mut promise.fetching else { return };
+        let Err(error) = result else {
+            let promise = copy.promised.swap_remove(position);
+            return self.promise(job, promise.keep, promise.then, None);
+        };
+        let (tries, pause) = fetching.pause();
+        if tries <= REFETCHES {
+            return self.core.after(pause, Timer::Refetch(job, ticket));
+        }
+        self.core.notice(format!("files of job {job} cannot be copied: {error}"));
+        let promise = copy.promised.swap_remove(position);
+        if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { hashes, .. })) =
+            (&promise.then, &promise.fetching)
+        {
+            // These results count already. Better a copy without files, which are looked for, than none.
+            self.blobs_lost(hashes.clone());
+            return self.promise(job, promise.keep, promise.then, None);
+        }
+        // Nothing was promised: whoever waits asks again.
+        if !copy.kept {
+            self.copies.remove(&job);
+        }
+        match promise.then {
+            Then::Say(to, _) => self.core.send(to, Message::Declined { job, error: error.clone() }),
+            Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, false),
+            Then::Nothing => {}
+        }
+    }
+
+    /// Files that could not be had are asked for again.
+    pub(super) fn refetch(&mut self, job: JobId, ticket: u64) {
+        if let Some(coordinator) = self.coordinators.get_mut(&job)
+            && coordinator.refetch(&mut self.core, ticket)
+        {
+            return;
+        }
+        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let Some(promise) = copy.promised.iter_mut().find(|promise| promise.ticket == ticket) else { return };
+        if let Some(fetching) = &promise.fetching {
+            promise.ticket = fetching.begin(&mut self.core, job);
         }
     }
 

@@ -2,13 +2,20 @@
 
 use super::{
     directory::Directory,
-    io::{Asker, Effect, Now},
+    io::{Asker, Effect, Keep, Now},
     members::Members,
+    resync::Resync,
     timers::{Timer, Timers},
 };
-use crate::types::{Answer, BlobHash, Message, NodeId, QueryError, Time};
+use nodectl_types::{Answer, BlobHash, JobId, Message, NodeId, QueryError, Time};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+/// Who is connected should be a member within this time.
+const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// Shared by all parts; owned by `State`.
 pub struct Core {
@@ -22,27 +29,54 @@ pub struct Core {
     /// Messages to ourselves, handled at the end of the turn: a coordinator treats its own node like any other.
     pub loopback: VecDeque<Message>,
     pub started: Time,
+    /// Since when no other member is there.
+    pub without_company: Option<Time>,
+    pub resync: Resync,
+    /// Connected peers that have told us all heads they know.
+    pub heard: BTreeSet<NodeId>,
+    /// Nodes that said they do not hold a job, and the claim and version of its head that this is about.
+    pub without: BTreeMap<JobId, BTreeMap<NodeId, (u32, u64)>>,
+    /// The next job whose copies are to be compared without any other reason.
+    pub compared: JobId,
     tickets: u64,
+    /// Which job a write or a fetch that is under way is for.
+    owners: BTreeMap<u64, JobId>,
 }
 
 impl Core {
     pub fn new(me: NodeId, now: Now, seed: u64, members: Members) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        // What an earlier life of this node asked for may still be answered.
+        let tickets = u64::from(rng.random::<u32>()) << 24;
         Self {
             me,
             now,
-            rng: StdRng::seed_from_u64(seed),
+            rng,
             members,
             directory: Directory::default(),
             timers: Timers::default(),
             effects: Vec::new(),
             loopback: VecDeque::new(),
             started: now.mono,
-            tickets: 0,
+            without_company: None,
+            resync: Resync::default(),
+            heard: BTreeSet::new(),
+            without: BTreeMap::new(),
+            compared: JobId(0),
+            tickets,
+            owners: BTreeMap::new(),
         }
     }
 
     pub fn mono(&self) -> Time {
         self.now.mono
+    }
+
+    /// Nobody is there, or about to be, who could keep copies of what we keep. Who is connected is a member in a moment, or
+    /// something is wrong with the connection.
+    pub fn is_alone(&self) -> bool {
+        let lasts = self.without_company.is_some_and(|since| self.now.mono - since >= ARRIVAL);
+        !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
     /// Sends to a peer, or to ourselves at the end of this turn.
@@ -76,15 +110,50 @@ impl Core {
         self.effects.push(Effect::Notice(text));
     }
 
+    /// Has records written to a job's journal; `Input::Persisted` follows with the ticket.
+    pub fn persist(&mut self, job: JobId, records: Vec<Keep>) -> u64 {
+        let ticket = self.ticket();
+        self.persist_as(job, records, ticket);
+        ticket
+    }
+
+    /// The same for a write that has its ticket already: it failed before.
+    pub fn persist_as(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+        self.owners.insert(ticket, job);
+        self.effects.push(Effect::Persist { job, records, ticket });
+    }
+
     /// Has a manifest and every file in it brought here; `Input::Fetched` follows with the ticket.
-    pub fn fetch_tree(&mut self, manifest: BlobHash, mut holders: Vec<NodeId>) -> u64 {
+    pub fn fetch_tree(&mut self, job: JobId, manifest: BlobHash, mut holders: Vec<NodeId>) -> u64 {
         let ticket = self.ticket();
         holders.retain(|node| *node != self.me);
+        self.owners.insert(ticket, job);
         self.effects.push(Effect::FetchTree { ticket, manifest, holders });
         ticket
     }
 
-    /// A number that no other request of this run has.
+    /// Has blobs brought here; `Input::Fetched` follows with the ticket.
+    pub fn fetch_blobs(&mut self, job: JobId, hashes: Vec<BlobHash>, mut holders: Vec<NodeId>) -> u64 {
+        let ticket = self.ticket();
+        holders.retain(|node| *node != self.me);
+        self.owners.insert(ticket, job);
+        self.effects.push(Effect::FetchBlobs { ticket, hashes, holders });
+        ticket
+    }
+
+    /// Has a blob brought here that no job here is known to wait for.
+    pub fn fetch_any(&mut self, hash: BlobHash, holders: Vec<NodeId>) -> u64 {
+        let ticket = self.ticket();
+        self.effects.push(Effect::FetchBlobs { ticket, hashes: vec![hash], holders });
+        ticket
+    }
+
+    /// Which job the write or the fetch was for that has ended.
+    pub fn ended(&mut self, ticket: u64) -> Option<JobId> {
+        self.owners.remove(&ticket)
+    }
+
+    /// A number that no other request has, nor one of another life of this node.
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets

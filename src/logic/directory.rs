@@ -4,12 +4,22 @@
 mod tests;
 
 use super::rank;
-use crate::types::{JobHead, JobId, limits};
+use nodectl_types::{JobHead, JobId, limits};
 use std::collections::BTreeMap;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directory {
     heads: BTreeMap<JobId, JobHead>,
+    /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where these are.
+    digests: Vec<u64>,
+    /// Jobs that were removed, and when, by the wall clock of whoever did it: no head of them is taken in.
+    removed: BTreeMap<JobId, u64>,
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self { heads: BTreeMap::new(), digests: vec![0; limits::HEADS_BUCKETS], removed: BTreeMap::new() }
+    }
 }
 
 /// The order in which whole heads replace each other.
@@ -38,32 +48,77 @@ impl Directory {
     /// beyond the limit is not taken in: memory is bounded, and jobs that are known stay known.
     pub fn merge(&mut self, head: JobHead) -> Option<Option<JobHead>> {
         let Some(known) = self.heads.get(&head.job) else {
-            if self.is_full() {
+            if self.is_full() || self.is_removed(head.job) {
                 return None;
             }
-            self.heads.insert(head.job, head);
+            self.put(head);
             return Some(None);
         };
         let joined = join(known, &head);
-        (joined != *known).then(|| self.heads.insert(head.job, joined))
+        (joined != *known).then(|| self.put(joined))
     }
 
-    pub fn remove(&mut self, job: JobId) {
-        self.heads.remove(&job);
+    /// Forgets a job, and remembers that it was removed. The oldest make room.
+    pub fn remove(&mut self, job: JobId, at_ms: u64) {
+        self.discard(job);
+        if self.removed.insert(job, at_ms).is_none() {
+            self.digests[bucket(job)] ^= hash_of_removed(job);
+        }
+        if self.removed.len() > limits::MAX_REMOVED
+            && let Some((_, oldest)) = self.removed.iter().map(|(job, at_ms)| (*at_ms, *job)).min()
+        {
+            self.removed.remove(&oldest);
+            self.digests[bucket(oldest)] ^= hash_of_removed(oldest);
+        }
     }
 
-    /// A hash over all heads: equal where the heads are.
-    pub fn digest(&self) -> u64 {
-        self.heads.values().fold(0, |digest, head| {
-            let bytes = postcard::to_stdvec(head).expect("plain data always encodes");
-            let hash = blake3::hash(&bytes);
-            digest ^ u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
-        })
+    pub fn is_removed(&self, job: JobId) -> bool {
+        self.removed.contains_key(&job)
     }
 
-    /// All heads, in messages of at most `HEADS_BATCH`.
-    pub fn batches(&self) -> Vec<Vec<JobHead>> {
-        let heads: Vec<_> = self.heads.values().cloned().collect();
+    pub fn removed(&self) -> &BTreeMap<JobId, u64> {
+        &self.removed
+    }
+
+    /// What was removed before that time needs no remembering any more; false if there is nothing such.
+    pub fn forget_removed(&mut self, before_ms: u64) -> bool {
+        let old: Vec<_> = self.removed.extract_if(.., |_, at_ms| *at_ms < before_ms).map(|(job, _)| job).collect();
+        for job in &old {
+            self.digests[bucket(*job)] ^= hash_of_removed(*job);
+        }
+        !old.is_empty()
+    }
+
+    /// Jobs that unfinished ones come after, with one of those.
+    pub fn needed(&self) -> BTreeMap<JobId, JobId> {
+        let unfinished = self.heads.values().filter(|head| !head.phase.is_ended());
+        unfinished.flat_map(|head| head.after.iter().map(|after| (*after, head.job))).collect()
+    }
+
+    /// Forgets a job of which nobody else has heard.
+    pub fn discard(&mut self, job: JobId) -> Option<JobHead> {
+        let head = self.heads.remove(&job)?;
+        self.digests[bucket(job)] ^= hash(&head);
+        Some(head)
+    }
+
+    fn put(&mut self, head: JobHead) -> Option<JobHead> {
+        let job = head.job;
+        self.digests[bucket(job)] ^= hash(&head);
+        let before = self.heads.insert(job, head);
+        self.digests[bucket(job)] ^= before.as_ref().map_or(0, hash);
+        before
+    }
+
+    /// Hashes over each bucket's heads and what was removed of it: equal where these are.
+    pub fn digests(&self) -> &[u64] {
+        &self.digests
+    }
+
+    /// The heads of those buckets whose digests are others there, in messages of at most `HEADS_BATCH`.
+    pub fn differing(&self, theirs: &[u64]) -> Vec<Vec<JobHead>> {
+        let differs: Vec<_> = (0..self.digests.len()).map(|at| theirs.get(at) != Some(&self.digests[at])).collect();
+        let heads: Vec<_> = self.heads.values().filter(|head| differs[bucket(head.job)]).cloned().collect();
         heads.chunks(limits::HEADS_BATCH).map(<[JobHead]>::to_vec).collect()
     }
 
@@ -71,4 +126,19 @@ impl Directory {
     pub fn is_full(&self) -> bool {
         self.heads.len() >= limits::MAX_JOBS
     }
+}
+
+fn bucket(job: JobId) -> usize {
+    (job.0 % limits::HEADS_BUCKETS as u64) as usize
+}
+
+fn hash(head: &JobHead) -> u64 {
+    let bytes = postcard::to_stdvec(head).expect("plain data always encodes");
+    let hash = blake3::hash(&bytes);
+    u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+}
+
+fn hash_of_removed(job: JobId) -> u64 {
+    let hash = blake3::derive_key("nodectl 2026 a removed job in a digest", &job.0.to_le_bytes());
+    u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes"))
 }

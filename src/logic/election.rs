@@ -14,12 +14,21 @@ use super::{
     rank,
     timers::Timer,
 };
-use crate::types::{JobHead, JobId, JobSpec, Message, NodeId, Time, limits};
+use nodectl_types::{JobHead, JobId, JobSpec, Message, NodeId, Time, limits};
 use rand::RngExt;
 use std::{sync::Arc, time::Duration};
 
 /// How long the next candidate waits for the one before it.
 const TURN: Duration = Duration::from_millis(700);
+/// Who holds a copy that no head names claims a job this long after the last holder was lost: the copy may lack much, and
+/// whoever has more may come back.
+const LAST_RESORT: Duration = Duration::from_secs(20);
+/// A coordinator that could not write for so long lets another node take the job.
+const UNFIT: Duration = Duration::from_secs(4);
+/// And does not take it again meanwhile.
+const REST: Duration = Duration::from_secs(60);
+/// Copies of ended jobs that are compared in one period, of those that this node coordinates.
+const COMPARED: usize = 64;
 /// A node that just started waits this long for the others who held a job before it claims it from its own disk.
 pub(super) const LOOK_AROUND: Duration = Duration::from_secs(5);
 
@@ -27,27 +36,31 @@ impl State {
     /// A job that nobody coordinated yet, or only one that could not keep it.
     pub(super) fn claim_new(&mut self, head: JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
+        // Asked again by a submitter who waits: it is as safe as it is.
+        if self.coordinators.contains_key(&job) {
+            return;
+        }
         let epoch = u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1;
-        if self.core.directory.get(job).is_some_and(|known| known.epoch >= epoch) {
+        let is_ours = self.coordinators.contains_key(&job);
+        if is_ours || self.core.directory.get(job).is_some_and(|known| known.epoch >= epoch) {
             return;
         }
         // Whoever coordinated it before may have made us a replica.
         let copy = self.copies.remove(&job).filter(|copy| copy.kept);
         let recover = copy.is_some();
-        let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec.clone()));
-        let head = JobHead { epoch, holder: self.core.me, version: 0, ..head };
-        let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, recover);
+        let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec));
+        let (spec, me) = (copy.hash, self.core.me);
+        let head = JobHead { epoch, holder: me, version: 0, spec, ..head };
+        let coordinator = Coordinator::claim(&mut self.core, copy.spec.clone(), &copy.lattice, head, recover);
         self.copies.insert(job, copy);
         self.coordinators.insert(job, coordinator);
+        self.hand_writes_over(job);
         self.touched.insert(job);
     }
 
     /// Someone's news of a job.
     pub(super) fn merge_head(&mut self, head: JobHead) {
         let job = head.job;
-        if self.is_old(&head) {
-            return;
-        }
         let Some(before) = self.core.directory.merge(head) else {
             // No news to the directory, but perhaps our own coordinator just put it there.
             if let Some(head) = self.core.directory.get(job).cloned() {
@@ -56,6 +69,9 @@ impl State {
             return;
         };
         let after = self.core.directory.get(job).expect("just merged").clone();
+        if !after.phase.is_ended() {
+            self.retained.reopened(job);
+        }
         let yields = self
             .coordinators
             .get(&job)
@@ -97,6 +113,7 @@ impl State {
     fn yield_to(&mut self, head: &JobHead) {
         let job = head.job;
         if let Some(mut coordinator) = self.coordinators.remove(&job) {
+            self.core.resync.forget_pulls(job);
             self.core.notice(format!("{} coordinates job {job} now", self.core.members.name(head.holder)));
             if let Some(copy) = self.copies.get(&job) {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
@@ -109,11 +126,35 @@ impl State {
                 self.copies.remove(&job);
             }
         }
-        if let Some(copy) = self.copies.get(&job) {
-            let summary = copy.lattice.summary();
-            let epoch = head.epoch;
-            self.core.send(head.holder, Message::Summary { job, epoch, reply: true, summary });
+        if self.copies.get(&job).is_some_and(|copy| copy.kept) {
+            self.core.resync.show(head.holder, job, true);
         }
+    }
+
+    /// A coordinator whose disk does not take anything any more makes room for another.
+    pub(super) fn hand_over_if_unfit(&mut self, job: JobId) {
+        let Some(coordinator) = self.coordinators.get_mut(&job) else { return };
+        if coordinator.unfit_for(&self.core).is_none_or(|time| time < UNFIT) {
+            return;
+        }
+        let Some(copy) = self.copies.get_mut(&job) else { return };
+        copy.unfit_until = Some(self.core.mono() + REST);
+        coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
+        coordinator.dismiss_cancellers(&mut self.core);
+        let epoch = coordinator.epoch();
+        self.coordinators.remove(&job);
+        self.core.resync.forget_pulls(job);
+        self.core.notice(format!("another node is to coordinate job {job}: this one cannot write"));
+        for node in self.core.directory.get(job).map(JobHead::holders).unwrap_or_default() {
+            self.core.send(node, Message::NoCopy { job, epoch });
+        }
+    }
+
+    /// Whether a node, which a head names, has said that it does not hold the job: until there is news from who coordinates it.
+    pub(super) fn is_without(&self, job: JobId, node: NodeId) -> bool {
+        let said = self.core.without.get(&job).and_then(|nodes| nodes.get(&node));
+        let head = self.core.directory.get(job);
+        said.is_some_and(|said| head.is_some_and(|head| (head.epoch, head.version) == *said))
     }
 
     pub(super) fn look_for_orphans(&mut self) {
@@ -124,7 +165,7 @@ impl State {
     }
 
     /// If nobody alive coordinates a job that we keep, it is our turn, or will be.
-    fn look_for_orphan(&mut self, job: JobId) {
+    pub(super) fn look_for_orphan(&mut self, job: JobId) {
         let Some(turn) = self.turn_to_claim(job) else { return };
         let at = self.earliest_claim(job) + TURN * turn;
         let copy = self.copies.get_mut(&job).expect("turn_to_claim() found it");
@@ -138,22 +179,42 @@ impl State {
     /// started cannot know that they are not about to come back, too, and gives them time.
     fn earliest_claim(&self, job: JobId) -> Time {
         let head = self.core.directory.get(job).expect("turn_to_claim() found it");
-        let is_accounted_for = |node: &NodeId| self.core.members.is_alive(*node) || self.core.members.was_lost(*node);
-        let complete = head.holders().iter().all(is_accounted_for);
+        // Who is here may not have told yet what it knows of the job.
+        let has_told = |node: &NodeId| *node == self.core.me || self.core.heard.contains(node);
+        let is_accounted_for = |node: &NodeId| {
+            (self.core.members.is_alive(*node) && has_told(node))
+                || self.core.members.was_lost(*node)
+                || self.is_without(job, *node)
+        };
+        let holders = head.holders();
+        if !holders.contains(&self.core.me) {
+            return self.core.mono() + LAST_RESORT;
+        }
+        let complete = holders.iter().all(is_accounted_for);
         let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
         (self.core.started + patience).max(self.core.mono())
     }
 
     /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or is not ours to claim.
     fn turn_to_claim(&self, job: JobId) -> Option<u32> {
-        let copy = self.copies.get(&job)?;
+        let copy = self.copies.get(&job).filter(|_| !self.aside.contains(&job))?;
         let head = self.core.directory.get(job)?;
-        copy.spec.as_ref().filter(|_| copy.kept)?;
-        let holder_lives = head.holder != self.core.me && self.core.members.may_be_alive(head.holder);
-        if holder_lives || self.coordinators.contains_key(&job) || self.leaving || head.epoch == 0 {
+        if !copy.kept {
             return None;
         }
-        let holders = head.holders().into_iter();
+        let blocks = |node: NodeId| self.core.members.may_be_alive(node) && !self.is_without(job, node);
+        let holder_lives = head.holder != self.core.me && blocks(head.holder);
+        let is_unfit = copy.unfit_until.is_some_and(|until| until > self.core.mono());
+        let others = head.replicas.iter().any(|node| *node != self.core.me && blocks(*node));
+        if (is_unfit && others)
+            || holder_lives
+            || self.coordinators.contains_key(&job)
+            || self.leaving
+            || head.epoch == 0
+        {
+            return None;
+        }
+        let holders = head.holders().into_iter().filter(|node| !self.is_without(job, *node));
         let alive: Vec<_> = rank::ranked(job, holders.filter(|node| self.core.members.is_alive(*node)));
         let position = alive.iter().position(|node| *node == self.core.me);
         Some(position.unwrap_or(alive.len()) as u32)
@@ -172,60 +233,77 @@ impl State {
         }
         copy.claim_at = None;
         let head = self.core.directory.get(job).expect("turn_to_claim() found it").clone();
-        let spec = copy.spec.clone().expect("turn_to_claim() found it");
-        self.core.notice(format!("taking over job {job} ({}), epoch {}", head.name, head.epoch.saturating_add(1)));
-        let others = head.holders();
-        let head = JobHead { epoch: head.epoch.saturating_add(1), holder: self.core.me, version: 0, ..head };
-        let epoch = head.epoch;
+        let spec = copy.spec.clone();
+        let epoch = head.epoch.saturating_add(1);
+        self.core.notice(format!("taking over job {job} ({}), epoch {epoch}", head.name));
+        // What is offered is what is here: the last claim may have been made with a specification that never came.
+        let head = JobHead { epoch, holder: self.core.me, version: 0, spec: copy.hash, ..head };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);
-        let summary = copy.lattice.summary();
-        let me = self.core.me;
-        for node in others.into_iter().filter(|node| *node != me) {
-            self.core.send(node, Message::Summary { job, epoch, reply: true, summary: summary.clone() });
-        }
         self.coordinators.insert(job, coordinator);
+        self.hand_writes_over(job);
         self.touched.insert(job);
     }
 
-    /// Compares heads with a random member, and copies with coordinators that may lack something.
+    /// Compares heads with a random member, and copies with coordinators that may lack something. A job may have lost its coordinator
+    /// without a message that says so: one whose disk failed may take it again after a while.
     pub(super) fn compare_heads(&mut self) {
+        self.look_for_orphans();
         self.compare_copies();
+        self.compare_ended();
         if let Some(peer) = self.core.random_peer() {
-            let digest = self.core.directory.digest();
-            self.core.send(peer, Message::HeadsDigest { digest, reply: true });
+            self.tell_digests(peer, true);
+            self.show_roster(peer);
         }
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
     }
 
-    pub(super) fn heads_digest(&mut self, from: NodeId, digest: u64, reply: bool) {
-        let ours = self.core.directory.digest();
-        if digest == ours {
-            return;
+    /// Tells a peer which heads we know.
+    pub(super) fn tell_digests(&mut self, peer: NodeId, reply: bool) {
+        let digests = self.core.directory.digests().to_vec();
+        self.core.send(peer, Message::HeadsDigests { digests, reply });
+    }
+
+    pub(super) fn heads_digests(&mut self, from: NodeId, digests: &[u64], reply: bool) {
+        let is_same = self.core.directory.digests() == digests;
+        let differing = self.core.directory.differing(digests);
+        if is_same || !reply {
+            // It knows what we do, or its heads came before this.
+            self.has_told_heads(from);
         }
-        for heads in self.core.directory.batches() {
+        if !is_same {
+            self.tell_removed(from);
+        }
+        for heads in differing {
             self.core.send(from, Message::Heads(heads));
         }
+        self.tell_removed(from);
         // What the other knows beyond that, it tells in turn; there it ends, also if one of us refuses some of it.
-        if reply {
-            self.core.send(from, Message::HeadsDigest { digest: self.core.directory.digest(), reply: false });
+        if reply && !is_same {
+            self.tell_digests(from, false);
         }
     }
 
-    pub(super) fn forget_old_jobs(&mut self) {
-        let old: Vec<_> = self.core.directory.iter().filter(|head| self.is_old(head)).map(|head| head.job).collect();
-        for job in old {
-            self.core.directory.remove(job);
-            self.copies.remove(&job);
-            self.coordinators.remove(&job);
-            self.core.effects.push(Effect::ForgetJob { job });
+    fn has_told_heads(&mut self, from: NodeId) {
+        if self.core.heard.insert(from) {
+            self.look_for_orphans();
         }
-        self.core.after(super::RETENTION, Timer::Retention);
     }
 
-    fn is_old(&self, head: &JobHead) -> bool {
-        let keep_ms = self.config.keep_jobs.as_millis() as u64;
-        head.phase.is_ended() && head.ended_ms.saturating_add(keep_ms) < self.core.now.wall_ms
+    /// Ended jobs ask for no attention: their copies are compared in turns.
+    fn compare_ended(&mut self) {
+        let next =
+            |from: JobId| self.coordinators.range(from..).map(|(job, _)| *job).take(COMPARED).collect::<Vec<_>>();
+        let mut jobs = next(self.core.compared);
+        if jobs.len() < COMPARED {
+            jobs.extend(next(JobId(0)).into_iter().take_while(|job| *job < self.core.compared));
+        }
+        if let Some(last) = jobs.last() {
+            self.core.compared = JobId(last.0.wrapping_add(1));
+        }
+        for job in jobs {
+            self.with_coordinator(job, |coordinator, core, _| coordinator.look_after_replicas(core));
+        }
     }
 }
 

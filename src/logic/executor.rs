@@ -2,19 +2,23 @@
 //! that no coordinator has acknowledged yet.
 //!
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
-//! the coordinator in one report. `executor/sharing` has pools make room for others; `executor/lifetime` knows when the node ends.
+//! the coordinator in one report. `executor/sharing` has pools make room for others; `executor/lifetime` knows when the node ends,
+//! `executor/shut` what to do while nothing is to run here.
 
 mod lifetime;
 mod sharing;
+mod shut;
 
 use super::{core::Core, io::Effect, timers::Timer};
-use crate::types::{
-    Attempt, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Resources, TaskIndex, TaskRecord, Time, WorkSpec,
+use lifetime::{Durations, Lifetime};
+use nodectl_types::{
+    Admits, Attempt, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources, TaskIndex,
+    TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
-use lifetime::{Durations, Lifetime};
 use sharing::Sharing;
+use shut::turn_down;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -90,6 +94,10 @@ pub struct Executor {
     rereport_set: bool,
     sharing_set: bool,
     leaving: bool,
+    /// Why nothing is started, if so.
+    shut: Option<String>,
+    /// Whose jobs are taken, and which.
+    admits: Admits,
     lifetime: Option<Lifetime>,
 }
 
@@ -122,19 +130,29 @@ impl Executor {
             return;
         }
         let Some(ordered) = self.jobs.get_mut(&job) else {
+            if let Some(why) = &self.shut {
+                return turn_down(core, from, (job, epoch), &tasks, why.clone());
+            }
             let Some(work) = work else {
                 return core.send(from, Message::NeedWork { job, epoch });
             };
+            if let Some(why) = self.objection(&work) {
+                return turn_down(core, from, (job, epoch), &tasks, why);
+            }
             self.jobs.insert(job, Ordered::new(from, epoch, work));
             return self.assign(core, from, (job, epoch), None, tasks);
         };
-        let refused = self.leaving || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
+        let refused =
+            self.leaving || self.shut.is_some() || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
         for assignment in tasks {
             let key = (assignment.task, assignment.attempt);
+            if ordered.holds(key) {
+                continue;
+            }
             if refused {
                 ordered.news.returned.push(key);
                 self.dirty.insert(job);
-            } else if !ordered.holds(key) {
+            } else {
                 ordered.queue.push_back(assignment);
             }
         }
@@ -159,13 +177,16 @@ impl Executor {
         self.dirty.insert(job);
     }
 
-    pub fn stop(&mut self, core: &mut Core, from: NodeId, job: JobId, epoch: u32, tasks: &[Try]) {
+    pub fn stop(&mut self, core: &mut Core, from: NodeId, (job, epoch): (JobId, u32), waiting: bool, tasks: &[Try]) {
         if !obeys(core, job, epoch, from) {
             return;
         }
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         for key in tasks {
             ordered.queue.retain(|assignment| (assignment.task, assignment.attempt) != *key);
+            if waiting {
+                continue;
+            }
             ordered.unacknowledged.remove(key);
             ordered.stop_running(core, job, *key, false);
         }
@@ -173,7 +194,7 @@ impl Executor {
     }
 
     /// Answers what this node holds of a job; results on their way are told again.
-    pub fn holding(&mut self, core: &mut Core, to: NodeId, job: JobId, epoch: u32, sequence: u64) {
+    pub fn holding(&mut self, core: &mut Core, to: NodeId, (job, epoch, sequence): (JobId, u32, u64), copy: bool) {
         if !obeys(core, job, epoch, to) {
             return;
         }
@@ -186,7 +207,7 @@ impl Executor {
             // The report goes first: what is finished must not look lost.
             self.report_job(core, job);
         }
-        core.send(to, Message::Holding { job, epoch, sequence, inventory });
+        core.send(to, Message::Holding { job, epoch, sequence, inventory, copy });
     }
 
     /// The coordinator has these results safe.
@@ -239,6 +260,10 @@ impl Executor {
         if released.stopping {
             return self.after_stop(core, job, key, released.give_back);
         }
+        if matches!(record.outcome, Outcome::Failed(Failure::Storage(_))) {
+            // The node's trouble is no end of the task: another node has it, or this one when it can.
+            return self.after_stop(core, job, key, true);
+        }
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
         if record.is_done() {
             ordered.durations.note(core.mono() - released.since);
@@ -281,17 +306,7 @@ impl Executor {
     /// Gives back what waits and stops what runs.
     pub fn leave(&mut self, core: &mut Core) {
         self.leaving = true;
-        let jobs: Vec<_> = self.jobs.keys().copied().collect();
-        for job in jobs {
-            let ordered = self.jobs.get_mut(&job).expect("a key of the map");
-            let waiting = ordered.queue.drain(..).map(|assignment| (assignment.task, assignment.attempt));
-            ordered.news.returned.extend(waiting);
-            let running: Vec<_> = ordered.running.keys().copied().collect();
-            for key in running {
-                ordered.stop_running(core, job, key, true);
-            }
-            self.dirty.insert(job);
-        }
+        self.give_back_all(core);
     }
 
     /// Nothing runs and nothing is unacknowledged.
@@ -359,16 +374,18 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
         let News { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
-        let over = ordered.is_over(self.lifetime.as_ref(), core.mono());
-        let fitting = if over { 0 } else { self.free.slots(&ordered.work.needs(&self.capacity)) };
-        let free = fitting.saturating_sub(waiting);
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
+        let ordered = &self.jobs[&job];
+        let refuses = self.refusal(ordered, core.mono());
+        let fitting = if refuses.is_some() { 0 } else { self.free.slots(&ordered.work.needs(&self.capacity)) };
+        let free = fitting.saturating_sub(waiting);
         let mut batches = batches(finished).into_iter();
         let finished = batches.next().unwrap_or_default();
-        core.send(to, Message::Report { job, epoch, started, finished, returned, free, over });
+        core.send(to, Message::Report { job, epoch, started, finished, returned, free, refuses: refuses.clone() });
         for finished in batches {
             let (started, returned) = (Vec::new(), Vec::new());
-            core.send(to, Message::Report { job, epoch, started, finished, returned, free, over });
+            let refuses = refuses.clone();
+            core.send(to, Message::Report { job, epoch, started, finished, returned, free, refuses });
         }
     }
 
@@ -379,7 +396,7 @@ impl Executor {
 
     /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
     fn start_in_turn(&mut self, core: &mut Core) {
-        if self.leaving {
+        if self.leaving || self.shut.is_some() {
             return;
         }
         self.give_back_what_cannot_end(core);

@@ -1,9 +1,11 @@
 //! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
 
-use crate::types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, Message, MetricPoint, NodeId, NodeInfo, NodeLoad, Params,
-    PoolToken, Query, QueryError, TaskIndex, TaskRecord, Time, WorkSpec,
+use nodectl_types::{
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId, NodeInfo, NodeLoad,
+    OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster, Surroundings, TaskIndex, TaskRecord, Time,
+    WorkSpec,
     query::{Cursor, Progress, Stream},
+    roster::SecretText,
 };
 use std::{net::SocketAddr, sync::Arc};
 
@@ -41,6 +43,8 @@ pub enum Input {
         ticket: u64,
         result: Result<(), String>,
     },
+    /// A file that is needed here was found damaged, or is gone.
+    BlobLost(BlobHash),
     /// Answer to `Effect::LoadSpec`.
     SpecLoaded {
         job: JobId,
@@ -69,6 +73,17 @@ pub enum Input {
     },
     /// This node's description changed.
     Info(NodeInfo),
+    /// The machine was looked at, for its owner's policy.
+    Seen(Surroundings),
+    /// This node keeps that secret, to which the cluster's was changed.
+    SecretKept(SecretText),
+    /// Answer to `Effect::RenewSecrets`: of those that were, these can be read; they are sealed with the key of the newest secret.
+    SecretsRenewed {
+        were: Vec<KeptSecret>,
+        are: Vec<KeptSecret>,
+    },
+    /// A node has come with an invitation of this one.
+    Invited(NodeId),
     /// Give everything back and go.
     Leave,
 }
@@ -100,6 +115,7 @@ impl Keep {
 
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most effects are messages, and each moves through one list once")]
 pub enum Effect {
     Send {
         to: NodeId,
@@ -153,24 +169,27 @@ pub enum Effect {
         from: NodeId,
         keep: u32,
     },
-    /// `Message::Replicate`s (ticket 0) with the records of these tasks, from the journal.
+    /// A `Message::Pulled` with the records of these tasks, from the journal: as many as fit.
     SendRecords {
         to: NodeId,
         job: JobId,
         epoch: u32,
+        chunk: u32,
         tasks: Vec<TaskIndex>,
     },
+    /// Keep this, and admit only whom it admits.
+    Roster(Box<Roster>),
     /// Append to the job's journal; `Input::Persisted` follows.
     Persist {
         job: JobId,
         records: Vec<Keep>,
         ticket: u64,
     },
-    /// Bring these blobs here; `Input::Fetched` follows.
+    /// Bring these blobs here, those that are not; `Input::Fetched` follows.
     FetchBlobs {
         ticket: u64,
         hashes: Vec<BlobHash>,
-        holder: NodeId,
+        holders: Vec<NodeId>,
     },
     /// Bring a manifest and every file in it here; `Input::Fetched` follows.
     FetchTree {
@@ -198,6 +217,8 @@ pub enum Effect {
         task: TaskIndex,
         attempt: Attempt,
     },
+    /// All tasks of this node stand still, those too that start later; or go on.
+    Suspend(bool),
     /// Others need room on that node: a worker there of a pool that this one serves is to end; unless it `must`, only if the pool has
     /// nothing to do.
     ReleaseWorker {
@@ -209,10 +230,18 @@ pub enum Effect {
     ForgetWork {
         job: JobId,
     },
-    /// The job is too old to be kept.
+    /// The job was removed.
     ForgetJob {
         job: JobId,
     },
+    /// To be written, so that the node's next life knows it.
+    KeepRetention(Retention),
+    /// The same of what the machine's owner said.
+    KeepOwner(OwnerWord),
+    /// The same of all named secrets.
+    KeepSecrets(Vec<KeptSecret>),
+    /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
+    RenewSecrets(Vec<KeptSecret>),
     /// Something that the operator should read in the log.
     Notice(String),
     /// All work is given back; the node may end.

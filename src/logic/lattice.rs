@@ -1,71 +1,34 @@
-//! What is known of a job's tasks: a join-semilattice.
+//! What is known of a job's tasks: a join-semilattice, the product of its tasks' cells (`types::Cell`). So replicas that
+//! merged the same records, in any order and any number of times, agree; no quorum is needed.
 //!
-//! Per task: `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`, and of two `Done`s the one with the smaller key
-//! `(attempt, stamp)` is the join. Per job it is the product of its tasks. So replicas that merged the same records, in
-//! any order and any number of times, agree; no quorum is needed.
+//! Each chunk of `limits::DIGEST_CHUNK` tasks has a digest that is kept up with every merge, so that comparing two replicas costs no
+//! look at their cells.
 
 #[cfg(test)]
 mod tests;
 
-use crate::types::{Attempt, TaskIndex, TaskRecord, limits::SUMMARY_CHUNK, message::Summary};
-use std::collections::{BTreeMap, BTreeSet};
+use nodectl_types::{Attempt, Cell, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
-/// The state of one task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cell {
-    #[default]
-    Unknown,
-    Failed(u32),
-    Cancelled,
-    Done {
-        attempt: Attempt,
-        stamp: u64,
-    },
-}
-
-impl Cell {
-    /// What a record says.
-    pub fn of(record: &TaskRecord) -> Cell {
-        if record.is_done() {
-            Cell::Done { attempt: record.attempt, stamp: record.stamp() }
-        } else if record.is_cancelled() {
-            Cell::Cancelled
-        } else {
-            Cell::Failed(record.failures.max(1))
-        }
-    }
-
-    /// The least upper bound.
-    pub fn join(self, other: Cell) -> Cell {
-        use Cell::{Cancelled, Done, Failed, Unknown};
-        match (self, other) {
-            (Unknown, any) | (any, Unknown) => any,
-            (Failed(a), Failed(b)) => Failed(a.max(b)),
-            (Failed(_) | Cancelled, done @ Done { .. }) | (done @ Done { .. }, Failed(_) | Cancelled) => done,
-            (Cancelled, Failed(_) | Cancelled) | (Failed(_), Cancelled) => Cancelled,
-            (Done { attempt: a, stamp: s }, Done { attempt: b, stamp: t }) => {
-                if (a, s) <= (b, t) {
-                    self
-                } else {
-                    other
-                }
-            }
-        }
-    }
-}
-
-/// The state of a job. Memory: 24 bytes a task up to the highest that ended, some more for failed ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The state of a job. Memory: 8 bytes a task up to the highest that ended, more for those that failed.
+#[derive(Clone, Debug)]
 pub struct Lattice {
     tasks: u32,
     /// Cells of all tasks below `cells.len()`; above they are unknown.
-    cells: Vec<Cell>,
+    cells: Vec<Packed>,
+    /// Cells that have no place in 8 bytes.
+    wide: BTreeMap<TaskIndex, Cell>,
+    /// Of each chunk that has a known cell.
+    digests: Vec<u64>,
     done: u32,
     cancelled: BTreeSet<TaskIndex>,
-    /// How often the tasks that are neither done nor cancelled failed.
-    failures: BTreeMap<TaskIndex, u32>,
     /// How many tasks failed how often: `failed_for_good` is asked every turn.
     tally: BTreeMap<u32, u32>,
+    /// Tasks that failed and are neither done nor cancelled.
+    failed: BTreeSet<TaskIndex>,
 }
 
 impl Lattice {
@@ -73,10 +36,12 @@ impl Lattice {
         Self {
             tasks,
             cells: Vec::new(),
+            wide: BTreeMap::new(),
+            digests: Vec::new(),
             done: 0,
             cancelled: BTreeSet::new(),
-            failures: BTreeMap::new(),
             tally: BTreeMap::new(),
+            failed: BTreeSet::new(),
         }
     }
 
@@ -89,11 +54,12 @@ impl Lattice {
     }
 
     pub fn cell(&self, task: TaskIndex) -> Cell {
-        self.cells.get(task as usize).copied().unwrap_or_default()
+        let Some(packed) = self.cells.get(task as usize) else { return Cell::Unknown };
+        packed.open().unwrap_or_else(|| self.wide[&task])
     }
 
     pub fn is_done(&self, task: TaskIndex) -> bool {
-        matches!(self.cell(task), Cell::Done { .. })
+        self.cell(task).is_done()
     }
 
     /// How many tasks were cancelled one by one.
@@ -104,20 +70,23 @@ impl Lattice {
     /// Nothing more is to be done for the task, where `limit` failures are too many.
     pub fn has_ended(&self, task: TaskIndex, limit: u32) -> bool {
         match self.cell(task) {
-            Cell::Done { .. } | Cell::Cancelled => true,
-            Cell::Failed(count) => count >= limit,
+            Cell::Done(_) | Cell::Cancelled => true,
+            Cell::Failed { count, .. } => count >= limit,
             Cell::Unknown => false,
         }
     }
 
     /// How often a task that is neither done nor cancelled failed.
     pub fn failures(&self, task: TaskIndex) -> u32 {
-        self.failures.get(&task).copied().unwrap_or(0)
+        match self.cell(task) {
+            Cell::Failed { count, .. } => count,
+            _ => 0,
+        }
     }
 
     /// Tasks that failed and are neither done nor cancelled, with how often.
     pub fn failed(&self) -> impl Iterator<Item = (TaskIndex, u32)> + '_ {
-        self.failures.iter().map(|(task, count)| (*task, *count))
+        self.failed.iter().map(|task| (*task, self.failures(*task)))
     }
 
     /// How many tasks failed at least `limit` times.
@@ -145,93 +114,134 @@ impl Lattice {
         if after == before {
             return false;
         }
-        if self.cells.len() <= task as usize {
-            self.cells.resize(task as usize + 1, Cell::Unknown);
+        self.set(task, before, after);
+        if let Cell::Failed { count, .. } = before {
+            self.failed.remove(&task);
+            if let Some(tasks) = self.tally.get_mut(&count) {
+                *tasks -= 1;
+            }
         }
-        self.cells[task as usize] = after;
         match after {
-            Cell::Done { .. } => {
-                self.set_failures(task, None);
+            Cell::Done(_) => {
                 self.cancelled.remove(&task);
-                self.done += u32::from(!matches!(before, Cell::Done { .. }));
+                self.done += u32::from(!before.is_done());
             }
             Cell::Cancelled => {
-                self.set_failures(task, None);
                 self.cancelled.insert(task);
             }
-            Cell::Failed(count) => self.set_failures(task, Some(count)),
+            Cell::Failed { count, .. } => {
+                self.failed.insert(task);
+                *self.tally.entry(count).or_default() += 1;
+            }
             Cell::Unknown => {}
         }
         true
     }
 
-    fn set_failures(&mut self, task: TaskIndex, count: Option<u32>) {
-        let before = match count {
-            Some(count) => self.failures.insert(task, count),
-            None => self.failures.remove(&task),
-        };
-        if let Some(tasks) = before.and_then(|before| self.tally.get_mut(&before)) {
-            *tasks -= 1;
+    fn set(&mut self, task: TaskIndex, before: Cell, after: Cell) {
+        let (index, chunk) = (task as usize, (task / CHUNK) as usize);
+        if self.cells.len() <= index {
+            self.cells.resize(index + 1, Packed::UNKNOWN);
         }
-        if let Some(count) = count {
-            *self.tally.entry(count).or_default() += 1;
+        if self.digests.len() <= chunk {
+            self.digests.resize(chunk + 1, 0);
         }
-    }
-
-    /// What this replica holds, small enough to send.
-    pub fn summary(&self) -> Summary {
-        let mut done = vec![0u8; (self.cells.len()).div_ceil(8)];
-        for (task, cell) in self.cells.iter().enumerate() {
-            if matches!(cell, Cell::Done { .. }) {
-                done[task / 8] |= 1 << (task % 8);
+        self.digests[chunk] ^= hash(task, before) ^ hash(task, after);
+        match Packed::of(after) {
+            Some(packed) => {
+                self.cells[index] = packed;
+                self.wide.remove(&task);
+            }
+            None => {
+                self.cells[index] = Packed::WIDE;
+                self.wide.insert(task, after);
             }
         }
-        let digests = self.cells.chunks(SUMMARY_CHUNK).map(digest).collect();
-        Summary { done, failed: self.failed().collect(), cancelled: self.cancelled.iter().copied().collect(), digests }
     }
 
-    /// The tasks that are done as the other knows, and not as this replica does.
-    pub fn done_only_in(&self, other: &Summary) -> impl Iterator<Item = TaskIndex> {
-        (0..self.tasks).filter(|task| other.is_done(*task) && !self.is_done(*task))
+    /// A hash of each chunk's cells, up to the last chunk of which anything is known.
+    pub fn digests(&self) -> &[u64] {
+        &self.digests
     }
 
-    /// The tasks of which this replica knows more than the other.
-    pub fn ahead_of(&self, other: &Summary) -> Vec<TaskIndex> {
-        let their_done = |task: usize| other.is_done(task as TaskIndex);
-        let their_failures: BTreeMap<_, _> = other.failed.iter().copied().collect();
-        let their_cancelled: BTreeSet<_> = other.cancelled.iter().copied().collect();
-        let chunks = self.cells.chunks(SUMMARY_CHUNK).enumerate();
-        let diverges: Vec<_> = chunks
-            .map(|(chunk, cells)| {
-                let first = chunk * SUMMARY_CHUNK;
-                let is_done = |index: usize| matches!(cells[index], Cell::Done { .. });
-                // Where one side merely knows more, what is missing goes over anyway.
-                let same_tasks = (0..cells.len()).all(|index| is_done(index) == their_done(first + index));
-                same_tasks && other.digests.get(chunk) != Some(&digest(cells))
-            })
-            .collect();
-        let is_ahead = |(task, cell): (usize, &Cell)| match cell {
-            Cell::Unknown => false,
-            Cell::Done { .. } if their_done(task) => diverges[task / SUMMARY_CHUNK],
-            Cell::Done { .. } => true,
-            _ if their_done(task) || their_cancelled.contains(&(task as u32)) => false,
-            Cell::Cancelled => true,
-            Cell::Failed(count) => their_failures.get(&(task as u32)).copied().unwrap_or(0) < *count,
-        };
-        let indexed = self.cells.iter().enumerate();
-        indexed.filter(|entry| is_ahead(*entry)).map(|(task, _)| task as TaskIndex).collect()
+    /// The chunks in which another replica, whose digests these are, differs.
+    pub fn differing(&self, theirs: &[u64]) -> BTreeSet<u32> {
+        let at = |digests: &[u64], chunk: usize| digests.get(chunk).copied().unwrap_or(0);
+        let most = self.digests.len().max(theirs.len()).min(self.tasks.div_ceil(CHUNK) as usize);
+        (0..most).filter(|chunk| at(&self.digests, *chunk) != at(theirs, *chunk)).map(|chunk| chunk as u32).collect()
+    }
+
+    /// The tasks of a chunk.
+    pub fn chunk(&self, chunk: u32) -> Range<TaskIndex> {
+        let first = chunk.saturating_mul(CHUNK).min(self.tasks);
+        first..first.saturating_add(CHUNK).min(self.tasks)
+    }
+
+    /// The tasks of a chunk of which this replica knows more than another, whose cells of it these are; those that it left
+    /// out are unknown to it.
+    pub fn ahead_of(&self, chunk: u32, theirs: &[Cell]) -> Vec<TaskIndex> {
+        let cells = theirs.iter().copied().chain(std::iter::repeat(Cell::Unknown));
+        let is_ahead = |(task, theirs): &(TaskIndex, Cell)| theirs.join(self.cell(*task)) != *theirs;
+        self.chunk(chunk).zip(cells).filter(is_ahead).map(|(task, _)| task).collect()
     }
 }
 
-/// A hash of which results these tasks have.
-fn digest(cells: &[Cell]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    for (index, cell) in cells.iter().enumerate() {
-        if let Cell::Done { attempt, stamp } = cell {
-            hasher.update(&(index as u32).to_le_bytes());
-            hasher.update(&attempt.epoch.to_le_bytes()).update(&attempt.number.to_le_bytes());
-            hasher.update(&stamp.to_le_bytes());
+/// A cell in 8 bytes: 2 bits say which, then the epoch that accepted it (11 bits), that of its attempt (11), the attempt's
+/// number (8) and the stamp (32). What does not fit is `WIDE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed(u64);
+
+impl Packed {
+    const UNKNOWN: Self = Self(0);
+    const WIDE: Self = Self(1 << 62);
+    const CANCELLED: Self = Self(2 << 62);
+    const DONE: u64 = 3 << 62;
+
+    fn of(cell: Cell) -> Option<Self> {
+        match cell {
+            Cell::Unknown => Some(Self::UNKNOWN),
+            Cell::Cancelled => Some(Self::CANCELLED),
+            Cell::Failed { .. } => None,
+            Cell::Done(Key { accepted, attempt: Attempt { epoch, number }, stamp }) => {
+                let fits = accepted < 1 << 11 && epoch < 1 << 11 && number < 1 << 8;
+                let bits = u64::from(accepted) << 51 | u64::from(epoch) << 40 | u64::from(number) << 32;
+                fits.then_some(Self(Self::DONE | bits | u64::from(stamp)))
+            }
         }
     }
-    u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+
+    /// `None` for one that is elsewhere.
+    fn open(self) -> Option<Cell> {
+        let bits = |shift: u32, count: u32| (self.0 >> shift) as u32 & ((1 << count) - 1);
+        match self {
+            Self::UNKNOWN => Some(Cell::Unknown),
+            Self::WIDE => None,
+            Self::CANCELLED => Some(Cell::Cancelled),
+            _ => {
+                let attempt = Attempt { epoch: bits(40, 11), number: bits(32, 8) };
+                Some(Cell::Done(Key { accepted: bits(51, 11), attempt, stamp: self.0 as u32 }))
+            }
+        }
+    }
+}
+
+/// A hash of what is known of a task, 0 if nothing. Between replicas of one cluster, which trust each other: it need not
+/// withstand anybody.
+fn hash(task: TaskIndex, cell: Cell) -> u64 {
+    let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+    let parts = match cell {
+        Cell::Unknown => return 0,
+        Cell::Failed { count, attempt } => [pair(1, count), pair(attempt.epoch, attempt.number), 0],
+        Cell::Cancelled => [pair(2, 0), 0, 0],
+        Cell::Done(key) => [pair(3, key.accepted), pair(key.attempt.epoch, key.attempt.number), u64::from(key.stamp)],
+    };
+    parts.into_iter().fold(mix(u64::from(task) + 1), |hash, part| mix(hash ^ part))
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }

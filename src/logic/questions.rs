@@ -7,7 +7,7 @@ use super::{
     io::{Asker, Effect},
     timers::Timer,
 };
-use crate::types::{
+use nodectl_types::{
     Answer, JobHead, JobId, Message, NodeId, Query, QueryError, Time, limits,
     query::{Location, MemberLine},
 };
@@ -33,7 +33,7 @@ struct Open {
 impl State {
     pub(super) fn ask(&mut self, asker: Asker, query: Query) {
         match query {
-            Query::Submit { spec } => self.submit(asker, spec),
+            Query::Submit { job, spec } => self.submit(asker, job, spec),
             Query::Nodes => {
                 let answer = Answer::Nodes(self.member_lines());
                 self.core.answer(asker, Ok(answer));
@@ -41,6 +41,32 @@ impl State {
             Query::Jobs => {
                 let heads = self.core.directory.iter().cloned().collect();
                 self.core.answer(asker, Ok(Answer::Jobs(heads)));
+            }
+            Query::Aside => {
+                let aside = self.aside();
+                self.core.answer(asker, Ok(Answer::Aside(aside)));
+            }
+            Query::Pause(pause) => {
+                let answer = self.pause(asker, pause);
+                self.core.answer(asker, answer);
+            }
+            Query::Remove { job } => {
+                let answer = self.remove(job);
+                self.core.answer(asker, answer);
+            }
+            Query::Resume { job } => {
+                let answer = self.resume(job);
+                self.core.answer(asker, answer);
+            }
+            Query::PutSecret { name, sealed } => self.put_secret(asker, name, sealed),
+            Query::Secrets => self.answer_secrets(asker),
+            Query::Cancel { job } => {
+                self.cancel_aside(job);
+                self.ask_whoever_knows(asker, query);
+            }
+            Query::Roster(decision) => {
+                let answer = self.decide(asker, decision);
+                self.core.answer(asker, answer);
             }
             query => self.ask_whoever_knows(asker, query),
         }
@@ -81,6 +107,9 @@ impl State {
             return Ok(Some(self.core.me));
         }
         let head = self.core.directory.get(job).ok_or(QueryError::NoJob(job))?;
+        if self.aside.contains(&job) {
+            return Err(QueryError::PutAside(job));
+        }
         let usable = head.holder != self.core.me && self.core.members.is_reachable(head.holder);
         Ok(usable.then_some(head.holder))
     }
@@ -168,11 +197,8 @@ impl State {
                 self.core.effects.push(Effect::AnswerLog { to: asker, job, task, attempt, stream, offset });
             }
             Query::Drain { on, .. } => {
-                let mut info = self.core.members.my_info().clone();
-                info.draining = on;
-                info.version += 1;
-                self.info_changed(info);
-                self.core.answer(asker, Ok(Answer::Ok));
+                let answer = self.drain(asker, on);
+                self.core.answer(asker, answer);
             }
             Query::Forget { lost, sure, .. } => {
                 let answer = self.forget(lost, sure);
@@ -214,11 +240,8 @@ impl State {
             Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice, asker))),
             Query::Tasks { filter, offset, limit, .. } => coordinator.list(core, lattice, filter, offset, limit),
             Query::Explain { task, .. } => Answer::Explanation(coordinator.explain(core, lattice, task)),
-            Query::Retry { .. } => Answer::Retried { tasks: coordinator.retry(core, lattice) },
-            Query::Cancel { .. } => {
-                coordinator.cancel(core, lattice);
-                Answer::Ok
-            }
+            Query::Retry { .. } => return coordinator.retry_tasks(core, lattice, asker),
+            Query::Cancel { .. } => return coordinator.cancel_job(core, lattice, asker),
             Query::Saved { step, node, .. } => {
                 coordinator.saved(core, lattice, step, node);
                 Answer::Ok

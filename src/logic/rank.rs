@@ -1,6 +1,6 @@
 //! Rendezvous hashing (Thaler and Ravishankar, 1998): who stands first for a job, without any agreement.
 
-use crate::types::{JobId, NodeId};
+use nodectl_types::{JobId, NodeId};
 
 /// The weight of a node for a job. The highest live one coordinates.
 pub fn weight(job: JobId, node: NodeId) -> u64 {

@@ -1,8 +1,10 @@
 //! From a user's job to one that its coordinator has safe: checked, numbered, offered to the member that ranks first for
 //! it, offered to the next one if that does not answer, and only then promised to the user.
 
-use super::{State, io::Asker, rank, timers::Timer};
-use crate::types::{Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Phase, QueryError, limits};
+use super::{Effect, State, io::Asker, rank, timers::Timer};
+use nodectl_types::{
+    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, QueryError, Time, limits,
+};
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -13,7 +15,10 @@ const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 pub struct Submission {
     spec: Arc<JobSpec>,
     hash: BlobHash,
-    asker: Asker,
+    /// Whoever asked for it: with the same key, perhaps several times.
+    askers: Vec<Asker>,
+    /// When they are told that it is not known what became of it.
+    deadline: Time,
     /// Specifications too large for a message stay with the submitter, and make it the first coordinator.
     is_inline: bool,
     /// Whom it was offered to last, and whom ever.
@@ -23,24 +28,49 @@ pub struct Submission {
 }
 
 impl State {
-    /// A user's job: chosen, numbered and offered to the member that ranks first for it.
-    pub(super) fn submit(&mut self, asker: Asker, spec: Arc<JobSpec>) {
-        if let Err(problem) = self.check_spec(&spec) {
+    /// A user's job: chosen, numbered and offered to the member that ranks first for it. One that is known already is the
+    /// same, submitted again because the answer was lost.
+    pub(super) fn submit(&mut self, asker: Asker, job: Option<JobId>, spec: Arc<JobSpec>) {
+        let job = job.unwrap_or_else(|| JobId(self.core.rng.random()));
+        let deadline = self.core.mono() + limits::QUERY_TIMEOUT;
+        if let Some(submission) = self.submissions.get_mut(&job) {
+            submission.askers.push(asker);
+            submission.deadline = deadline;
+            return;
+        }
+        let known = self.core.directory.get(job).cloned();
+        let checked = match &known {
+            Some(head) => is_same(head, &spec),
+            None if self.core.directory.is_removed(job) => {
+                Err(QueryError::Invalid(format!("its key is of job {job}, which was removed")))
+            }
+            None => self.check_secrets(&spec.work).and_then(|()| self.check_spec(&spec)),
+        };
+        if let Err(problem) = checked {
             return self.core.answer(asker, Err(problem));
         }
-        let job = JobId(self.core.rng.random());
+        if known.as_ref().is_some_and(|head| !head.replicas.is_empty() || head.phase.is_ended()) {
+            return self.core.answer(asker, Ok(Answer::Submitted { job }));
+        }
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
         let submission = Submission {
             hash: BlobHash::of(&bytes),
             is_inline: bytes.len() <= limits::INLINE_SPEC_BYTES,
             spec,
-            asker,
+            askers: vec![asker],
+            deadline,
             choice: self.core.me,
             tried: BTreeSet::new(),
             tries: 0,
         };
         self.submissions.insert(job, submission);
-        self.offer_submission(job);
+        match known {
+            Some(head) => {
+                self.answer_submission(&head);
+                self.wait_for_submission(job);
+            }
+            None => self.offer_submission(job),
+        }
     }
 
     fn check_spec(&self, spec: &JobSpec) -> Result<(), QueryError> {
@@ -48,16 +78,10 @@ impl State {
             return Err(QueryError::Leaving);
         }
         if self.core.directory.is_full() {
-            let limit = limits::MAX_JOBS;
-            return Err(QueryError::Invalid(format!(
-                "{limit} jobs are remembered; ended ones are forgotten after `jobs.keep`"
-            )));
+            return Err(QueryError::Full(limits::MAX_JOBS as u32));
         }
-        let count = spec.task_count();
-        if count == 0 || count > limits::MAX_TASKS || !spec.work.has_program() {
-            return Err(QueryError::Invalid(format!("{count} tasks; 1 to {} are possible", limits::MAX_TASKS)));
-        }
-        let place = crate::types::predicate::Predicate::parse(&spec.place);
+        spec.check().map_err(|error| QueryError::Invalid(error.to_string()))?;
+        let place = nodectl_types::predicate::Predicate::parse(&spec.place);
         let place = place.map_err(|error| QueryError::Invalid(format!("`where`: {error}")))?;
         if spec.wait_for_nodes {
             return Ok(());
@@ -82,18 +106,23 @@ impl State {
 
     fn offer_submission(&mut self, job: JobId) {
         let choice = self.next_choice(job).unwrap_or(self.core.me);
+        self.offer_to(job, choice);
+    }
+
+    fn offer_to(&mut self, job: JobId, choice: NodeId) {
         let Some(submission) = self.submissions.get_mut(&job) else { return };
         submission.choice = choice;
         submission.tried.insert(choice);
         // Every try claims a higher epoch than the one before, which may have been heard after all.
-        let tries = submission.tries;
-        submission.tries += 1;
+        let tries = submission.tries.max(self.core.directory.get(job).map_or(0, |head| u64::from(head.epoch)));
+        submission.tries = tries + 1;
         let spec = submission.spec.clone();
         let head = JobHead {
             job,
             name: spec.work.name.clone(),
             spec: submission.hash,
             submitter: self.core.me,
+            author: spec.work.author.clone(),
             submitted_ms: spec.submitted_ms,
             epoch: 0,
             holder: choice,
@@ -104,6 +133,7 @@ impl State {
             round: 0,
             phase: Phase::Waiting,
             tasks: spec.task_count() as u32,
+            after: spec.work.after.iter().map(|(_, job)| *job).collect(),
             done: 0,
             failed: 0,
             stopped: 0,
@@ -112,7 +142,14 @@ impl State {
             ended_ms: 0,
         };
         self.core.send(choice, Message::Offer { head, spec: Some(spec) });
-        self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
+        self.wait_for_submission(job);
+    }
+
+    fn wait_for_submission(&mut self, job: JobId) {
+        if let Some(submission) = self.submissions.get(&job) {
+            let at = submission.deadline.min(self.core.mono() + SUBMISSION_WAIT);
+            self.core.timers.set(at, Timer::Resubmit(job));
+        }
     }
 
     /// The member that ranks first for a submission among those that were not asked yet.
@@ -124,46 +161,95 @@ impl State {
             stays && !submission.tried.contains(node) && (submission.is_inline || *node == self.core.me)
         };
         let ranked = rank::ranked(job, reachable.filter(is_usable));
-        let is_drained = |node: &NodeId| self.core.members.info(*node).is_some_and(|info| info.draining);
+        let is_drained = |node: &NodeId| self.core.members.info(*node).is_some_and(NodeInfo::is_drained);
         ranked.iter().find(|node| !is_drained(node)).or(ranked.first()).copied()
     }
 
     pub(super) fn resubmit(&mut self, job: JobId) {
-        if !self.submissions.contains_key(&job) {
-            return;
+        let Some(submission) = self.submissions.get(&job) else { return };
+        let now = self.core.mono();
+        if submission.deadline <= now {
+            return self.give_up(job);
         }
-        let claimed = self.core.directory.get(job).is_some_and(|head| self.core.members.is_alive(head.holder));
-        if claimed {
-            // It has a coordinator, which only lacks a replica as yet.
-            return self.core.after(SUBMISSION_WAIT, Timer::Resubmit(job));
+        let head = self.core.directory.get(job);
+        let lives = |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
+        let holder = head.map(|head| head.holder).filter(lives);
+        match holder {
+            // It has a coordinator, which only lacks a replica as yet; or which told of it, and died before it had written it:
+            // that one takes it anew.
+            Some(holder) if submission.is_inline || holder == self.core.me => self.offer_to(job, holder),
+            Some(_) => self.wait_for_submission(job),
+            None => self.offer_submission(job),
         }
-        self.offer_submission(job);
+    }
+
+    /// Nobody knows what will become of it: its users ask again, with the same key, or give it up.
+    fn give_up(&mut self, job: JobId) {
+        let Some(submission) = self.submissions.remove(&job) else { return };
+        let why = match self.core.directory.get(job) {
+            None => "no node has taken it yet".into(),
+            Some(head) => {
+                let holder = self.core.members.name(head.holder);
+                format!("{holder} has taken it, and that it is safe there is not confirmed yet")
+            }
+        };
+        for asker in submission.askers {
+            self.core.answer(asker, Err(QueryError::Undecided { job, why: why.clone() }));
+        }
+    }
+
+    /// Who was to coordinate a job does not hold it: a submission looks for another.
+    pub(super) fn holder_lapsed(&mut self, job: JobId, node: NodeId) {
+        if self.submissions.contains_key(&job) && self.core.directory.get(job).is_some_and(|head| head.holder == node) {
+            self.resubmit(job);
+        }
     }
 
     /// A submission is safe once its coordinator and a replica have it, or the one node that there is.
     pub(super) fn answer_submission(&mut self, head: &JobHead) {
         let job = head.job;
-        let has_second = head.replicas.iter().any(|node| self.core.members.may_be_alive(*node));
-        let safe = head.epoch > 0 && (has_second || !self.core.members.has_company());
-        if !safe || self.coordinators.get(&job).is_some_and(|coordinator| !coordinator.is_written()) {
+        if head.epoch == 0 || !self.submissions.contains_key(&job) {
             return;
         }
-        if let Some(submission) = self.submissions.remove(&job) {
-            self.core.answer(submission.asker, Ok(Answer::Submitted { job }));
+        let has_second = head.replicas.iter().any(|node| self.core.members.may_be_alive(*node));
+        let safe = match self.coordinators.get(&job) {
+            Some(coordinator) => coordinator.is_written() && (has_second || self.core.is_alone()),
+            // Who finds itself alone may be the one that is cut off: it cannot speak for what another had.
+            None => has_second,
+        };
+        if safe && let Some(submission) = self.submissions.remove(&job) {
+            for asker in submission.askers {
+                self.core.answer(asker, Ok(Answer::Submitted { job }));
+            }
         }
     }
 
-    /// Our disk refuses a job that we are to coordinate: its submitter finds another coordinator.
+    /// Our disk refuses a job that we are to coordinate, or its files cannot be had: its submitter finds another coordinator. It is
+    /// not cancelled: by the same key it may be submitted again, and another node may have taken it.
     pub(super) fn decline(&mut self, job: JobId, error: &str) {
-        let head = self.core.directory.get(job).expect("a coordinated job has a head");
-        self.core.send(head.submitter, Message::Declined { job, error: error.into() });
+        if let Some(mut coordinator) = self.coordinators.remove(&job)
+            && let Some(copy) = self.copies.remove(&job)
+        {
+            coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
+            coordinator.dismiss_cancellers(&mut self.core);
+            if coordinator.is_kept() {
+                self.core.effects.push(Effect::ForgetJob { job });
+            }
+        }
+        self.core.notice(format!("job {job} cannot be kept here: {error}"));
+        self.core.resync.forget(job);
+        if let Some(head) = self.core.directory.discard(job) {
+            self.core.send(head.submitter, Message::Declined { job, error: error.into() });
+        }
     }
 
     /// The coordinator that was chosen has no room: the next node is asked. Where nobody is left the user decides what to
     /// do, and the job does not linger.
     pub(super) fn declined(&mut self, from: NodeId, job: JobId, error: String) {
-        if let Some(coordinator) = self.coordinators.get_mut(&job).filter(|_| from != self.core.me) {
-            return coordinator.replica_declined(&mut self.core, from, error);
+        if self.coordinators.contains_key(&job) && from != self.core.me {
+            return self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.replica_declined(core, &copy.lattice, from, error);
+            });
         }
         if self.submissions.get(&job).is_none_or(|submission| submission.choice != from) {
             return;
@@ -172,11 +258,22 @@ impl State {
             return self.offer_submission(job);
         }
         let submission = self.submissions.remove(&job).expect("just found");
-        self.core.answer(submission.asker, Err(QueryError::Storage(error)));
+        for asker in submission.askers {
+            self.core.answer(asker, Err(QueryError::Storage(error.clone())));
+        }
         if let Some(head) = self.core.directory.get(job) {
             let head = JobHead { cancelled: true, ..head.clone() };
             self.core.broadcast(&Message::Heads(vec![head.clone()]));
             self.merge_head(head);
         }
     }
+}
+
+/// A key is of one submission: this much of it members know of a job.
+fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
+    if head.name == spec.work.name && u64::from(head.tasks) == spec.task_count() {
+        return Ok(());
+    }
+    let JobHead { job, name, tasks, .. } = head;
+    Err(QueryError::Invalid(format!("its key is of job {job} ({name}, {tasks} tasks), which is another")))
 }

@@ -9,7 +9,7 @@
 //!
 //! What is known is lost with its coordinator: the next one judges by what it hears from then on.
 
-use crate::types::{
+use nodectl_types::{
     Attempt, TaskIndex,
     sweep::{Goal, MetricPoint, StopRule, Sweep},
 };

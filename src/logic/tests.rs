@@ -1,11 +1,16 @@
 //! Single decisions that the simulation does not look at: what users are told, what outlasts what.
 
+mod holders;
+mod owner;
 mod pools;
+mod retention;
+mod roster;
+mod submissions;
 
 use super::*;
-use crate::types::{
+use nodectl_types::{
     Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError, Resources, TaskIndex,
-    TaskRecord, WorkSpec, query::Location,
+    TaskRecord, Terms, WorkSpec, query::Location,
 };
 use std::sync::Arc;
 
@@ -21,7 +26,10 @@ fn info(version: u64) -> NodeInfo {
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
+        closed: None,
+        admits: Default::default(),
         leaving: false,
+        problem: None,
     }
 }
 
@@ -31,7 +39,15 @@ fn node() -> State {
 
 /// A node that has so long to live.
 fn node_for(lifetime: Option<Duration>) -> State {
-    let config = Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(3600), lifetime };
+    node_with(Config { lifetime, ..config() })
+}
+
+fn config() -> Config {
+    let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
+    Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms }
+}
+
+fn node_with(config: Config) -> State {
     let mut state = State::new(Now::default(), info(1), config);
     state.start();
     state
@@ -45,7 +61,7 @@ fn spec() -> Arc<JobSpec> {
 struct Solo {
     state: State,
     job: JobId,
-    mono: crate::types::Time,
+    mono: nodectl_types::Time,
     /// What runs.
     running: Vec<(TaskIndex, Attempt)>,
     /// How many attempts there were.
@@ -58,9 +74,9 @@ impl Solo {
     }
 
     fn on(state: State, spec: JobSpec) -> Self {
-        let mono = crate::types::Time(1);
+        let mono = nodectl_types::Time(1);
         let mut solo = Self { state, job: JobId(0), mono, running: Vec::new(), started: 0 };
-        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { spec: Arc::new(spec) } }]);
+        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { job: None, spec: Arc::new(spec) } }]);
         solo
     }
 
@@ -98,7 +114,7 @@ impl Solo {
         TaskRecord { duration_us: 1_000, ..TaskRecord::plain(task, attempt, self.state.node(), outcome) }
     }
 
-    fn head(&self) -> &crate::types::JobHead {
+    fn head(&self) -> &nodectl_types::JobHead {
         self.state.core().directory.get(self.job).expect("the job was taken")
     }
 }
@@ -135,15 +151,18 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
     let lifetime = Some(Duration::from_secs(60));
     let late = |timeout_ms| {
         let mut state = node_for(lifetime);
-        state.handle(Now { mono: crate::types::Time(1) + Duration::from_secs(30), wall_ms: 0 }, [Input::Tick]);
+        state.handle(Now { mono: nodectl_types::Time(1) + Duration::from_secs(30), wall_ms: 0 }, [Input::Tick]);
         let mut solo = Solo {
             state,
             job: JobId(0),
-            mono: crate::types::Time(1) + Duration::from_secs(30),
+            mono: nodectl_types::Time(1) + Duration::from_secs(30),
             running: Vec::new(),
             started: 0,
         };
-        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { spec: Arc::new(spec_with(timeout_ms)) } }]);
+        solo.turn(vec![Input::Ask {
+            id: 1,
+            query: Query::Submit { job: None, spec: Arc::new(spec_with(timeout_ms)) },
+        }]);
         solo.started
     };
     assert_eq!(late(20_000), 1);
@@ -215,15 +234,34 @@ fn a_drained_node_stays_so_when_it_is_described_anew() {
     let drained = state.core().members.my_info().version;
     state.handle(Now::default(), [Input::Info(info(1))]);
     let after = state.core().members.my_info();
-    assert!(after.draining && after.version > drained, "{after:?}");
+    assert!(after.is_drained() && after.version > drained, "{after:?}");
     state.handle(Now::default(), [Input::Ask { id: 2, query: Query::Drain { node: me, on: false } }]);
-    assert!(!state.core().members.my_info().draining);
+    assert!(!state.core().members.my_info().is_drained());
+}
+
+#[test]
+fn a_node_in_trouble_with_its_disk_starts_nothing_and_fails_nothing() {
+    let mut solo = Solo::with(4, 0);
+    assert_eq!(solo.running.len(), 2);
+    let full = NodeInfo { problem: Some("its disk is full".into()), ..info(2) };
+    solo.turn(vec![Input::Info(full)]);
+    solo.end(Outcome::Failed(Failure::Storage("no room for its output".into())));
+    solo.end(Outcome::Done);
+    assert_eq!((solo.started, solo.running.len()), (2, 0), "the others wait");
+    assert_eq!((solo.head().failed, solo.head().phase), (0, Phase::Running));
+    solo.turn(vec![Input::Info(info(3))]);
+    assert_eq!(solo.running.len(), 2);
+    while !solo.running.is_empty() {
+        solo.end(Outcome::Done);
+    }
+    assert_eq!((solo.started, solo.head().phase), (5, Phase::Done));
 }
 
 #[test]
 fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     let mut state = node();
-    let effects = state.handle(Now::default(), [Input::Ask { id: 1, query: Query::Submit { spec: spec() } }]);
+    let effects =
+        state.handle(Now::default(), [Input::Ask { id: 1, query: Query::Submit { job: None, spec: spec() } }]);
     assert!(answers(&effects).is_empty(), "nothing is promised before it is on disk");
     let writes = effects.iter().filter_map(|effect| match effect {
         Effect::Persist { job, records, ticket } => Some((*job, records, *ticket)),
@@ -236,7 +274,7 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     let expected = Err(QueryError::Storage("No space left on device".into()));
     assert_eq!(answers(&effects), [&expected]);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::StartTask { .. })));
-    assert_eq!(state.core().directory.get(job).map(|head| head.phase), Some(Phase::Cancelled));
+    assert_eq!(state.core().directory.get(job), None, "it may be submitted again");
 }
 
 #[test]

@@ -1,13 +1,10 @@
 //! What is due when. Timers are never cancelled: whoever sets one checks, when it fires, whether it still matters.
 
-use super::members::Member;
-use crate::types::{JobId, Time};
+use nodectl_types::{JobId, Time};
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
 pub enum Timer {
-    /// The membership protocol's own.
-    Swim(foca::Timer<Member>),
     /// Compare job heads with a random member.
     CompareHeads,
     /// Try to reach members that went silent.
@@ -20,8 +17,14 @@ pub enum Timer {
     Resubmit(JobId),
     /// Open questions may have to be asked again, or given up.
     Questions,
-    /// A write to the journal is to be tried again.
-    Rewrite(u64),
+    /// A write to the job's journal is to be tried again.
+    Rewrite(JobId, u64),
+    /// Files of a job's results are to be fetched again.
+    Refetch(JobId, u64),
+    /// Files that are missing here are to be asked for.
+    Heal,
+    /// Copies that are compared, and nodes that owe an answer.
+    Resync,
     /// Somebody may wait for room that a pool holds.
     Share,
     /// A big task may have waited long enough.
@@ -30,8 +33,10 @@ pub enum Timer {
     Gathered,
     /// Unacknowledged results are to be reported again.
     Rereport,
-    /// Old jobs are to be forgotten.
+    /// Ended jobs are to be looked after.
     Retention,
+    /// What the owner said ends, or has been in force for long enough.
+    Owner,
     /// The node's time is over.
     Lifetime,
     /// Leaving has taken long enough.

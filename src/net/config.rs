@@ -1,7 +1,8 @@
 //! What the swarm is told at its start, and why a start can fail. Plain data; no IO.
 
-use crate::types::limits;
-use std::{io, path::PathBuf};
+use nodectl_types::limits;
+use serde::{Deserialize, Serialize};
+use std::{fmt, io, path::PathBuf};
 
 /// The UDP port on which nodes announce themselves.
 pub const DEFAULT_BEACON_PORT: u16 = 7337;
@@ -27,8 +28,34 @@ pub struct NetConfig {
     pub peers: Vec<String>,
     pub mdns: bool,
     pub kademlia: bool,
-    /// The version spoken to peers. Anything but the default is for tests of the refusal.
-    pub protocol_version: u32,
+    /// The versions spoken to peers. Anything but the default is for tests of the choice.
+    pub versions: Versions,
+}
+
+/// The protocol versions that a node speaks. Two nodes use the newest that both do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    pub oldest: u32,
+    pub newest: u32,
+}
+
+impl Versions {
+    pub const SPOKEN: Self = Self { oldest: limits::OLDEST_PROTOCOL_VERSION, newest: limits::PROTOCOL_VERSION };
+
+    /// The one to speak with a node of these.
+    pub fn common(self, other: Self) -> Option<u32> {
+        let newest = self.newest.min(other.newest);
+        (newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.oldest == self.newest {
+            return write!(f, "version {}", self.newest);
+        }
+        write!(f, "versions {} to {}", self.oldest, self.newest)
+    }
 }
 
 impl NetConfig {
@@ -45,7 +72,7 @@ impl NetConfig {
             peers: Vec::new(),
             mdns: true,
             kademlia: true,
-            protocol_version: limits::PROTOCOL_VERSION,
+            versions: Versions::SPOKEN,
         }
     }
 }
@@ -62,6 +89,28 @@ pub enum NetError {
     NoInterface { name: String, have: String },
     #[error("cannot read this machine's interfaces: {0}")]
     Interfaces(io::Error),
+    #[error(
+        "what was decided of who belongs to the cluster (`membership` in the data directory) cannot be read: {0}\nhint: remove it if it is \
+             damaged: members tell it anew; a secret that was changed since has to be typed"
+    )]
+    Membership(io::Error),
     #[error("the swarm cannot listen: {0}")]
     Swarm(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_common_version_is_spoken() {
+        let versions = |oldest, newest| Versions { oldest, newest };
+        assert_eq!(versions(5, 5).common(versions(5, 5)), Some(5));
+        assert_eq!(versions(5, 6).common(versions(5, 5)), Some(5));
+        assert_eq!(versions(3, 6).common(versions(5, 9)), Some(6));
+        assert_eq!(versions(6, 6).common(versions(5, 5)), None);
+        // Said by somebody who makes no sense.
+        assert_eq!(versions(9, 1).common(versions(5, 5)), None);
+        assert_eq!(versions(5, 6).to_string() + "; " + &versions(5, 5).to_string(), "versions 5 to 6; version 5");
+    }
 }

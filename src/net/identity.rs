@@ -1,15 +1,21 @@
 //! The node's identity: an ed25519 key in `<data_dir>/identity`, readable by its owner only and bound to the machine, so
 //! that a copied data directory does not make twins. The public key is the `NodeId`.
 
-use crate::types::NodeId;
 use libp2p::{
     PeerId,
     identity::{Keypair, PublicKey, ed25519},
 };
+use nodectl_types::NodeId;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            fs::{OpenOptionsExt, PermissionsExt},
+            net::{SocketAddr, UnixListener},
+        },
+    },
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
@@ -27,6 +33,16 @@ pub enum IdentityError {
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the identity file {path} is damaged ({why})\nhint: remove it; the node then gets a new identity")]
     Damaged { path: PathBuf, why: &'static str },
+    #[error(
+        "another node on this machine has the identity of {path}: the data directory is a copy\nhint: remove that file; the node then gets an identity of its own"
+    )]
+    Twin { path: PathBuf },
+}
+
+/// Held while a node runs, so that no other on this machine can have its identity.
+pub struct Claim {
+    /// An address without a file: it is free again when its process is gone, however that ends.
+    _address: Option<UnixListener>,
 }
 
 /// A node's key pair. Its secret half never leaves the process except into the identity file.
@@ -40,6 +56,21 @@ impl Identity {
     /// from another machine.
     pub fn load_or_create(data_dir: &Path) -> Result<Self, IdentityError> {
         Self::load_for_machine(data_dir, machine_hash())
+    }
+
+    /// Makes sure that nobody else on this machine runs with this identity: two nodes of one name undo each other's work.
+    pub fn claim(&self, data_dir: &Path) -> Result<Claim, IdentityError> {
+        let name = format!("nodectl-{}", self.node_id());
+        match SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address)) {
+            Ok(address) => Ok(Claim { _address: Some(address) }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(IdentityError::Twin { path: data_dir.join("identity") })
+            }
+            Err(error) => {
+                tracing::debug!("whether another node here has this identity cannot be told: {error}");
+                Ok(Claim { _address: None })
+            }
+        }
     }
 
     /// An identity that is kept nowhere.
@@ -143,6 +174,17 @@ fn machine_hash() -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_identity_is_claimed_once_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity::load_or_create(directory.path()).unwrap();
+        let claim = identity.claim(directory.path()).unwrap();
+        let error = identity.claim(directory.path()).err().unwrap().to_string();
+        assert!(error.contains("identity") && error.contains("hint:"), "{error}");
+        drop(claim);
+        identity.claim(directory.path()).unwrap();
+    }
 
     #[test]
     fn survives_a_restart_but_not_a_copy() {

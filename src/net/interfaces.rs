@@ -84,6 +84,18 @@ impl Interfaces {
         all
     }
 
+    /// The IPv4 address of each interface.
+    pub fn ipv4s(&self) -> Vec<Ipv4Addr> {
+        let v4 = |interface: &Interface| match &interface.addr {
+            IfAddr::V4(v4) => Some(v4.ip),
+            IfAddr::V6(_) => None,
+        };
+        let mut all: Vec<_> = self.used.iter().filter_map(v4).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// The indices of the interfaces that speak IPv6.
     pub fn ipv6_indices(&self) -> Vec<u32> {
         let v6 = self.used.iter().filter(|interface| matches!(interface.addr, IfAddr::V6(_)));

@@ -1,19 +1,17 @@
 //! The network of a node that is its own cluster: nobody is there, and nothing is opened.
 
-use crate::{
-    ports::{BlobFetcher, NetReport, Network, PeerStream, Streams},
-    types::{BlobHash, Message, NodeId, PoolToken},
-};
 use futures::future::{BoxFuture, FutureExt, ready};
+use nodectl_ports::{BlobFetcher, NetReport, Network, PeerStream, Streams};
+use nodectl_types::{BlobHash, Message, NodeId, PoolToken, Roster};
 use std::{io, net::SocketAddr, sync::Arc};
 
 /// Sends nothing, finds nobody; fetching a blob succeeds only if it is here.
 pub struct Offline {
-    blobs: Arc<dyn crate::ports::Blobs>,
+    blobs: Arc<dyn nodectl_ports::Blobs>,
 }
 
 impl Offline {
-    pub fn new(blobs: Arc<dyn crate::ports::Blobs>) -> Self {
+    pub fn new(blobs: Arc<dyn nodectl_ports::Blobs>) -> Self {
         Self { blobs }
     }
 }
@@ -28,6 +26,10 @@ impl Network for Offline {
     fn report(&self) -> NetReport {
         NetReport { suite: "none: this node is alone".into(), ..NetReport::default() }
     }
+    fn adopt(&self, _: Roster) {}
+    fn invite(&self) -> Result<String, String> {
+        Err("this node is alone".into())
+    }
     fn close(&self) -> BoxFuture<'static, ()> {
         ready(()).boxed()
     }
@@ -35,8 +37,12 @@ impl Network for Offline {
 
 impl BlobFetcher for Offline {
     fn fetch(&self, hash: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
-        let missing = || format!("blob {hash} is not on this node, and it runs alone");
-        ready(if self.blobs.has(hash) { Ok(()) } else { Err(missing()) }).boxed()
+        let blobs = self.blobs.clone();
+        async move {
+            let found = tokio::task::spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false);
+            found.then_some(()).ok_or_else(|| format!("blob {hash} is not on this node, and it runs alone"))
+        }
+        .boxed()
     }
 }
 
@@ -50,8 +56,8 @@ impl Streams for Offline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::{BlobWriter, Blobs};
-    use std::{io, path::PathBuf};
+    use nodectl_ports::{BlobWriter, Blobs};
+    use std::{fs::File, io};
 
     /// Has one blob.
     struct One;
@@ -60,8 +66,8 @@ mod tests {
         fn has(&self, hash: BlobHash) -> bool {
             hash == BlobHash::of(b"one")
         }
-        fn path(&self, _: BlobHash) -> Option<PathBuf> {
-            None
+        fn open(&self, _: BlobHash) -> io::Result<Option<File>> {
+            Ok(None)
         }
         fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
             Err(io::ErrorKind::Unsupported.into())
@@ -72,14 +78,17 @@ mod tests {
         fn put_bytes(&self, _: &[u8]) -> io::Result<BlobHash> {
             Err(io::ErrorKind::Unsupported.into())
         }
+        fn remove(&self, _: BlobHash) -> io::Result<u64> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
     }
 
-    #[test]
-    fn has_what_is_here_and_says_why_not_the_rest() {
+    #[tokio::test]
+    async fn has_what_is_here_and_says_why_not_the_rest() {
         let offline = Offline::new(Arc::new(One));
-        let fetch = |bytes| futures::executor::block_on(offline.fetch(BlobHash::of(bytes), Vec::new()));
-        assert_eq!(fetch(b"one"), Ok(()));
-        assert!(fetch(b"two").unwrap_err().contains("alone"));
+        let fetch = |bytes| offline.fetch(BlobHash::of(bytes), Vec::new());
+        assert_eq!(fetch(b"one").await, Ok(()));
+        assert!(fetch(b"two").await.unwrap_err().contains("alone"));
         assert!(offline.addrs().is_empty() && offline.report().connected.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Between the records of the journal (`wire`, versioned) and those of the core (`logic`).
 
-use crate::{logic::Keep, wire::journal::Record};
+use nodectl_logic::Keep;
+use nodectl_wire::journal::Record;
 
 pub fn record(keep: Keep) -> Record {
     match keep {

@@ -1,16 +1,14 @@
 //! Carrying out what logic decided. What takes time runs beside the loop and comes back as an event.
 
 use super::{Node, Ports, convert};
-use crate::{
-    logic::{Asker, Effect, Keep},
-    ports::{Event, StartTask, StoreEvent, specs},
-    types::{
-        Answer, BlobHash, JobId, JobSpec, Manifest, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
-        limits::{INLINE_SPEC_BYTES, RECORD_BATCH_BYTES},
-        query::{Cursor, Location, Progress},
-    },
-};
 use futures::{StreamExt, TryStreamExt, stream};
+use nodectl_logic::{Asker, Effect, Keep, executor::batches};
+use nodectl_ports::{Event, StartTask, StoreEvent, specs};
+use nodectl_types::{
+    Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
+    limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
+    query::{Cursor, Location, Progress},
+};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Files of one job brought at a time.
@@ -53,15 +51,17 @@ impl Node {
                 self.reply(to, Ok(Answer::Training(here)));
             }
             Effect::CopyCheckpoint { job, step, from, keep } => self.ports.trainings.copy(job, step, from, keep),
-            Effect::SendRecords { to, job, epoch, tasks } => self.send_records(to, job, epoch, &tasks),
+            Effect::Roster(roster) => self.ports.network.adopt(*roster),
+            Effect::SendRecords { to, job, epoch, chunk, tasks } => self.send_records(to, (job, epoch, chunk), tasks),
             Effect::Persist { job, records, ticket } => self.persist(job, records, ticket),
-            Effect::FetchBlobs { ticket, hashes, holder } => self.fetch_blobs(ticket, hashes, holder),
+            Effect::FetchBlobs { ticket, hashes, holders } => self.fetch_blobs(ticket, hashes, holders),
             Effect::FetchTree { ticket, manifest, holders } => self.fetch_tree(ticket, manifest, holders),
             Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
             Effect::StartTask { job, task, attempt, work, params, gpus, holders } => {
                 self.ports.runner.start(StartTask { job, task, attempt, work, params, gpus, holders });
             }
             Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            Effect::Suspend(on) => self.ports.runner.suspend(on),
             Effect::ReleaseWorker { node, pool, must } => self.ports.pools.release(pool, node, must),
             Effect::ForgetWork { job } => self.ports.runner.forget(job),
             Effect::ForgetJob { job } => {
@@ -69,6 +69,13 @@ impl Node {
                 self.ports.journals.forget(job);
                 self.ports.trainings.forget(job);
             }
+            Effect::KeepSecrets(secrets) => self.ports.vault.keep(secrets),
+            Effect::RenewSecrets(were) => {
+                let are = self.ports.vault.renew(were.clone());
+                self.waiting.push(Event::Renewed { were, are });
+            }
+            Effect::KeepRetention(retention) => self.ports.retention.keep(retention),
+            Effect::KeepOwner(word) => self.ports.owner.keep(word),
             Effect::Notice(text) => tracing::info!("{text}"),
             Effect::Left => self.left = true,
         }
@@ -107,16 +114,19 @@ impl Node {
         self.ports.journals.read(job, tasks).map_err(|error| QueryError::Storage(error.to_string()))
     }
 
-    fn send_records(&mut self, to: NodeId, job: JobId, epoch: u32, tasks: &[TaskIndex]) {
-        match self.read(job, tasks) {
-            Ok(records) => {
-                for records in crate::logic::executor::batches(records) {
-                    self.ports.network.send(to, Message::Replicate { job, epoch, ticket: 0, records });
-                }
-            }
-            // The receiver compares again and asks again.
-            Err(error) => tracing::warn!("records of job {job} cannot be read: {error}"),
-        }
+    /// Beside the loop: what is asked for at once is bounded by who asks.
+    fn send_records(&self, to: NodeId, (job, epoch, chunk): (JobId, u32, u32), mut tasks: Vec<TaskIndex>) {
+        let ports = self.ports.clone();
+        let more = tasks.len() > RECORD_BATCH;
+        tasks.truncate(RECORD_BATCH);
+        tokio::task::spawn_blocking(move || {
+            let read = ports.journals.read(job, &tasks);
+            let error = read.as_ref().err().map(ToString::to_string);
+            let mut batches = batches(read.unwrap_or_default());
+            let more = error.is_none() && (more || batches.len() > 1);
+            let records = if batches.is_empty() { Vec::new() } else { batches.swap_remove(0) };
+            ports.network.send(to, Message::Pulled { job, epoch, chunk, records, more, error });
+        });
     }
 
     fn persist(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
@@ -131,26 +141,14 @@ impl Node {
     /// A specification too large for a message is offered as a blob.
     fn share_spec(&self, spec: Arc<JobSpec>) {
         let blobs = self.ports.blobs.clone();
-        tokio::task::spawn_blocking(move || {
-            let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
-            if bytes.len() > INLINE_SPEC_BYTES
-                && let Err(error) = blobs.put_bytes(&bytes)
-            {
-                tracing::warn!("a large specification cannot be shared with other nodes: {error}");
-            }
-        });
+        tokio::task::spawn_blocking(move || specs::share(&*blobs, &spec));
     }
 
-    fn fetch_blobs(&self, ticket: u64, hashes: Vec<BlobHash>, holder: NodeId) {
+    fn fetch_blobs(&self, ticket: u64, hashes: Vec<BlobHash>, holders: Vec<NodeId>) {
         let ports = self.ports.clone();
         tokio::spawn(async move {
-            let mut result = Ok(());
-            for hash in hashes {
-                result = ports.fetcher.fetch(hash, vec![holder]).await;
-                if result.is_err() {
-                    break;
-                }
-            }
+            let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
+            let result = fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await;
             ports.handle.tell(Event::Store(StoreEvent::Fetched { ticket, result })).await;
         });
     }
@@ -175,9 +173,10 @@ impl Node {
 /// Brings a manifest and every file that it names.
 async fn fetch_tree(ports: &Ports, manifest: BlobHash, holders: Vec<NodeId>) -> Result<(), String> {
     ports.fetcher.fetch(manifest, holders.clone()).await?;
-    let path = ports.blobs.path(manifest).ok_or("the manifest vanished from the store")?;
-    let bytes = tokio::fs::read(&path).await.map_err(|error| error.to_string())?;
-    let manifest: Manifest = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
+    let blobs = ports.blobs.clone();
+    let reading = tokio::task::spawn_blocking(move || specs::manifest(&*blobs, manifest));
+    let manifest = reading.await.map_err(|error| error.to_string())?;
+    let manifest = manifest.map_err(|why| format!("the list of uploaded files: {why}"))?;
     let hashes: BTreeSet<_> = manifest.files.iter().map(|file| file.hash).collect();
     let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
     fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await

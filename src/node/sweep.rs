@@ -1,16 +1,17 @@
-//! Which blobs the node still needs, found while it reads its journals: the others are those of forgotten jobs.
+//! Which blobs the node still needs, found while it reads its journals: the others are those of forgotten jobs, and those that are
+//! not here any more are brought again.
 
-use crate::{
-    ports::Blobs,
-    types::{BlobHash, manifest::Manifest},
-    wire::journal::Record,
-};
-use std::{collections::HashSet, fs, io};
+use nodectl_ports::{Blobs, specs};
+use nodectl_types::BlobHash;
+use nodectl_wire::journal::Record;
+use std::{collections::HashSet, io};
 
 /// Every blob that a journal refers to.
 #[derive(Debug, Default)]
 pub struct LiveBlobs {
     hashes: HashSet<BlobHash>,
+    /// Those that results name.
+    of_results: Vec<BlobHash>,
     manifests: Vec<BlobHash>,
 }
 
@@ -22,19 +23,27 @@ impl LiveBlobs {
             Record::Head(head) => {
                 self.hashes.insert(head.spec);
             }
-            Record::Task(record) => self.hashes.extend(record.blobs()),
+            Record::Task(record) => self.of_results.extend(record.blobs()),
         }
+    }
+
+    /// Files of results that are not here.
+    pub fn missing(&self, blobs: &dyn Blobs) -> Vec<BlobHash> {
+        self.of_results.iter().copied().filter(|hash| !blobs.is_listed(*hash)).collect()
     }
 
     /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes that were freed.
     pub fn sweep(mut self, blobs: &dyn Blobs) -> io::Result<u64> {
         for hash in std::mem::take(&mut self.manifests) {
             // What is not here any more keeps nothing alive.
-            let Some(path) = blobs.path(hash) else { continue };
-            let manifest: Manifest = postcard::from_bytes(&fs::read(path)?).map_err(io::Error::other)?;
+            if !blobs.has(hash) {
+                continue;
+            }
+            let manifest = specs::manifest(blobs, hash).map_err(io::Error::other)?;
             self.hashes.insert(hash);
             self.hashes.extend(manifest.files.into_iter().map(|file| file.hash));
         }
+        self.hashes.extend(self.of_results);
         blobs.sweep(&|hash| self.hashes.contains(&hash))
     }
 }

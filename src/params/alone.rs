@@ -7,12 +7,10 @@ use super::{
     file,
     worker::{invalid, receive},
 };
-use crate::{
-    types::JobId,
-    wire::{
-        api::params::{Alone, Found},
-        frames::{self, Kind},
-    },
+use nodectl_types::JobId;
+use nodectl_wire::{
+    api::params::{Alone, Found},
+    frames::{self, Kind},
 };
 use std::{fs::File, io, os::unix::net::UnixStream};
 

@@ -1,19 +1,21 @@
 //! Checkpoints of training jobs on this node's disk, `checkpoints/<job>/step-<step>.safetensors`, and on others': where they are,
 //! copies of them, the newest of all. A file has its name when it is whole and durable.
+//!
+//! The node's loop asks what is here, and never waits for the disk: the answer is what was found when the directory was last read, and
+//! who changes it reads it again.
 
 use super::file;
-use crate::{
-    ports::{NodeHandle, PeerStream, Streams},
-    types::{Answer, JobId, NodeId, PoolToken, Query, query::CheckpointFile},
-};
 use futures::future::join_all;
+use nodectl_ports::{NodeHandle, PeerStream, Streams};
+use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, query::CheckpointFile};
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -44,12 +46,14 @@ pub struct Checkpoints {
     node: NodeHandle,
     streams: OnceLock<Arc<dyn Streams>>,
     counter: AtomicU64,
+    /// What is here of each job that has a directory, as it was last read.
+    here: Mutex<BTreeMap<JobId, Vec<CheckpointFile>>>,
 }
 
 impl Checkpoints {
     pub fn new(data_dir: &Path, me: NodeId, node: NodeHandle) -> Self {
-        let (streams, counter) = Default::default();
-        Self { directory: data_dir.join(DIRECTORY), me, node, streams, counter }
+        let (streams, counter, here) = Default::default();
+        Self { directory: data_dir.join(DIRECTORY), me, node, streams, counter, here }
     }
 
     /// Makes the directory, and removes what was not finished and jobs that nobody has touched for so long.
@@ -67,12 +71,24 @@ impl Checkpoints {
                     let _ = fs::remove_file(entry.path());
                 }
             }
+            if let Some(job) = job.file_name().to_str().and_then(|name| name.parse().ok()) {
+                self.read(job);
+            }
         }
         Ok(())
     }
 
-    /// What is here of a job, oldest first.
+    /// What is here of a job, oldest first, as far as is known: it waits for no disk.
     pub fn list(&self, job: JobId) -> Vec<CheckpointFile> {
+        self.here().get(&job).cloned().unwrap_or_default()
+    }
+
+    fn here(&self) -> MutexGuard<'_, BTreeMap<JobId, Vec<CheckpointFile>>> {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, from the disk.
+    fn read(&self, job: JobId) -> Vec<CheckpointFile> {
         let entries = fs::read_dir(self.of(job)).into_iter().flatten().flatten();
         let mut files: Vec<CheckpointFile> = entries
             .filter_map(|entry| {
@@ -83,6 +99,7 @@ impl Checkpoints {
             })
             .collect();
         files.sort_by_key(|file| file.step);
+        self.here().insert(job, files.clone());
         files
     }
 
@@ -98,13 +115,14 @@ impl Checkpoints {
     pub fn part(&self, job: JobId) -> io::Result<PathBuf> {
         let directory = self.of(job);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        self.here().entry(job).or_default();
         Ok(directory.join(format!("{}.part", self.counter.fetch_add(1, Ordering::Relaxed))))
     }
 
     /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It is linked where that can be, and stays
     /// where it is.
     pub fn adopt(&self, job: JobId, step: u64, file: &Path) -> io::Result<()> {
-        if self.list(job).iter().any(|known| known.step >= step) {
+        if self.read(job).iter().any(|known| known.step >= step) {
             return Ok(());
         }
         let part = Part(self.part(job)?);
@@ -120,7 +138,7 @@ impl Checkpoints {
         let path = self.path(job, step);
         fs::rename(part, &path)?;
         File::open(self.of(job))?.sync_all()?;
-        let all = self.list(job);
+        let all = self.read(job);
         for old in all.iter().take(all.len().saturating_sub(keep as usize)) {
             match fs::remove_file(&old.path) {
                 // Another that came at the same time has done so.
@@ -128,10 +146,16 @@ impl Checkpoints {
                 _ => {}
             }
         }
+        self.read(job);
         Ok(path)
     }
 
+    /// Nothing of a job is known here any more; what is on the disk is still to be removed.
     pub fn forget(&self, job: JobId) {
+        self.here().remove(&job);
+    }
+
+    pub fn remove(&self, job: JobId) {
         match fs::remove_dir_all(self.of(job)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("checkpoints of job {job} could not be removed: {error}");
@@ -216,7 +240,7 @@ impl Checkpoints {
         let begun = Instant::now();
         loop {
             let (known, nodes) = self.known(job).await;
-            let mut found: Vec<(u64, NodeId)> = self.list(job).iter().map(|file| (file.step, self.me)).collect();
+            let mut found: Vec<(u64, NodeId)> = self.read(job).iter().map(|file| (file.step, self.me)).collect();
             let others = self.others().await;
             let asked = join_all(others.iter().map(|node| self.node.ask(Query::Training { node: *node, job }))).await;
             for (node, answer) in others.iter().zip(asked) {
@@ -267,9 +291,7 @@ impl Checkpoints {
 
     /// The job whose checkpoints a stream asks for, if some are here.
     pub fn asked(&self, token: &PoolToken) -> Option<JobId> {
-        let jobs = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut jobs = jobs.filter_map(|entry| entry.file_name().to_str()?.parse::<JobId>().ok());
-        jobs.find(|job| token_of(*job) == *token)
+        self.here().keys().copied().find(|job| token_of(*job) == *token)
     }
 
     async fn fetch(&self, job: JobId, step: u64, from: NodeId, keep: u32) -> io::Result<PathBuf> {

@@ -1,8 +1,8 @@
 //! Gradients on their way to another node, in fewer bytes. What is lost goes into the worker's next gradient of the block (error
 //! feedback; Karimireddy et al., arXiv 1901.09847).
 
-use crate::types::servers::Compression;
 use half::{bf16, f16};
+use nodectl_types::servers::Compression;
 use std::io;
 
 /// Numbers that share a scale in `Int8`.
@@ -38,42 +38,45 @@ fn within(number: f32, largest: f32) -> f32 {
     if number.is_finite() { number.clamp(-largest, largest) } else { number }
 }
 
-/// The `len` numbers of `encode`'s bytes. Fails on bytes that are not so many.
-pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<Vec<f32>> {
-    let halves = |bytes: &[u8]| -> io::Result<Vec<[u8; 2]>> {
-        if bytes.len() == len * 2 {
-            Ok(bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
-        } else {
-            Err(wrong(bytes.len(), len))
-        }
+/// Fails on bytes that are not those of `len` numbers.
+pub fn check(compression: Compression, bytes: &[u8], len: usize) -> io::Result<()> {
+    let is_right = match compression {
+        Compression::None => bytes.len() == len * 4,
+        Compression::F16 | Compression::Bf16 => bytes.len() == len * 2,
+        Compression::Int8 => bytes.len() == len + len.div_ceil(GROUP) * 4,
+        Compression::TopK { .. } => bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len),
     };
-    match compression {
-        Compression::None => numbers(bytes, len),
-        Compression::F16 => Ok(halves(bytes)?.into_iter().map(|pair| f16::from_le_bytes(pair).to_f32()).collect()),
-        Compression::Bf16 => Ok(halves(bytes)?.into_iter().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect()),
+    if is_right { Ok(()) } else { Err(wrong(bytes.len(), len)) }
+}
+
+/// The `len` numbers of `encode`'s bytes. Fails as `check` does.
+pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<Vec<f32>> {
+    check(compression, bytes, len)?;
+    let halves = || bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    Ok(match compression {
+        Compression::None => return numbers(bytes, len),
+        Compression::F16 => halves().map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+        Compression::Bf16 => halves().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
         Compression::Int8 => {
-            if bytes.len() != len + len.div_ceil(GROUP) * 4 {
-                return Err(wrong(bytes.len(), len));
-            }
-            let groups = bytes.chunks(GROUP + 4).map(|group| {
-                let (scale, rest) = group.split_first_chunk::<4>().expect("the length was checked");
-                (f32::from_le_bytes(*scale), rest)
-            });
-            Ok(groups.flat_map(|(scale, rest)| rest.iter().map(move |byte| f32::from(*byte as i8) * scale)).collect())
+            let groups = bytes.chunks(GROUP + 4).filter_map(|group| group.split_first_chunk::<4>());
+            let number = |scale: [u8; 4]| move |byte: &u8| f32::from(*byte as i8) * f32::from_le_bytes(scale);
+            groups.flat_map(|(scale, rest)| rest.iter().map(number(*scale))).collect()
         }
         Compression::TopK { .. } => {
-            if !bytes.len().is_multiple_of(8) {
-                return Err(wrong(bytes.len(), len));
-            }
             let mut out = vec![0.0; len];
-            for pair in bytes.chunks_exact(8) {
-                let (index, value) = pair.split_first_chunk::<4>().expect("eight bytes");
-                let place = out.get_mut(u32::from_le_bytes(*index) as usize).ok_or_else(|| wrong(bytes.len(), len))?;
-                *place = f32::from_le_bytes(value.try_into().expect("four bytes"));
-            }
-            Ok(out)
+            pairs(bytes).for_each(|(index, value)| out[index] = value);
+            out
         }
-    }
+    })
+}
+
+/// Where numbers are, and what they are.
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = (usize, f32)> + '_ {
+    let pair = |pair: &[u8]| {
+        let (index, value) = pair.split_first_chunk::<4>()?;
+        Some((u32::from_le_bytes(*index) as usize, f32::from_le_bytes(value.try_into().ok()?)))
+    };
+    bytes.chunks_exact(8).filter_map(pair)
 }
 
 /// `len` plain f32.

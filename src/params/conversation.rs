@@ -4,50 +4,61 @@
 use super::{
     Event,
     incoming::{Incoming, Spare},
-    peers::{Bundle, MAX_MESSAGE_BYTES, Outbox},
+    lifeline::Lifeline,
+    peers::{Bundle, MAX_MESSAGE_BYTES, Outbox, count},
 };
-use crate::{
-    ports::Halves,
-    types::{NodeId, servers::ServerSettings},
-};
+use nodectl_ports::Halves;
+use nodectl_types::{NodeId, servers::ServerSettings};
 use std::{
     io::{self, Read},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 /// These threads need little.
 const STACK_BYTES: usize = 256 << 10;
+/// A killed process's streams all end at once, as a kernel closes them.
+const LAST_WORD: Duration = Duration::from_millis(300);
 
 /// Serves a connection to its end, and tells the group of both.
 pub async fn converse(
     peer: NodeId,
     connection: u64,
-    bundle: Bundle,
+    mut bundle: Bundle,
     events: mpsc::Sender<Event>,
     settings: &ServerSettings,
     limit_bytes: usize,
 ) {
-    if bundle.len() <= settings.num_push_threads.max(settings.num_pull_threads) as usize {
+    if bundle.len() < count(settings) {
         // With other settings it is not of this job.
         return;
     }
+    let Some(lifeline) = bundle.pop() else { return };
     let halves: io::Result<Vec<Halves>> = bundle.into_iter().map(|stream| stream.blocking()).collect();
-    let halves = match halves {
-        Ok(halves) => halves,
+    let (halves, lifeline, life) = match halves.and_then(|halves| Ok((halves, Lifeline::new(lifeline)?))) {
+        Ok((halves, (lifeline, life))) => (halves, Arc::new(lifeline), life),
         Err(error) => return tracing::debug!("no connection to node {} for training: {error}", peer.short()),
     };
     let (directions, close): (Vec<_>, Vec<_>) =
         halves.into_iter().map(|Halves { source, sink, close }| ((source, sink), close)).unzip();
-    let outbox = Arc::new(Outbox::new(settings, close));
+    let outbox = Arc::new(Outbox::new(settings, close, lifeline.clone()));
     let heard = Arc::<Heard>::default();
     let closing = Closing(outbox.clone(), heard.clone());
     if events.send(Event::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
         return;
     }
     let spare = Arc::<Spare>::default();
-    let (ended, mut ends) = mpsc::channel(2 * directions.len());
+    let (ended, mut ends) = mpsc::channel(2 * directions.len() + 1);
+    let (told, last_word) = oneshot::channel();
+    spawn("params-life", &ended, move || {
+        let _ = told.send(lifeline.watch(life));
+        Ok(())
+    });
     for (index, (source, sink)) in directions.into_iter().enumerate() {
         let (events, heard, spare) = (events.clone(), heard.clone(), spare.clone());
         let reader = Reader { peer, connection, events, heard, spare, limit_bytes, is_first: index == 0 };
@@ -59,10 +70,14 @@ pub async fn converse(
     if let Some(Err(error)) = ends.recv().await {
         tracing::debug!("the connection to node {} for training has ended: {error}", peer.short());
     }
+    let has_ended = timeout(LAST_WORD, last_word).await.is_ok_and(|word| word.unwrap_or(false));
     drop(closing);
     // What was read before is told of before.
     while ends.recv().await.is_some() {}
     let _ = events.send(Event::PeerDown { peer, connection }).await;
+    if has_ended {
+        let _ = events.send(Event::PeerEnded { peer }).await;
+    }
 }
 
 /// Ends the threads when it is dropped: with the connection, or with the runtime.
@@ -180,11 +195,9 @@ fn array<const N: usize>(source: &mut impl Read) -> io::Result<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        params::store::Outgoing,
-        ports::PeerStream,
-        types::servers::message::{Epoch, ServerMessage},
-    };
+    use crate::store::Outgoing;
+    use nodectl_ports::PeerStream;
+    use nodectl_types::servers::message::{Epoch, ServerMessage};
     use serde_json::json;
 
     const ROUNDS: u32 = 50;
@@ -212,7 +225,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn blocks_come_in_order_behind_what_was_said_before_and_both_ends_learn_of_the_end() {
-        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let (here, there) = (0..4).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
         let bundle = |streams: Vec<tokio::io::DuplexStream>| -> Bundle {
             streams.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect()
         };
@@ -249,7 +262,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_message_larger_than_any_ends_the_connection() {
-        let (here, there) = (0..3).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let (here, there) = (0..4).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
         let streams = here.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect();
         let (_outbox, inbox) = end(streams).await;
         let mut liar = there;

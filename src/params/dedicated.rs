@@ -3,11 +3,9 @@
 //! keep none, unless all such members are gone.
 
 use super::{Shared, worker};
-use crate::{
-    ports::{NodeHandle, PeerStream},
-    types::{Answer, JobId, NodeInfo, PoolToken, Query},
-    wire::api::params::{MAX_REGISTER_BYTES, Register},
-};
+use nodectl_ports::{NodeHandle, PeerStream};
+use nodectl_types::{Answer, JobId, NodeInfo, PoolToken, Query};
+use nodectl_wire::api::params::{MAX_REGISTER_BYTES, Register};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

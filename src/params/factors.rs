@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use std::io;
 
 /// Numbers before the factors in a gradient's place.
-pub const HEADER: usize = crate::types::servers::ALIGNMENT as usize;
+pub const HEADER: usize = nodectl_types::servers::ALIGNMENT as usize;
 
 /// The factors of one worker's gradient.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +33,8 @@ impl Factors {
         [&samples, bytemuck::cast_slice(&self.rows), bytemuck::cast_slice(&self.columns)].concat()
     }
 
-    /// Fails on bytes that `encode` does not make for a gradient of this shape.
-    pub fn decode(bytes: &[u8], [rows, columns]: [u64; 2]) -> io::Result<Self> {
+    /// Fails on bytes that `encode` does not make for a gradient of this shape. Returns how many samples it is of, and the numbers.
+    pub fn check(bytes: &[u8], [rows, columns]: [u64; 2]) -> io::Result<(usize, &[u8])> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, format!("{} bytes are no factors", bytes.len()));
         let (samples, numbers) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;
         let samples = u32::from_le_bytes(*samples) as usize;
@@ -42,6 +42,13 @@ impl Factors {
         if numbers.len() as u64 != wanted {
             return Err(wrong());
         }
+        Ok((samples, numbers))
+    }
+
+    /// Fails as `check` does.
+    pub fn decode(bytes: &[u8], sizes: [u64; 2]) -> io::Result<Self> {
+        let (samples, numbers) = Self::check(bytes, sizes)?;
+        let [rows, _] = sizes;
         let (rows, columns) = numbers.split_at(rows as usize * samples * 4);
         let numbers = |bytes: &[u8]| bytemuck::pod_collect_to_vec(bytes);
         Ok(Self { samples, rows: numbers(rows), columns: numbers(columns) })

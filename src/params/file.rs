@@ -1,14 +1,12 @@
 //! A checkpoint in a file: safetensors with the tensors by their registered names, then what the optimizer remembers of each as
 //! `optimizer/<name>/first` and `second`, as the built-in models have it. Written and read block by block, in any order.
 
-use crate::{
-    logic::params::{Kept, Layout},
-    types::{
-        checkpoint::{NOTE, STEP, VIEW, state_name},
-        servers::{
-            TensorSpec,
-            message::{Block, Clock},
-        },
+use nodectl_logic::params::{Kept, Layout};
+use nodectl_types::{
+    checkpoint::{NOTE, STEP, VIEW, state_name},
+    servers::{
+        TensorSpec,
+        message::{Block, Clock},
     },
 };
 use safetensors::{Dtype, tensor::Metadata};

@@ -2,7 +2,7 @@
 //! several blocks take steps, others do so beside. The formulas are those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32
 //! without contraction, so that a block's replicas, which take the same steps, have the same bits.
 
-use crate::types::params::{Optimizer, Training};
+use nodectl_types::params::{Optimizer, Training};
 use rayon::prelude::*;
 
 /// Numbers that are handled at a time: they stay in a core's cache from the sum to the step.
@@ -149,7 +149,7 @@ fn adam(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::params::Schedule;
+    use nodectl_types::params::Schedule;
 
     fn training(optimizer: Optimizer, weight_decay: f32) -> Training {
         Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay, clip_norm: None }

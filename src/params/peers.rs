@@ -1,20 +1,18 @@
 //! Connections to the other nodes of a training job: one a pair, opened by the node with the lower id. It has several streams: one
-//! for messages about no block, the others for blocks, each of which keeps to its own. What waits to be written goes out by priority,
+//! for messages about no block, others for blocks, each of which keeps to its own, and a lifeline (`lifeline`). What waits to be written goes out by priority,
 //! the first layers' blocks first (P3; Jayarajan et al., arXiv 1905.03960).
 
-use super::store::Outgoing;
-use crate::{
-    ports::{Close, PeerStream, Streams},
-    types::{
-        NodeId, PoolToken,
-        servers::{MAX_STREAMS, ServerSettings, message::ServerMessage},
-    },
+use super::{lifeline::Lifeline, store::Outgoing};
+use nodectl_ports::{Close, PeerStream, Streams};
+use nodectl_types::{
+    NodeId, PoolToken,
+    servers::{MAX_STREAMS, ServerSettings, message::ServerMessage},
 };
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Write},
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,14 +24,16 @@ const GREETING: u8 = b'P';
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lengths of a message and of the bytes that go with it, and what it comes after.
 const HEADER_BYTES: usize = 16;
+/// A `Part` on the wire.
+const PART_BYTES: usize = 12;
 /// A message without the bytes that go with it: a view of the most blocks and workers.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// The streams of one connection, the one for messages about no block first.
+/// The streams of one connection, the one for messages about no block first, the lifeline last.
 pub type Bundle = Vec<Box<dyn PeerStream>>;
 
 /// A stream of a bundle that is being opened says which one it is.
-struct Part {
+pub struct Part {
     connection: u64,
     index: u16,
     of: u16,
@@ -68,6 +68,7 @@ pub struct Outbox {
     said: AtomicU64,
     /// Of each stream.
     close: Vec<Close>,
+    lifeline: Arc<Lifeline>,
 }
 
 /// What waits for one stream.
@@ -86,10 +87,10 @@ struct Waiting {
 }
 
 impl Outbox {
-    pub fn new(settings: &ServerSettings, close: Vec<Close>) -> Self {
+    pub fn new(settings: &ServerSettings, close: Vec<Close>, lifeline: Arc<Lifeline>) -> Self {
         let (pushing, pulling) = (settings.num_push_threads, settings.num_pull_threads);
         let lanes = close.iter().map(|_| Lane::default()).collect();
-        Self { lanes, pushing, pulling, said: AtomicU64::new(0), close }
+        Self { lanes, pushing, pulling, said: AtomicU64::new(0), close, lifeline }
     }
 
     pub fn put(&self, message: &ServerMessage, payload: Option<Outgoing>) {
@@ -119,6 +120,7 @@ impl Outbox {
 
     /// Ends the connection.
     pub fn close(&self) {
+        self.lifeline.close();
         self.close.iter().for_each(|close| close());
         for lane in &self.lanes {
             lane.lock().closed = true;
@@ -165,6 +167,11 @@ impl Lane {
     }
 }
 
+/// How many streams a connection has.
+pub fn count(settings: &ServerSettings) -> usize {
+    settings.num_push_threads.max(settings.num_pull_threads) as usize + 2
+}
+
 /// Opens a connection to another node of the job.
 pub async fn call(
     streams: &dyn Streams,
@@ -173,7 +180,7 @@ pub async fn call(
     connection: u64,
     settings: &ServerSettings,
 ) -> io::Result<Bundle> {
-    let of = 1 + settings.num_push_threads.max(settings.num_pull_threads) as u16;
+    let of = count(settings) as u16;
     let mut bundle = Bundle::new();
     for index in 0..of {
         let mut stream = streams.open(to, token).await?;
@@ -218,11 +225,35 @@ impl Part {
     }
 
     async fn read(stream: &mut Box<dyn PeerStream>) -> io::Result<Self> {
-        let connection = stream.read_u64_le().await?;
-        let (index, of) = (stream.read_u16_le().await?, stream.read_u16_le().await?);
-        if index >= of || !(2..=MAX_STREAMS as u16 + 1).contains(&of) {
-            return Err(io::ErrorKind::InvalidData.into());
+        let mut bytes = [0; PART_BYTES];
+        stream.read_exact(&mut bytes).await?;
+        Self::decode(bytes)
+    }
+
+    pub fn decode(bytes: [u8; PART_BYTES]) -> io::Result<Self> {
+        let [c0, c1, c2, c3, c4, c5, c6, c7, i0, i1, o0, o1] = bytes;
+        let connection = u64::from_le_bytes([c0, c1, c2, c3, c4, c5, c6, c7]);
+        let (index, of) = (u16::from_le_bytes([i0, i1]), u16::from_le_bytes([o0, o1]));
+        if index >= of || !(3..=MAX_STREAMS as u16 + 2).contains(&of) {
+            let why = format!("stream {index} of {of}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Ok(Self { connection, index, of })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_one_of_its_streams_or_none(bytes: [u8; PART_BYTES]) {
+            if let Ok(Part { connection, index, of }) = Part::decode(bytes) {
+                prop_assert!(index < of && u32::from(of) <= MAX_STREAMS + 2);
+                prop_assert!(connection.to_le_bytes() == bytes[..8]);
+            }
+        }
     }
 }

@@ -11,14 +11,12 @@ use super::{
     worker::Link,
     writer::{Keeping, Writer},
 };
-use crate::{
-    logic::params::{self as logic, Config, Effect, Group, Input, Notice, Payload, Place},
-    types::{
-        JobId, NodeId,
-        params::{Checkpoints as Rule, Every},
-        query::LateWorker,
-        servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
-    },
+use nodectl_logic::params::{self as logic, Config, Effect, Group, Input, Notice, Payload, Place};
+use nodectl_types::{
+    JobId, NodeId,
+    params::{Checkpoints as Rule, Every},
+    query::LateWorker,
+    servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
 };
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -41,7 +39,7 @@ const LINGER: Duration = Duration::from_secs(20);
 struct Service {
     group: Group,
     store: Store,
-    settings: crate::types::servers::ServerSettings,
+    settings: nodectl_types::servers::ServerSettings,
     workers: HashMap<Worker, (u64, Link)>,
     /// The last view whose blocks were told of in the log.
     told: Epoch,
@@ -315,12 +313,26 @@ impl Service {
                 }
             }
             Event::PeerGone { peer } => self.give(Input::PeerDead(peer)),
+            Event::PeerRefuses { peer } => self.give(Input::PeerRefuses(peer)),
+            Event::PeerEnded { peer } => self.give(Input::PeerEnded(peer)),
             Event::Message { peer, connection, message, payload } if self.is_connection(peer, connection) => {
+                if let Err(error) = self.store.fits(&message, &payload) {
+                    self.hang_up(peer, &error.to_string());
+                    return self.give(Input::PeerDown(peer));
+                }
                 let plain = matches!(message, ServerMessage::Replicate { .. });
                 self.run(Input::Message { from: peer, message }, Some((payload, plain)));
             }
             // Of a worker or a connection that is gone.
             _ => {}
+        }
+    }
+
+    /// A node said what cannot be: its connection ends.
+    fn hang_up(&mut self, peer: NodeId, why: &str) {
+        tracing::warn!("node {} says of a training what cannot be, and its connection ends: {why}", peer.short());
+        if let Some((_, outbox)) = self.peers.remove(&peer) {
+            outbox.close();
         }
     }
 
@@ -474,6 +486,7 @@ impl Service {
         }
         let store = &mut self.store;
         match effect {
+            Effect::HangUp { peer, why } => self.hang_up(peer, &why),
             Effect::Send { to, message, payload } => {
                 if let Some((_, outbox)) = self.peers.get(&to) {
                     let bytes = payload.and_then(|payload| store.outgoing(payload));

@@ -8,12 +8,10 @@ use super::{
     incoming::Incoming,
     optimizer,
 };
-use crate::{
-    logic::params::{Gradient, Layout, Payload, Place},
-    types::servers::{
-        ServerSettings,
-        message::{Block, Clock, Worker},
-    },
+use nodectl_logic::params::{Gradient, Layout, Payload, Place};
+use nodectl_types::servers::{
+    ServerSettings,
+    message::{Block, Clock, ServerMessage, Worker},
 };
 use rayon::prelude::*;
 use std::{
@@ -155,7 +153,7 @@ impl Store {
                 if let Some(sizes) = self.layout.factored(block) {
                     return Some(Outgoing::Encoded(Factors::of_memory(arena.gradients(range), sizes)?.encode()));
                 }
-                if self.settings.compression == crate::types::servers::Compression::None {
+                if self.settings.compression == nodectl_types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
                 let trained = self.trained(block);
@@ -189,6 +187,36 @@ impl Store {
         })
     }
 
+    /// Whether what came with a message of another node is what belongs to it. Fails if it is not, before anything is made of either.
+    pub fn fits(&self, message: &ServerMessage, incoming: &Incoming) -> io::Result<()> {
+        let bytes = incoming.bytes();
+        let block = message.block().unwrap_or(0);
+        if block >= self.layout.blocks() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("there is no block {block}")));
+        }
+        let range = self.layout.block(block);
+        let len = (range.end - range.start) as usize;
+        let states = self.settings.training.optimizer.states();
+        let wanted = match message {
+            ServerMessage::Push { .. } => return self.gradient_fits(block, len, bytes),
+            ServerMessage::Replicate { .. } | ServerMessage::Values { .. } => len,
+            ServerMessage::State { .. } | ServerMessage::Collected { .. } => len * (1 + states),
+            _ => 0,
+        };
+        incoming.numbers(wanted).map(drop)
+    }
+
+    fn gradient_fits(&self, block: Block, len: usize, bytes: &[u8]) -> io::Result<()> {
+        if let Some(sizes) = self.layout.factored(block) {
+            return Factors::check(bytes, sizes).map(drop);
+        }
+        let trained = self.trained(block);
+        let compression = self.settings.compression;
+        let sums = (len - trained) * 4;
+        let encoded = bytes.len().checked_sub(sums).and_then(|end| bytes.get(..end)).unwrap_or_default();
+        compress::check(compression, encoded, trained)
+    }
+
     /// Keeps what came with a message. Fails if it is not what belongs there.
     pub fn take(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
         let (Place::Contribution { block, .. }
@@ -203,7 +231,7 @@ impl Store {
             return Ok(());
         }
         if let Place::Contribution { worker, clock, block } = place {
-            if self.settings.compression == crate::types::servers::Compression::None {
+            if self.settings.compression == nodectl_types::servers::Compression::None {
                 return self.take_plain(place, incoming);
             }
             // Sums are not compressed.

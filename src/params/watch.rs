@@ -1,16 +1,15 @@
 //! Local workers for which the others wait: how long each takes over a clock, and whether its processes still do something.
 
-use crate::{
-    logic::params::pace::Pace,
-    types::{
-        query::LateWorker,
-        servers::message::{Clock, Worker},
-    },
+use nodectl_logic::params::pace::Pace;
+use nodectl_ports::processes::Stat;
+use nodectl_types::{
+    query::LateWorker,
+    servers::message::{Clock, Worker},
 };
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io::Write,
     os::unix::net::UnixStream,
     time::{Duration, Instant},
@@ -103,7 +102,7 @@ impl Watch {
         let Some(led) = session(pid) else { return };
         // A task leads a session of its own; this node's is nobody's to end.
         if session(getpid()) != Some(led) {
-            for (pid, _) in members(led) {
+            for pid in members(led).filter_map(|process| Pid::from_raw(process.pid)) {
                 // One that has just ended by itself is no problem.
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -118,34 +117,17 @@ pub fn peer(stream: &UnixStream) -> Option<Pid> {
 
 /// The session that a process is in; none where its leader is outside this PID namespace, as a container's may be.
 fn session(pid: Pid) -> Option<Pid> {
-    stat(pid)?.session
+    Pid::from_raw(Stat::of(pid.as_raw_nonzero().get()).ok()?.session()?)
 }
 
 /// The processor time of a session's processes, in ticks.
 fn ticks_of(session: Pid) -> u64 {
-    members(session).iter().map(|(_, ticks)| ticks).sum()
+    members(session).filter_map(|process| process.ticks()).sum()
 }
 
-/// A session's processes, each with its processor time in ticks.
-fn members(session: Pid) -> Vec<(Pid, u64)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let stats = pids.filter_map(|pid| Some((pid, stat(pid)?)));
-    stats.filter(|(_, stat)| stat.session == Some(session)).map(|(pid, stat)| (pid, stat.ticks)).collect()
-}
-
-struct Stat {
-    session: Option<Pid>,
-    ticks: u64,
-}
-
-/// What the kernel says of a process: proc_pid_stat(5).
-fn stat(pid: Pid) -> Option<Stat> {
-    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // Behind the name, which may hold anything: state, parent, group, session, …, utime and stime.
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    Some(Stat { session: Pid::from_raw(fields.get(3)?.parse().ok()?), ticks: ticks(11)? + ticks(12)? })
+fn members(session: Pid) -> impl Iterator<Item = Stat> {
+    let led = session.as_raw_nonzero().get();
+    Stat::all().filter(move |process| process.session() == Some(led))
 }
 
 #[cfg(test)]
@@ -164,7 +146,7 @@ mod tests {
             assert!(Instant::now() < end, "no session of its own, or no processor time");
             std::thread::yield_now();
         }
-        assert_eq!(members(led).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>(), [led]);
+        assert_eq!(members(led).map(|process| process.pid).collect::<Vec<_>>(), [led.as_raw_nonzero().get()]);
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -1,13 +1,11 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
 use super::{Event, Shared, alone, arena::Arena, dedicated, watch};
-use crate::{
-    logic::params::{Layout, Notice, Share},
-    types::{servers::message::Worker, units::format_bytes},
-    wire::{
-        api::params::{MAX_REGISTER_BYTES, Register, Registered},
-        frames::{self, HEADER_BYTES, Header, Kind},
-    },
+use nodectl_logic::params::{Layout, Notice, Share};
+use nodectl_types::{servers::message::Worker, units::format_bytes};
+use nodectl_wire::{
+    api::params::{MAX_REGISTER_BYTES, Register, Registered},
+    frames::{self, HEADER_BYTES, Header, Kind},
 };
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},

@@ -6,12 +6,10 @@ use super::{
     file::{Form, Open},
     store::Outgoing,
 };
-use crate::{
-    logic::params::Kept,
-    types::{
-        JobId,
-        servers::message::{Block, Clock},
-    },
+use nodectl_logic::params::Kept;
+use nodectl_types::{
+    JobId,
+    servers::message::{Block, Clock},
 };
 use std::{
     io,

@@ -9,15 +9,13 @@ use super::{
     updates::Updates,
     workers::Worker,
 };
-use crate::{
-    logic::pool::{Config, Effect, Pool, WorkerKey},
-    types::Time,
-    wire::{
-        api::PoolStatus,
-        frames::{Kind, PULL},
-    },
-};
 use bytes::Bytes;
+use nodectl_logic::pool::{Config, Effect, Pool, WorkerKey};
+use nodectl_types::Time;
+use nodectl_wire::{
+    api::PoolStatus,
+    frames::{Kind, PULL},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

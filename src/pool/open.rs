@@ -7,16 +7,14 @@ use super::{
     reader::{Frame, Reader, frames},
     spool::Spool,
 };
-use crate::{
-    logic::pool::Config,
-    ports::{Duplex, NodeHandle, wall_ms},
-    types::{Answer, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location},
-    wire::{
-        api::{OpenPool, PoolOpened},
-        frames::{Header, Kind},
-    },
-};
 use bytes::Bytes;
+use nodectl_logic::pool::Config;
+use nodectl_ports::{Duplex, NodeHandle, wall_ms};
+use nodectl_types::{Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location};
+use nodectl_wire::{
+    api::{OpenPool, PoolOpened},
+    frames::{Header, Kind},
+};
 use std::{
     io,
     path::Path,
@@ -54,13 +52,13 @@ struct Opening<R> {
 }
 
 /// Serves one client, from its first frame to the end of its pool.
-pub(super) async fn serve(pools: Arc<Shared>, client: Box<dyn Duplex>) {
+pub(super) async fn serve(pools: Arc<Shared>, author: Author, client: Box<dyn Duplex>) {
     let (source, sink) = tokio::io::split(client);
     let outbox = Arc::new(Outbox::default());
     // Whoever waits for the pool to end learns when its client knows.
     let mut leaving = None;
     let conversation = async {
-        if let Err(told) = converse(&pools, source, &outbox, &mut leaving).await {
+        if let Err(told) = converse(&pools, author, source, &outbox, &mut leaving).await {
             tracing::info!("a pool has ended: {told}");
             outbox.frame(Header::new(Kind::Error, 0, told.len()), &Bytes::from(told));
         }
@@ -78,6 +76,7 @@ pub(super) async fn serve(pools: Arc<Shared>, client: Box<dyn Duplex>) {
 /// The error is for the client.
 async fn converse(
     pools: &Arc<Shared>,
+    author: Author,
     source: impl AsyncRead + Send + Unpin,
     outbox: &Arc<Outbox>,
     leaving: &mut Option<oneshot::Sender<()>>,
@@ -85,14 +84,15 @@ async fn converse(
     let Some(opening) = open(source, &pools.directory).await? else { return Ok(()) };
     let Opening { open, init, reader, rest } = opening;
     if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
-        tokio::spawn(cancel(pools.node.clone(), old));
+        tokio::spawn(cancel_own(pools.node.clone(), author.clone(), old));
     }
     let config = Config { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
     let token: PoolToken = rand::random();
     let name = open.name.clone();
     // Coordinators compare the two: a pool from before its host's start has no host any more.
     let now_ms = wall_ms().max(pools.generation);
-    let spec = open.into_spec(pools.me, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
+    let spec =
+        open.into_spec(pools.me, author, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
     let entry = Entry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
     let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);
@@ -161,7 +161,7 @@ async fn open<R: AsyncRead + Unpin>(source: R, directory: &Path) -> Result<Optio
 }
 
 async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
-    match node.ask(Query::Submit { spec: Arc::new(spec) }).await {
+    match node.ask(Query::Submit { job: None, spec: Arc::new(spec) }).await {
         Ok(Answer::Submitted { job }) => Ok(job),
         Ok(_) => Err("the node did not answer with a job; this is a defect of nodectl".into()),
         Err(error) => Err(error.to_string()),
@@ -258,6 +258,14 @@ async fn cancel(node: NodeHandle, job: JobId) {
             Err(error) => tracing::info!("job {job} of a pool that has ended is not cancelled yet: {error}"),
         }
         tokio::time::sleep(LATER_LOOK).await;
+    }
+}
+
+/// The same of one that a client names, if it is of the client's user: whoever runs the node does not do it for others.
+async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
+    let Ok(Answer::Jobs(heads)) = node.ask(Query::Jobs).await else { return };
+    if heads.iter().any(|head| head.job == job && head.author.user == author.user) {
+        cancel(node, job).await;
     }
 }
 

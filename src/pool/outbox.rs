@@ -2,8 +2,8 @@
 //! ones are passed on as they are.
 
 use super::spool::Spool;
-use crate::wire::frames::{HEADER_BYTES, Header};
 use bytes::Bytes;
+use nodectl_wire::frames::{HEADER_BYTES, Header};
 use std::{
     collections::VecDeque,
     io,

@@ -2,7 +2,7 @@
 //! died are thrown away, and the arguments asked for anew when they have ended.
 
 use super::outbox::Outbox;
-use crate::logic::pool::WorkerKey;
+use nodectl_logic::pool::WorkerKey;
 use std::{collections::BTreeMap, sync::Arc};
 
 struct Pull {

@@ -1,7 +1,7 @@
 //! Batches of whole frames from one stream.
 
-use crate::wire::frames::{HEADER_BYTES, Header};
 use bytes::{Buf, Bytes, BytesMut};
+use nodectl_wire::frames::{HEADER_BYTES, Header};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -80,7 +80,7 @@ pub fn frames(mut batch: Bytes) -> impl Iterator<Item = Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::frames::{Kind, MAX_CHUNK_BYTES, encode};
+    use nodectl_wire::frames::{Kind, MAX_CHUNK_BYTES, encode};
 
     #[tokio::test]
     async fn frames_come_whole_however_they_were_cut() {

@@ -1,11 +1,9 @@
 //! Pools with clients and workers that speak the frames over real sockets, and a node's loop of paper.
 
 use super::*;
-use crate::{
-    ports::Event,
-    types::{Answer, JobId, JobSpec, Query, QueryError, WorkSpec},
-    wire::frames::{AGAIN, Header, Kind, MAX_CHUNK_BYTES, MORE, PULL, encode},
-};
+use nodectl_ports::Event;
+use nodectl_types::{Answer, Author, JobId, JobSpec, Query, QueryError, WorkSpec};
+use nodectl_wire::frames::{AGAIN, Header, Kind, MAX_CHUNK_BYTES, MORE, PULL, encode};
 use reader::{Frame, Reader, frames};
 use std::{collections::VecDeque, time::Duration};
 use tokio::{
@@ -109,7 +107,7 @@ impl Paper {
             while let Some(event) = inbox.recv().await {
                 let Event::User(request) = event else { continue };
                 let answer = match request.query {
-                    Query::Submit { spec } => {
+                    Query::Submit { spec, .. } => {
                         let mut taken = taken.lock().unwrap();
                         taken.push(spec);
                         Ok(Answer::Submitted { job: JobId(taken.len() as u64) })
@@ -131,7 +129,7 @@ impl Paper {
     /// A pool that is open, its token, and the task that serves it.
     async fn open(&self, options: &str) -> (Peer, PoolToken, JoinHandle<()>) {
         let (client, served) = UnixStream::pair().unwrap();
-        let serving = tokio::spawn(self.pools.serve(Box::new(served)));
+        let serving = tokio::spawn(self.pools.serve(Author::default(), Box::new(served)));
         let mut client = Peer::new(client);
         client.send(Kind::Open, 0, format!("{{\"name\": \"p\"{options}}}").as_bytes()).await;
         client.send(Kind::Init, 0, b"{}\ninit").await;
@@ -350,7 +348,7 @@ async fn what_is_no_pool_is_refused_with_the_reason() {
     ];
     for (open, expected) in cases {
         let (client, served) = UnixStream::pair().unwrap();
-        tokio::spawn(paper.pools.serve(Box::new(served)));
+        tokio::spawn(paper.pools.serve(Author::default(), Box::new(served)));
         let mut client = Peer::new(client);
         client.send(Kind::Open, 0, open).await;
         // It may be refused before it comes.

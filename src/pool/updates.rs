@@ -1,8 +1,8 @@
 //! The updates so far, and how far each worker has got: which frames of which spool are still to be sent to it.
 
 use super::{outbox::Outbox, spool::Spool};
-use crate::wire::frames::{HEADER_BYTES, Header, Kind};
 use bytes::Bytes;
+use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
 use std::{
     collections::VecDeque,
     io,
@@ -91,10 +91,8 @@ impl Updates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        pool::reader::{Reader, frames},
-        wire::frames::encode,
-    };
+    use crate::reader::{Reader, frames};
+    use nodectl_wire::frames::encode;
 
     fn frame(kind: Kind, number: u64) -> Bytes {
         let mut bytes = Vec::new();

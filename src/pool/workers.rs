@@ -6,12 +6,10 @@ use super::{
     reader::{Frame, frames},
     updates::Cursor,
 };
-use crate::{
-    logic::pool::{Answer, Effect, WorkerKey},
-    types::{NodeId, Time},
-    wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL},
-};
 use bytes::Bytes;
+use nodectl_logic::pool::{Answer, Effect, WorkerKey};
+use nodectl_types::{NodeId, Time};
+use nodectl_wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL};
 use std::sync::Arc;
 
 /// A worker as the hub knows it.

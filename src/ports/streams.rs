@@ -1,7 +1,7 @@
 //! Streams to other nodes, and their directions for threads that block.
 
-use crate::types::{NodeId, PoolToken};
 use futures::future::{BoxFuture, Either, select};
+use nodectl_types::{NodeId, PoolToken};
 use std::{
     io::{self, Read, Write},
     pin::pin,
@@ -19,6 +19,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A stream to another node.
 pub trait PeerStream: Duplex + 'static {
+    /// Whether this is a connection of the other node's own kernel: nothing that may end by itself is in between.
+    fn is_direct(&self) -> bool {
+        false
+    }
     /// The two directions for threads that block: where much goes over the stream that costs less. Called inside the runtime.
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
         let (source, sink) = tokio::io::split(self);

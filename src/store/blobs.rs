@@ -1,27 +1,31 @@
 //! Immutable files named by the BLAKE3 hash of their bytes: `blobs/<2 hex digits>/<64 hex digits>`. A blob is visible only
-//! when it is whole and durable: it is written in `tmp/`, synced, renamed, and its directory synced.
+//! when it is whole and durable: it is written in `tmp/`, synced, renamed, and its directory synced. Whoever opens one is given
+//! bytes that were verified (`shelf`).
 
-use super::{StoreError, atomic, make_dir};
-use crate::{
-    ports::{BlobWriter, Blobs},
-    types::BlobHash,
+use super::{
+    StoreError, make_dir,
+    shelf::{Shelf, copy_hashing},
 };
+use nodectl_ports::{BlobWriter, Blobs, NodeHandle};
+use nodectl_types::BlobHash;
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
-
-const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 /// The blobs of a data directory.
 pub struct BlobStore {
-    blobs: PathBuf,
+    shelf: Arc<Shelf>,
     temporary: PathBuf,
     counter: AtomicU64,
 }
+
 impl BlobStore {
     /// Drops what interrupted writers left. The caller holds the directory's lock, so nobody writes now.
     pub(super) fn open(data_dir: &Path) -> Result<Self, StoreError> {
@@ -34,12 +38,12 @@ impl BlobStore {
             _ => {}
         }
         make_dir(&temporary)?;
-        Ok(Self { blobs, temporary, counter: AtomicU64::new(0) })
+        Ok(Self { shelf: Arc::new(Shelf::new(blobs)), temporary, counter: AtomicU64::new(0) })
     }
 
-    fn place(&self, hash: BlobHash) -> PathBuf {
-        let name = hash.to_string();
-        self.blobs.join(&name[..2]).join(name)
+    /// Has a node told of every blob that turns out to be damaged.
+    pub(super) fn serve(&self, node: NodeHandle) {
+        self.shelf.serve(node);
     }
 
     fn temporary(&self) -> io::Result<Temporary> {
@@ -51,25 +55,38 @@ impl BlobStore {
     /// Gives a whole temporary file its name.
     fn keep(&self, mut temporary: Temporary, hash: BlobHash) -> io::Result<()> {
         temporary.file.sync_data()?;
-        publish(&self.blobs, &temporary.path, &self.place(hash))?;
+        self.shelf.put(&temporary.path, &temporary.file, hash)?;
         temporary.kept = true;
         Ok(())
     }
 }
 
 impl Blobs for BlobStore {
-    fn has(&self, hash: BlobHash) -> bool {
-        self.place(hash).is_file()
+    fn is_listed(&self, hash: BlobHash) -> bool {
+        self.shelf.place(hash).exists()
     }
 
-    fn path(&self, hash: BlobHash) -> Option<PathBuf> {
-        let path = self.place(hash);
-        path.is_file().then_some(path)
+    fn has(&self, hash: BlobHash) -> bool {
+        self.shelf
+            .open(hash)
+            .unwrap_or_else(|error| {
+                tracing::warn!("blob {hash} cannot be read: {error}");
+                None
+            })
+            .is_some()
+    }
+
+    fn open(&self, hash: BlobHash) -> io::Result<Option<File>> {
+        self.shelf.open(hash)
+    }
+
+    fn open_to_send(&self, hash: BlobHash) -> io::Result<Option<File>> {
+        self.shelf.open_to_send(hash)
     }
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         let temporary = self.temporary()?;
-        Ok(Box::new(Writer { temporary, hasher: blake3::Hasher::new(), blobs: self.blobs.clone() }))
+        Ok(Box::new(Writer { temporary, hasher: blake3::Hasher::new(), shelf: self.shelf.clone() }))
     }
 
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
@@ -96,31 +113,19 @@ impl Blobs for BlobStore {
         Ok(hash)
     }
 
+    fn remove(&self, hash: BlobHash) -> io::Result<u64> {
+        self.shelf.remove(hash)
+    }
+
     fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
-        let mut freed = 0;
-        for directory in fs::read_dir(&self.blobs)? {
-            let directory = directory?;
-            if !directory.file_type()?.is_dir() {
-                continue;
-            }
-            for entry in fs::read_dir(directory.path())? {
-                let entry = entry?;
-                // Files that are no blobs are left alone.
-                let hash = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                if hash.is_some_and(|hash| !live(hash)) {
-                    freed += entry.metadata()?.len();
-                    fs::remove_file(entry.path())?;
-                }
-            }
-        }
-        Ok(freed)
+        self.shelf.sweep(live)
     }
 }
 
 struct Writer {
     temporary: Temporary,
     hasher: blake3::Hasher,
-    blobs: PathBuf,
+    shelf: Arc<Shelf>,
 }
 
 impl BlobWriter for Writer {
@@ -137,8 +142,7 @@ impl BlobWriter for Writer {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         self.temporary.file.sync_data()?;
-        let name = hash.to_string();
-        publish(&self.blobs, &self.temporary.path, &self.blobs.join(&name[..2]).join(&name))?;
+        self.shelf.put(&self.temporary.path, &self.temporary.file, hash)?;
         self.temporary.kept = true;
         Ok(hash)
     }
@@ -161,18 +165,6 @@ impl Drop for Temporary {
     }
 }
 
-/// Renames a synced file to its place and makes the name durable.
-fn publish(blobs: &Path, from: &Path, to: &Path) -> io::Result<()> {
-    let directory = to.parent().expect("a blob's path has its two digits before it");
-    match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Ok(()) => atomic::sync_dir(blobs)?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
-    fs::rename(from, to)?;
-    atomic::sync_dir(directory)
-}
-
 /// Opens without waiting for the other end of a FIFO, and refuses what is no regular file.
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -180,21 +172,6 @@ fn open_regular(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display())))
-}
-
-fn copy_hashing(source: &mut File, to: &mut impl Write) -> io::Result<(BlobHash, u64)> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; COPY_BUFFER_BYTES];
-    let mut bytes = 0;
-    loop {
-        let count = source.read(&mut buffer)?;
-        if count == 0 {
-            return Ok((BlobHash(*hasher.finalize().as_bytes()), bytes));
-        }
-        hasher.update(&buffer[..count]);
-        to.write_all(&buffer[..count])?;
-        bytes += count as u64;
-    }
 }
 
 #[cfg(test)]
@@ -231,8 +208,67 @@ mod tests {
     #[test]
     fn blobs_are_read_only_files() {
         let (_dir, store) = store();
-        let path = store.path(store.put_bytes(b"x").unwrap()).unwrap();
+        let path = store.shelf.place(store.put_bytes(b"x").unwrap());
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o400);
+    }
+
+    /// Changes a blob's bytes behind the store's back, as a disk does.
+    fn damage(store: &BlobStore, hash: BlobHash, change: impl FnOnce(&mut Vec<u8>)) {
+        let path = store.shelf.place(hash);
+        let mut bytes = fs::read(&path).unwrap();
+        change(&mut bytes);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+
+    type Damage = fn(&mut Vec<u8>);
+
+    #[test]
+    fn a_damaged_blob_is_not_here_and_comes_back_when_it_is_put_again() {
+        let (dir, store) = store();
+        let damages: [Damage; 4] =
+            [|bytes| bytes[7] ^= 1, |bytes| bytes.truncate(5), Vec::clear, |bytes| bytes.extend([0; 100])];
+        let text = b"what a task wrote";
+        for change in damages {
+            let hash = store.put_bytes(text).unwrap();
+            assert!(store.has(hash), "known to be whole");
+            damage(&store, hash, change);
+            assert!(!store.has(hash));
+            assert!(store.open(hash).unwrap().is_none() && store.open_to_send(hash).unwrap().is_none());
+            assert!(store.read(hash, 100).unwrap_err().contains("not here"));
+            assert!(store.shelf.place(hash).with_file_name(format!("{hash}.damaged")).exists(), "it is kept aside");
+            let file = dir.path().join("file");
+            fs::write(&file, text).unwrap();
+            assert_eq!(store.put_file(&file).unwrap(), (hash, text.len() as u64));
+            assert_eq!(store.read(hash, 100).unwrap(), text);
+        }
+        // One that another life of the node wrote is hashed before it counts.
+        let hash = store.put_bytes(text).unwrap();
+        damage(&store, hash, |bytes| bytes[0] ^= 1);
+        let store = BlobStore::open(dir.path()).unwrap();
+        assert!(store.open(hash).unwrap().is_none());
+        assert!(store.sweep(&|_| false).unwrap() > 0, "what is kept aside goes when nobody needs the blob");
+        assert!(fs::read_dir(store.shelf.place(hash).parent().unwrap()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_long_blob_is_checked_beside_its_sending() {
+        let (dir, store) = store();
+        let hash = store.put_bytes(&vec![5; 65 << 20]).unwrap();
+        damage(&store, hash, |bytes| bytes[9] ^= 1);
+        let store = BlobStore::open(dir.path()).unwrap();
+        assert!(store.open_to_send(hash).unwrap().is_some(), "whoever is sent it will see");
+        // Waits for the check that has begun, or does it.
+        assert!(store.open(hash).unwrap().is_none());
+        assert!(store.open_to_send(hash).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_blob_that_is_removed_is_not_here() {
+        let (_dir, store) = store();
+        let hash = store.put_bytes(b"five!").unwrap();
+        assert_eq!((store.remove(hash).unwrap(), store.remove(hash).unwrap()), (5, 0));
+        assert!(!store.has(hash));
     }
 
     #[test]

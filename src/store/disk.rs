@@ -13,8 +13,10 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Read,
-    /// For reading and writing; made if missing.
+    /// For reading and writing.
     Write,
+    /// For reading and writing; made if missing, emptied if not.
+    New,
 }
 
 /// A file system, as far as journals need one.
@@ -22,6 +24,8 @@ pub trait Disk: Send + Sync {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>>;
     /// Makes a directory whose parent exists; true if it is new.
     fn make_dir(&self, path: &Path) -> io::Result<bool>;
+    /// Gives a file another name, in the place of whichever has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 }
@@ -42,10 +46,8 @@ pub struct RealDisk;
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).mode(0o600);
-        if mode == Mode::Write {
-            options.write(true).create(true).truncate(false);
-        }
+        options.read(true).write(mode != Mode::Read).mode(0o600);
+        options.create(mode == Mode::New).truncate(mode == Mode::New);
         Ok(Arc::new(options.open(path)?))
     }
 
@@ -55,6 +57,10 @@ impl Disk for RealDisk {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

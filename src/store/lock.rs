@@ -1,7 +1,7 @@
 //! One node a data directory: an advisory lock (`flock`) that the kernel drops with its holder, however that ends.
 
 use super::StoreError;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::{
     fs::{File, OpenOptions},
     io::{Read, Seek, Write},
@@ -20,6 +20,8 @@ impl Lock {
         let path = dir.join("lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // A link would have another file cut to our pid.
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let mut file = options.open(&path).map_err(StoreError::io("open", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

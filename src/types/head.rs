@@ -1,6 +1,6 @@
 //! What every member knows about every job: small, merged on arrival, compared now and then.
 
-use super::{BlobHash, JobId, NodeId};
+use super::{Author, BlobHash, JobId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Where a job stands.
@@ -33,6 +33,7 @@ pub struct JobHead {
     pub name: String,
     pub spec: BlobHash,
     pub submitter: NodeId,
+    pub author: Author,
     pub submitted_ms: u64,
     /// 0 until someone claims the job.
     pub epoch: u32,
@@ -48,6 +49,8 @@ pub struct JobHead {
     pub round: u32,
     pub phase: Phase,
     pub tasks: u32,
+    /// The jobs that it comes after, at most `limits::MAX_AFTER`: they are kept until it has ended.
+    pub after: Vec<JobId>,
     pub done: u32,
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.

@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub [u8; 32]);
 
-/// A job: 64 random bits chosen by the node it was submitted to. Printed as 16 hex digits; any unique prefix names it.
+/// A job: 64 bits, random or of the key that it was submitted with. Printed as 16 hex digits; any unique prefix names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
@@ -56,6 +56,12 @@ impl BlobHash {
 }
 
 impl JobId {
+    /// The job of a submission's key: whichever node is asked with that key, however often, it is the same job.
+    pub fn of_key(key: &str) -> Self {
+        let hash = blake3::derive_key("nodectl 2026 the key of a submission", key.as_bytes());
+        Self(u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes")))
+    }
+
     /// The first 6 hex digits: what tables show.
     pub fn short(&self) -> String {
         self.to_string()[..6].to_string()

@@ -2,19 +2,34 @@
 
 use std::time::Duration;
 
-/// The version of the messages between nodes. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 4;
+/// The newest version of the messages between nodes that this program speaks.
+pub const PROTOCOL_VERSION: u32 = 5;
+/// The oldest. Two nodes use the newest that both speak, and refuse each other where there is none.
+pub const OLDEST_PROTOCOL_VERSION: u32 = 5;
 
 /// The largest control message accepted from a peer, in bytes. Checked before anything is allocated for it.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 /// Records are sent in batches of about this many bytes.
 pub const RECORD_BATCH_BYTES: usize = 256 << 10;
+/// Lines of an explanation: some for each node.
+pub const MAX_EXPLANATION: usize = 65_536;
+/// Nodes of which anything was decided, and nodes that a change of the secret lists.
+pub const MAX_WORDS: usize = 4096;
+/// A longer text is no secret but a mistake in a file's name.
+pub const MAX_CLUSTER_SECRET_BYTES: usize = 4096;
 /// Records in one batch.
 pub const RECORD_BATCH: usize = 512;
 /// Specifications up to this size travel inside messages, larger ones as blobs.
 pub const INLINE_SPEC_BYTES: usize = 64 << 10;
 /// The largest specification (parameters included) that a node accepts.
 pub const MAX_SPEC_BYTES: usize = 256 << 20;
+/// Bytes of a task's command, variables and output patterns together, its parameters in their places. No kernel starts a
+/// program with more.
+pub const MAX_TASK_TEXT_BYTES: usize = 8 << 20;
+/// The most nodes that a job may wait for.
+pub const MAX_MIN_NODES: u32 = 100_000;
+/// The most patterns of output files.
+pub const MAX_OUTPUT_PATTERNS: usize = 1_024;
 /// The most tasks in a job.
 pub const MAX_TASKS: u64 = 50_000_000;
 /// The most tasks that may wait on one node for one job.
@@ -35,30 +50,57 @@ pub const MAX_REASON_BYTES: usize = 4 << 10;
 pub const MAX_OUTPUT_FILES: usize = 4096;
 /// Messages waiting for one peer; past this the connection is dropped and resynchronised.
 pub const PEER_QUEUE: usize = 4096;
-/// Tasks under one digest of a replica's summary.
-pub const SUMMARY_CHUNK: usize = 1024;
+/// And their bytes.
+pub const PEER_QUEUE_BYTES: usize = 8 * MAX_MESSAGE_BYTES;
+/// Tasks under one digest, when copies of a job's state are compared.
+pub const DIGEST_CHUNK: u32 = 1024;
 /// Nodes of which a job's members know that they have its newest checkpoint.
 pub const CHECKPOINT_NODES: usize = 4;
 /// Jobs remembered by a node.
 pub const MAX_JOBS: usize = 16_384;
+/// Jobs that one comes after.
+pub const MAX_AFTER: usize = 256;
+/// Names of secrets, those of dropped ones included; all of them are one message.
+pub const MAX_SECRETS: usize = 256;
+/// Bytes of a secret's value.
+pub const MAX_SECRET_BYTES: usize = 8 << 10;
+/// The same with its nonce and tag.
+pub const MAX_SEALED_SECRET_BYTES: usize = MAX_SECRET_BYTES + 28;
+/// Secrets that one job asks for.
+pub const MAX_JOB_SECRETS: usize = 32;
+/// Bytes of a node's name, and of a label's key and value.
+pub const MAX_LABEL_BYTES: usize = 256;
+/// Patterns in one list of what a node's owner admits.
+pub const MAX_ADMITS: usize = 64;
+/// Bytes of a job's name, and of a parameter's or resource's.
+pub const MAX_NAME_BYTES: usize = 256;
+/// Removed jobs that a node remembers, so that they do not come back from one that was away.
+pub const MAX_REMOVED: usize = 4 * MAX_JOBS;
+/// Removed jobs in one message.
+pub const REMOVED_BATCH: usize = 4096;
 /// Job heads in one message.
 pub const HEADS_BATCH: usize = 128;
+/// Digests of all job heads: a difference costs sending the heads of one of so many parts.
+pub const HEADS_BUCKETS: usize = 64;
+/// Bytes of records on their way to a replica that has not confirmed them. One that falls further behind gets no more, and catches up
+/// afterwards.
+pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
 /// Copies of a job's state: its coordinator's and two more.
 pub const JOB_REPLICAS: usize = 3;
 
-/// SWIM: how often one random member is probed.
-pub const PROBE_PERIOD: Duration = Duration::from_millis(500);
-/// SWIM: how long a direct answer may take before others are asked to probe.
-pub const PROBE_RTT: Duration = Duration::from_millis(200);
-/// SWIM: how long a suspect has to show that it lives.
-pub const SUSPICION: Duration = Duration::from_millis(1000);
-/// SWIM: the largest packet, in bytes; it rides a stream, so no datagram's size binds it.
-pub const SWIM_PACKET_BYTES: usize = 16 << 10;
+/// Membership: how often one member is asked whether it lives, by a node that is not slow.
+pub const PROBE_PERIOD: Duration = Duration::from_millis(350);
+/// Membership: how long a direct answer may take before others are asked to ask.
+pub const PROBE_RTT: Duration = Duration::from_millis(150);
+/// Membership: how long a suspect has to show that it lives, where all is well and others suspect it too.
+pub const SUSPICION: Duration = Duration::from_millis(1500);
+/// Membership: news in one packet.
+pub const SWIM_NEWS: usize = 64;
+/// Addresses that a member is known by.
+pub const MEMBER_ADDRS: usize = 16;
 
 /// How often a coordinator asks the nodes with its tasks what they hold.
 pub const SYNC_PERIOD: Duration = Duration::from_millis(1000);
-/// How long a new coordinator waits for reports of running tasks before it orders anything.
-pub const TAKEOVER_WAIT: Duration = Duration::from_millis(400);
 /// How often job heads are compared with one random member's.
 pub const HEADS_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer to a user may take before it is reported missing.
@@ -68,10 +110,19 @@ pub const WATCH_WAIT: Duration = Duration::from_secs(8);
 /// A failed write to the journal is tried again after this long.
 pub const STORE_RETRY: Duration = Duration::from_secs(2);
 
+const _: () = assert!(OLDEST_PROTOCOL_VERSION <= PROTOCOL_VERSION);
 const _: () = assert!(RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES, "a batch must fit into a message");
 const _: () = assert!(INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES, "an inline specification must fit into a message");
-const _: () = assert!(MAX_TASKS / 8 < (MAX_MESSAGE_BYTES * 3 / 4) as u64, "a summary has a bit for each task");
-const _: () = assert!(HEADS_BATCH * (MAX_REASON_BYTES + 1024) < MAX_MESSAGE_BYTES, "a batch of heads is a message");
-const _: () = assert!(SWIM_PACKET_BYTES < MAX_MESSAGE_BYTES);
+const _: () = assert!(
+    (MAX_TASKS as usize).div_ceil(DIGEST_CHUNK as usize) * 10 < MAX_MESSAGE_BYTES,
+    "the digests of a job are one message, each of at most 10 bytes"
+);
+const _: () = assert!(
+    HEADS_BATCH * (MAX_REASON_BYTES + MAX_NAME_BYTES + MAX_AFTER * 10 + 2 * MAX_LABEL_BYTES + 1024) < MAX_MESSAGE_BYTES,
+    "a batch of heads is a message"
+);
+const _: () = assert!(REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES, "a slow replica does not cost its connection");
+const _: () = assert!((SWIM_NEWS + 1) * (MEMBER_ADDRS * 32 + 128) < MAX_MESSAGE_BYTES, "news fit into a message");
 const _: () = assert!(PROBE_RTT.as_millis() * 2 < PROBE_PERIOD.as_millis(), "indirect probes need the second half");
+const _: () = assert!(MAX_SECRETS * (MAX_SEALED_SECRET_BYTES + 128) < MAX_MESSAGE_BYTES, "all secrets are a message");
 const _: () = assert!(WATCH_WAIT.as_millis() < QUERY_TIMEOUT.as_millis());

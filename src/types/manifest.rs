@@ -19,6 +19,11 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
 }
 
+/// A task's parameters as JSON, in its directory.
+pub const PARAMS_FILE: &str = "params.json";
+/// What a task that leaves it there has for a result.
+pub const RESULT_FILE: &str = "result.json";
+
 /// Whether a path from outside stays inside the directory it is joined to: relative, no empty, `.` or `..` parts, no
 /// NUL or backslash, at most 1,024 bytes.
 pub fn safe_path(path: &str) -> bool {

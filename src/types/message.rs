@@ -4,8 +4,8 @@
 //! `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every variant.
 
 use super::{
-    Answer, Attempt, JobHead, JobId, JobSpec, MetricPoint, NodeInfo, Params, PoolToken, Query, QueryError, TaskIndex,
-    TaskRecord, WorkSpec,
+    Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params, PoolToken, Query,
+    QueryError, Roster, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -25,29 +25,10 @@ pub struct Inventory {
     pub running: Vec<(TaskIndex, Attempt)>,
 }
 
-/// Which tasks of a job have ended, as a replica knows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// One bit a task: done.
-    pub done: Vec<u8>,
-    /// Tasks that are not done, with how often they failed.
-    pub failed: Vec<(TaskIndex, u32)>,
-    /// Tasks that were cancelled one by one.
-    pub cancelled: Vec<TaskIndex>,
-    /// A hash of the done keys of each `SUMMARY_CHUNK` tasks: replicas that hold different results for a task notice.
-    pub digests: Vec<u64>,
-}
-
-impl Summary {
-    pub fn is_done(&self, task: TaskIndex) -> bool {
-        self.done.get(task as usize / 8).is_some_and(|byte| byte & (1 << (task % 8)) != 0)
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// A packet of the membership protocol (SWIM).
-    Swim(Vec<u8>),
+    Swim(Packet),
     /// The sender's description.
     Info(NodeInfo),
     /// Asks for the receiver's description.
@@ -55,10 +36,10 @@ pub enum Message {
 
     /// Job heads to merge.
     Heads(Vec<JobHead>),
-    /// A hash over all heads the sender knows; answered with `Heads` where it differs.
-    HeadsDigest {
-        digest: u64,
-        /// The receiver, if it knows other heads, sends its own digest too. An answer asks for none.
+    /// Hashes over the heads that the sender knows, `limits::HEADS_BUCKETS` in all; answered with `Heads` where they differ.
+    HeadsDigests {
+        digests: Vec<u64>,
+        /// The receiver, if it knows other heads, sends its own digests too, behind them. An answer asks for none.
         reply: bool,
     },
 
@@ -68,7 +49,7 @@ pub enum Message {
         head: JobHead,
         spec: Option<Arc<JobSpec>>,
     },
-    /// The receiver stored the specification.
+    /// The sender stored the specification.
     OfferKept {
         job: JobId,
     },
@@ -77,11 +58,12 @@ pub enum Message {
         job: JobId,
         error: String,
     },
-    /// Records to keep. Acknowledged by `ReplicateKept` when they are on disk, the blobs that only the sender has too.
+    /// Records to keep, and a head. Acknowledged by `ReplicateKept` when they are on disk, and every blob that they name.
     Replicate {
         job: JobId,
         epoch: u32,
         ticket: u64,
+        head: Option<Box<JobHead>>,
         records: Vec<Arc<TaskRecord>>,
     },
     ReplicateKept {
@@ -89,12 +71,45 @@ pub enum Message {
         epoch: u32,
         ticket: u64,
     },
-    /// What the sender holds; with `reply`, the receiver sends its own and the records that the sender lacks.
-    Summary {
+    /// What the sender holds of a job: a digest of each chunk of its tasks. The receiver pulls what it lacks of that, and says
+    /// `CaughtUp` once it has it on disk. With `reply` it also shows what it holds itself.
+    Digests {
         job: JobId,
         epoch: u32,
+        mark: u64,
         reply: bool,
-        summary: Summary,
+        digests: Vec<u64>,
+    },
+    /// Asks for the records of a chunk of which the receiver knows more than these cells, which are the sender's; those left out
+    /// at the end are unknown. `left`: so many chunks are still to be pulled, this one included.
+    Pull {
+        job: JobId,
+        epoch: u32,
+        chunk: u32,
+        left: u32,
+        cells: Vec<Cell>,
+    },
+    /// As many of them as fit into a message. An error says why they cannot be read.
+    Pulled {
+        job: JobId,
+        epoch: u32,
+        chunk: u32,
+        records: Vec<Arc<TaskRecord>>,
+        /// There are more: ask again.
+        more: bool,
+        error: Option<String>,
+    },
+    /// Everything that `Digests` of this mark spoke of is on the sender's disk.
+    CaughtUp {
+        job: JobId,
+        epoch: u32,
+        mark: u64,
+    },
+    /// The sender has no copy of the job's state, or none that it can write: whatever heads of this epoch or a lower one say, it does
+    /// not hold the job.
+    NoCopy {
+        job: JobId,
+        epoch: u32,
     },
 
     /// Run these. The work is inside unless the receiver has it already.
@@ -110,10 +125,11 @@ pub enum Message {
         epoch: u32,
         count: u32,
     },
-    /// Stop these attempts; nothing is reported of them.
+    /// Stop these attempts; nothing is reported of them. With `waiting`, only those that have not started.
     Stop {
         job: JobId,
         epoch: u32,
+        waiting: bool,
         tasks: Vec<(TaskIndex, Attempt)>,
     },
     /// The specification was missing when an `Assign` arrived: send it again.
@@ -121,8 +137,8 @@ pub enum Message {
         job: JobId,
         epoch: u32,
     },
-    /// News of a job's tasks on the sender. `free` is how many more it could start now; `over`: none any more, since the
-    /// sender's time ends before such a task would.
+    /// News of a job's tasks on the sender. `free` is how many more it could start now; `refuses`: why it takes none of the job at
+    /// present, whoever orders it, if so. What it was ordered is `returned` then, and no task has failed.
     Report {
         job: JobId,
         epoch: u32,
@@ -130,7 +146,7 @@ pub enum Message {
         finished: Vec<Arc<TaskRecord>>,
         returned: Vec<(TaskIndex, Attempt)>,
         free: u32,
-        over: bool,
+        refuses: Option<String>,
     },
     /// What a running task reported of its job's metric since the last time; at most `limits::METRIC_POINTS`.
     Metrics {
@@ -151,12 +167,14 @@ pub enum Message {
         epoch: u32,
         sequence: u64,
     },
-    /// Everything unfinished that the sender holds. Orders up to `sequence` that are not in it were lost.
+    /// Everything unfinished that the sender holds. Orders up to `sequence` that are not in it were lost. `copy`: it keeps the job's
+    /// state, and may know results that the receiver lacks.
     Holding {
         job: JobId,
         epoch: u32,
         sequence: u64,
         inventory: Inventory,
+        copy: bool,
     },
 
     /// A user's question for the receiver; `id` names it for the answer.
@@ -178,4 +196,12 @@ pub enum Message {
         pool: PoolToken,
         must: bool,
     },
+    /// Jobs that were removed, with the wall clock of whoever did it (ms since 1970); at most `limits::REMOVED_BATCH`.
+    Removed(Vec<(JobId, u64)>),
+    /// A hash over the named secrets that the sender knows; answered with `Secrets` by who knows other ones.
+    SecretsDigest([u8; 32]),
+    /// Named secrets to merge, sealed.
+    Secrets(Vec<KeptSecret>),
+    /// Who belongs to the cluster, to be merged. Answered with the receiver's, where that has more.
+    Roster(Box<Roster>),
 }

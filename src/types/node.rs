@@ -1,6 +1,6 @@
 //! What a node says about itself.
 
-use super::{NodeId, Resources};
+use super::{Admits, Closed, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -64,10 +64,32 @@ pub struct NodeInfo {
     pub resources: Resources,
     pub gpus: Vec<Gpu>,
     pub labels: BTreeMap<String, String>,
-    /// No new work: the node is being drained, or takes none at all. It keeps copies of jobs all the same.
+    /// Another member said that it is to get no new work. It keeps copies of jobs all the same.
     pub draining: bool,
+    /// Why it takes no work, by its owner's word, which no other member can change.
+    pub closed: Option<Closed>,
+    /// Whose jobs its owner lets it take, and which.
+    pub admits: Admits,
     /// It gives back what it has and goes: no copies either.
     pub leaving: bool,
+    /// Why it runs no tasks for now: its disk is full, or broken. It comes back by itself.
+    pub problem: Option<String>,
+}
+
+impl NodeInfo {
+    /// Why it takes no new work, if it takes none: the rest of a sentence that begins with the node.
+    pub fn takes_no_work(&self) -> Option<String> {
+        if self.leaving {
+            return Some("is leaving".into());
+        }
+        let closed = self.closed.as_ref().map(ToString::to_string);
+        closed.or_else(|| self.draining.then(|| "is being drained".into()))
+    }
+
+    /// It takes no new work, and not for a while only: it may be about to go.
+    pub fn is_drained(&self) -> bool {
+        self.draining || self.leaving || self.closed.as_ref().is_some_and(Closed::is_lasting)
+    }
 }
 
 /// The quickly changing part, asked for when someone wants to see it, never gossiped.

@@ -1,6 +1,8 @@
 //! What users ask of a node, and what they get. Nodes pass questions on to whoever can answer them.
 
-use super::{Attempt, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Phase, TaskIndex, TaskRecord};
+use super::{
+    Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster, TaskIndex, TaskRecord,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -33,8 +35,9 @@ pub enum TaskFilter {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
-    /// Answered by any node: `Answer::Submitted`.
-    Submit { spec: Arc<JobSpec> },
+    /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it already, if there is one; the
+    /// node draws one if none is given.
+    Submit { job: Option<JobId>, spec: Arc<JobSpec> },
     /// Any node: `Nodes`.
     Nodes,
     /// Any node: `Jobs`.
@@ -65,10 +68,25 @@ pub enum Query {
     Training { node: NodeId, job: JobId },
     /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the newest.
     CopyCheckpoint { node: NodeId, job: JobId, step: u64, from: NodeId, keep: u32 },
-    /// The node itself: no new work, running tasks end. `Ok`.
+    /// The node itself: no new work, running tasks end. `Ok`. What is said at the node itself is its owner's word, which others cannot
+    /// take back.
     Drain { node: NodeId, on: bool },
     /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is taken for dead for good then.
     Forget { node: NodeId, lost: NodeId, sure: bool },
+    /// Any node: `Ok`. The job, which has ended, is forgotten by all.
+    Remove { job: JobId },
+    /// The node itself: `Ok`. A job that it has put aside goes on.
+    Resume { job: JobId },
+    /// The node itself: `Aside`.
+    Aside,
+    /// The node itself, and nobody else's: `Ok`. It is its owner's alone for a while, or no longer.
+    Pause(Option<Pause>),
+    /// Any node: `Ok`. A named secret, sealed; None drops it.
+    PutSecret { name: String, sealed: Option<Vec<u8>> },
+    /// Any node: `Secrets`.
+    Secrets,
+    /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there is one.
+    Roster(Option<Decision>),
 }
 
 impl Query {
@@ -245,6 +263,18 @@ pub enum Answer {
     Retried {
         tasks: u32,
     },
+    /// Jobs that the node's last life left unfinished and that nobody has asked for since.
+    Aside(Vec<JobId>),
+    Secrets(Vec<SecretLine>),
+    Roster(Box<Roster>),
+}
+
+/// A named secret, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretLine {
+    pub name: String,
+    /// Wall clock of whoever put it.
+    pub changed_ms: u64,
 }
 
 /// Why a question got no answer.
@@ -272,4 +302,21 @@ pub enum QueryError {
     Leaving,
     #[error("the log of that attempt is gone: {0}")]
     NoLog(String),
+    #[error("it is not known whether job {job} was accepted: {why}")]
+    Undecided { job: JobId, why: String },
+    #[error("{0} jobs are remembered, which is the most")]
+    Full(u32),
+    #[error("job {0} has not ended")]
+    NotEnded(JobId),
+    #[error("job {job} is needed: job {by} comes after it and has not ended")]
+    Needed { job: JobId, by: JobId },
+    #[error("job {0} is what an earlier `run` left unfinished when it was killed; nothing of it runs now")]
+    PutAside(JobId),
+    #[error("{0}")]
+    Denied(String),
+    #[error("there is no secret `{0}`")]
+    NoSecret(String),
+    /// What the user wants cannot be done, or not now.
+    #[error("{0}")]
+    Refused(String),
 }

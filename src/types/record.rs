@@ -1,6 +1,6 @@
-//! What happened to a task: the elements of the job lattice, as they are stored and replicated.
+//! What happened to a task, as it is stored and replicated.
 
-use super::{Attempt, BlobHash, NodeId, TaskIndex, limits::MAX_ERROR_BYTES};
+use super::{Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -63,6 +63,8 @@ pub enum Failure {
     /// What a built-in worker computes on failed: a GPU that was lost, hangs or is out of memory. An accident: another attempt
     /// may fare better.
     Device(ErrorReport),
+    /// The node's disk is full, read-only or broken, so what the task needed or came to could not be kept there.
+    Storage(String),
 }
 
 /// How an attempt ended.
@@ -83,6 +85,8 @@ pub struct TaskRecord {
     pub attempt: Attempt,
     pub node: NodeId,
     pub outcome: Outcome,
+    /// The epoch of the coordinator that accepted it; 0 until one did.
+    pub accepted: u32,
     /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for any other end.
     pub failures: u32,
     /// Wall clock of the executing node, milliseconds since 1970.
@@ -106,6 +110,7 @@ impl TaskRecord {
             attempt,
             node,
             outcome,
+            accepted: 0,
             failures: 0,
             started_ms: 0,
             duration_us: 0,
@@ -127,7 +132,12 @@ impl TaskRecord {
         matches!(self.outcome, Outcome::Cancelled | Outcome::Stopped(_))
     }
 
-    /// Which of two records of a task counts: the one with the higher rank, as in the job lattice. At most 3.
+    /// What the record says of its task: of two records of a task the one with the greater cell counts.
+    pub fn cell(&self) -> Cell {
+        Cell::of(self)
+    }
+
+    /// The coarse part of the order of `Cell`s, which costs nothing. At most 3.
     pub fn rank(&self) -> u8 {
         match self.outcome {
             Outcome::Failed(_) => 1,
@@ -153,18 +163,19 @@ impl TaskRecord {
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
     }
 
-    /// 64 bits that differ between different records: the tie-breaker of the lattice.
-    pub fn stamp(&self) -> u64 {
-        let bytes = postcard::to_stdvec(self).expect("plain data always encodes");
+    /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the last tie-breaker of the lattice.
+    pub fn stamp(&self) -> u32 {
+        let as_reported = Self { accepted: 0, failures: 0, ..self.clone() };
+        let bytes = postcard::to_stdvec(&as_reported).expect("plain data always encodes");
         let hash = blake3::hash(&bytes);
-        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+        u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes"))
     }
 }
 
 impl Failure {
     /// The node's trouble (a full disk, a lost peer), not the task's.
     pub fn is_of_the_node(&self) -> bool {
-        matches!(self, Self::Inputs(_))
+        matches!(self, Self::Inputs(_) | Self::Storage(_))
     }
 
     /// Another attempt would come to the same.
@@ -233,6 +244,7 @@ impl fmt::Display for Failure {
             Self::Timeout { limit_ms } => write!(f, "ran longer than its timeout of {} s", *limit_ms as f64 / 1e3),
             Self::Spawn(why) => write!(f, "could not start: {why}"),
             Self::Inputs(why) => write!(f, "could not be prepared: {why}"),
+            Self::Storage(why) => write!(f, "its node has trouble with its disk: {why}"),
             Self::OutputMissing(pattern) => write!(f, "wrote no file matching `{pattern}`"),
             Self::OutputTooLarge { name, limit_bytes } => {
                 write!(f, "`{name}` grew past the limit of {}", super::units::format_bytes(*limit_bytes))

@@ -1,17 +1,22 @@
 //! The immutable description of a job, addressed by its hash.
 
-use super::{BlobHash, JobId, NodeId, Resources, Sweep, TaskIndex};
+use super::{Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex};
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
-/// A parameter's value.
+/// A parameter's value. Placeholders get its `Display`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(Box<str>),
+    /// A number or truth value whose spelling says more than `Display` of the others would: `1.10`, `1e5`, `True`. See `plain`.
+    Spelled(Box<str>),
 }
+
+/// The key of a value's spelling, where a node tells it to a part of this program in JSON.
+pub const SPELLED: &str = "spelled";
 
 /// The parameters of one task, in the order of the job file.
 pub type Params = Vec<(String, Value)>;
@@ -54,6 +59,11 @@ pub struct WorkSpec {
     /// The most bytes of stdout and of stderr that are kept.
     pub log_limit_bytes: u64,
     pub sweep: Option<Sweep>,
+    /// Who submitted it: nodes may take jobs of some only.
+    pub author: Author,
+    pub isolation: Isolation,
+    /// Names of secrets that its tasks find in memory.
+    pub secrets: Vec<String>,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -151,6 +161,9 @@ impl WorkSpec {
             output_limit_bytes: 1 << 20,
             log_limit_bytes: 1 << 20,
             sweep: None,
+            author: Author::default(),
+            isolation: Isolation::default(),
+            secrets: Vec::new(),
         }
     }
 }
@@ -274,6 +287,11 @@ impl Builtin {
 }
 
 impl JobSpec {
+    /// The name of its encoding, as job heads have it.
+    pub fn hash(&self) -> BlobHash {
+        BlobHash::of(&postcard::to_stdvec(self).expect("plain data always encodes"))
+    }
+
     /// How many tasks the job has.
     pub fn task_count(&self) -> u64 {
         self.params.len().saturating_mul(u64::from(self.repeat))
@@ -291,13 +309,63 @@ impl JobSpec {
     }
 }
 
+impl Value {
+    /// A number or truth value as somebody has spelled it, which `Display` gives back. Text where it is neither, and where its
+    /// whole digits would be lost: beyond 64 bits, or of a fraction beyond 2⁵³.
+    pub fn spelled(text: &str) -> Self {
+        match plain(text) {
+            Some(value) if value.to_string() == text => value,
+            Some(_) => Self::Spelled(text.into()),
+            None => Self::Text(text.into()),
+        }
+    }
+
+    /// What is computed with: never `Spelled`.
+    pub fn plain(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Spelled(text) => Cow::Owned(plain(text).unwrap_or_else(|| Self::Text(text.clone()))),
+            value => Cow::Borrowed(value),
+        }
+    }
+}
+
+fn plain(text: &str) -> Option<Value> {
+    match text {
+        "true" | "True" => return Some(Value::Bool(true)),
+        "false" | "False" => return Some(Value::Bool(false)),
+        _ => {}
+    }
+    // Who writes `007` or `+5` means these characters.
+    let bare = text.strip_prefix('-').unwrap_or(text);
+    let is_digit = |c: char| c.is_ascii_digit();
+    if !bare.starts_with(|c| is_digit(c) || c == '.') || (bare.starts_with('0') && bare[1..].starts_with(is_digit)) {
+        return None;
+    }
+    if let Ok(number) = text.parse() {
+        return Some(Value::Int(number));
+    }
+    let number: f64 = text.parse().ok().filter(|number: &f64| text.contains(['.', 'e', 'E']) && number.is_finite())?;
+    (number.abs() < 9_007_199_254_740_992.0 || digits(text) == digits(&format!("{number:e}")))
+        .then_some(Value::Float(number))
+}
+
+/// A decimal number's digits without the zeros around them, and the power of ten of the last one.
+fn digits(text: &str) -> Option<(String, i64)> {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all: String = [whole, fraction].concat().chars().filter(char::is_ascii_digit).collect();
+    let significant = all.trim_end_matches('0');
+    let power = exponent.parse::<i64>().ok()? - fraction.len() as i64 + (all.len() - significant.len()) as i64;
+    Some((significant.trim_start_matches('0').to_string(), power))
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
             Self::Int(value) => write!(f, "{value}"),
             Self::Float(value) => write!(f, "{value}"),
-            Self::Text(value) => f.write_str(value),
+            Self::Text(value) | Self::Spelled(value) => f.write_str(value),
         }
     }
 }
@@ -305,6 +373,30 @@ impl fmt::Display for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_keeps_its_spelling_and_its_meaning() {
+        let spelled = |text: &str| Value::Spelled(text.into());
+        for (text, kept, meant) in [
+            ("1.5", Value::Float(1.5), Value::Float(1.5)),
+            ("-3", Value::Int(-3), Value::Int(-3)),
+            ("true", Value::Bool(true), Value::Bool(true)),
+            ("1.10", spelled("1.10"), Value::Float(1.1)),
+            ("3.0", spelled("3.0"), Value::Float(3.0)),
+            ("1e5", spelled("1e5"), Value::Float(1e5)),
+            ("True", spelled("True"), Value::Bool(true)),
+            ("1.000000000000000056e-01", spelled("1.000000000000000056e-01"), Value::Float(0.1)),
+            ("1e30", spelled("1e30"), Value::Float(1e30)),
+            ("-0", spelled("-0"), Value::Int(0)),
+        ] {
+            let value = Value::spelled(text);
+            assert_eq!((value.to_string().as_str(), &value, value.plain().as_ref()), (text, &kept, &meant), "{text}");
+        }
+        let lost = ["12345678901234567890.5", "18446744073709551615", "1000000000000000000000000000001", "1e400"];
+        for text in lost.into_iter().chain(["inf", "nan", "infinity", "", "e", ".", "x1.5", "007", "+5", "-01.5"]) {
+            assert_eq!(Value::spelled(text), Value::Text(text.into()));
+        }
+    }
 
     #[test]
     fn a_worker_that_asks_for_nothing_gets_a_gpu_where_there_is_one_else_a_core() {

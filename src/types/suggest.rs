@@ -1,9 +1,15 @@
 //! "Did you mean": the valid word nearest to a mistyped one.
 
+/// Longer words are no mistyped ones, and comparing them takes long.
+const MAX_BYTES: usize = 256;
+
 /// The candidate nearest to `text`, if it is near enough to be what was meant.
 pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    if text.len() > MAX_BYTES {
+        return None;
+    }
     let text = text.to_lowercase();
-    let scored = candidates.into_iter().map(|candidate| {
+    let scored = candidates.into_iter().filter(|candidate| candidate.len() <= MAX_BYTES).map(|candidate| {
         let other = candidate.to_lowercase();
         // An affix (`param` for `params`, `mem` for `memory`) is as good as a typing error.
         let affix = text.len() >= 3 && (other.starts_with(&text) || text.starts_with(&other));

@@ -1,6 +1,8 @@
 //! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{` and `}}` stand for
 //! braces. Pure text: which names exist is the caller's business.
 
+use std::borrow::Cow;
+
 /// The names that every task has besides its parameters: its index in the job, the number of this try (from 1), and the
 /// job's id.
 pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
@@ -27,6 +29,8 @@ pub enum TemplateError {
     BadName { text: String, offset: usize },
     #[error("nothing is known under the name `{name}` (placeholder at byte {offset})")]
     Unknown { name: String, offset: usize },
+    #[error("with its parameters in their places it is too long (from the placeholder at byte {offset} on)")]
+    TooLong { offset: usize },
 }
 
 impl TemplateError {
@@ -36,22 +40,36 @@ impl TemplateError {
             Self::Unclosed { offset }
             | Self::Unopened { offset }
             | Self::BadName { offset, .. }
-            | Self::Unknown { offset, .. } => *offset,
+            | Self::Unknown { offset, .. }
+            | Self::TooLong { offset } => *offset,
         }
     }
 }
 
 /// Replaces every placeholder by what `lookup` says. One pass: braces in replacements are left alone.
 pub fn expand(template: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, TemplateError> {
-    let mut out = String::with_capacity(template.len());
+    expand_within(template, lookup, &mut usize::MAX.clone())
+}
+
+/// The same, in at most `room` bytes, which become fewer by what there is of it.
+pub fn expand_within(
+    template: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    room: &mut usize,
+) -> Result<String, TemplateError> {
+    let mut out = String::with_capacity(template.len().min(*room));
+    let mut last = 0;
     for piece in Pieces::new(template) {
-        match piece? {
-            Piece::Text(text) => out.push_str(text),
-            Piece::Name { name, offset } => match lookup(name) {
-                Some(value) => out.push_str(&value),
-                None => return Err(TemplateError::Unknown { name: name.to_string(), offset }),
-            },
-        }
+        let value = match piece? {
+            Piece::Text(text) => Cow::Borrowed(text),
+            Piece::Name { name, offset } => {
+                last = offset;
+                let value = lookup(name).ok_or_else(|| TemplateError::Unknown { name: name.to_string(), offset })?;
+                Cow::Owned(value)
+            }
+        };
+        *room = room.checked_sub(value.len()).ok_or(TemplateError::TooLong { offset: last })?;
+        out.push_str(&value);
     }
     Ok(out)
 }
@@ -156,6 +174,16 @@ mod tests {
         let message = TemplateError::BadName { text: "print $1".into(), offset: 4 }.to_string();
         assert!(message.starts_with("`{print $1}` at byte 4 is not a placeholder"), "{message}");
         assert!(message.ends_with("hint: literal braces are written `{{` and `}}`"), "{message}");
+    }
+
+    #[test]
+    fn what_is_expanded_is_bounded() {
+        let value = "v".repeat(10_000);
+        let mut room = 25_000;
+        let mut within = |template: &str| expand_within(template, &|_| Some(value.clone()), &mut room);
+        assert_eq!(within("{k}").unwrap().len(), 10_000);
+        assert_eq!(within("x{k}{k}"), Err(TemplateError::TooLong { offset: 4 }));
+        assert_eq!(within(&"{k}".repeat(100_000)), Err(TemplateError::TooLong { offset: 0 }));
     }
 
     #[test]

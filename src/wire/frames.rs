@@ -75,10 +75,11 @@
 //! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
 //! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is
 //! `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
-//! `{"dir", "env", "kwargs"}`, `DONE` the JSON of the value. Pools exchange pickles, which nodes never open.
+//! `{"dir", "env", "kwargs"}`, `DONE` the JSON of the value. Pools exchange pickles, which nodes never open; where `INIT` says
+//! `"results": "json"`, the client opens none either: `DONE` is JSON, or 2 and bytes.
 //!
 //! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled exception follows, if it
-//! can be pickled. With `"of_device": true` what the worker computes on failed: the worker ends, the task is tried again.
+//! can be pickled, which such a client passes over. With `"of_device": true` what the worker computes on failed: the worker ends, the task is tried again.
 //!
 //! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments come in a second `RUN` once
 //! asked for by `SEND`; so large arguments wait at the client and not in a node's memory. Arguments of more than a chunk must

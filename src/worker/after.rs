@@ -2,7 +2,7 @@
 //! task's output files below its index.
 
 use super::staging::{Stager, build_tree};
-use crate::types::{
+use nodectl_types::{
     Answer, FileEntry, JobId, Outcome, Query, TaskIndex, TaskRecord, limits,
     manifest::safe_path,
     query::{Cursor, Progress},

@@ -5,25 +5,26 @@ use super::{
     outputs,
     protocol::{End, STDERR_FILE, STDOUT_FILE, Usage},
     staging::Staged,
+    streams,
 };
-use crate::{
-    ports::{Blobs, StartTask},
-    types::{Failure, NodeId, Outcome, TaskRecord, limits, record::Captured, servers},
-};
+use nodectl_ports::{Blobs, DiskHealth, StartTask};
+use nodectl_types::{Failure, NodeId, Outcome, TaskRecord, limits, manifest::RESULT_FILE, record::Captured, servers};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::Path,
+    time::Duration,
 };
 
 const RESULT_MARK: &str = "nodectl-result:";
-const RESULT_FILE: &str = "result.json";
 
 /// What is known besides the directory.
 pub struct Ended<'a> {
     pub task: &'a StartTask,
     pub node: NodeId,
+    /// What everything is kept on.
+    pub disk: &'a dyn DiskHealth,
     pub staged: &'a Staged,
     /// Globs, expanded.
     pub outputs: &'a [String],
@@ -54,14 +55,14 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
     };
     let mut stream = |name: &'static str, shown: &str| {
         capture(&dir.join(name), work.log_limit_bytes, blobs).unwrap_or_else(|error| {
-            note(Failure::OutputUnreadable(format!("{shown}: {error}")));
+            note(unkept(ended.disk, &error, work.log_limit_bytes, format!("{shown}: {error}")));
             Captured::default()
         })
     };
     let (stdout, stderr) = (stream(STDOUT_FILE, "stdout"), stream(STDERR_FILE, "stderr"));
     let value = returned(&ended.verdict).and_then(|returned| match returned {
         Some(value) => Ok(Some(value)),
-        None => result(dir, stdout.total_bytes > 0),
+        None => result(ended, dir, stdout.total_bytes > 0),
     });
     let value = value.unwrap_or_else(|why| {
         failure.get_or_insert(Failure::OutputUnreadable(why));
@@ -78,11 +79,16 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
         };
         let mut patterns = ended.outputs.to_vec();
         patterns.extend(model.then(|| servers::MODEL.to_string()));
-        match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, blobs) {
+        let store = outputs::Store { blobs, disk: ended.disk };
+        match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, store) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
         }
     }
+    let failure = match failure {
+        Some(failure) => Some(excused(ended, dir, failure)),
+        None => ended.disk.trouble_within(Duration::from_micros(ended.usage.duration_us)).map(Failure::Storage),
+    };
     let mut record = blank(ended, failure.map_or(Outcome::Done, Outcome::Failed));
     (record.stdout, record.stderr, record.value, record.outputs) = (stdout, stderr, value, files);
     record
@@ -90,9 +96,31 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
 
 /// The record of an attempt that never ran.
 pub fn never_ran(task: &StartTask, node: NodeId, started_ms: u64, failure: Failure) -> TaskRecord {
-    let staged = Staged::default();
-    let (verdict, usage) = (Verdict::Process(End::Stopped), Usage::default());
-    blank(&Ended { task, node, staged: &staged, outputs: &[], started_ms, verdict, usage }, Outcome::Failed(failure))
+    TaskRecord { started_ms, ..TaskRecord::plain(task.task, task.attempt, node, Outcome::Failed(failure)) }
+}
+
+/// Something that a task came to could not be read or kept: that is the task's doing, or the disk's.
+pub fn unkept(disk: &dyn DiskHealth, error: &io::Error, bytes: u64, why: String) -> Failure {
+    if disk.suspect(error, bytes) { Failure::Storage(why) } else { Failure::OutputUnreadable(why) }
+}
+
+/// What a task's own failure came of, if that was the disk: a program that finds it full fails in its own way. Unless it is the
+/// program itself that fills it.
+fn excused(ended: &Ended<'_>, dir: &Path, failure: Failure) -> Failure {
+    let may_be_the_disk = match &failure {
+        Failure::Signal(signal) => *signal == libc::SIGBUS,
+        Failure::Exit(_) | Failure::Raised(_) | Failure::Init(_) => true,
+        Failure::OutputMissing(_) | Failure::OutputUnreadable(_) => true,
+        _ => false,
+    };
+    if !may_be_the_disk {
+        return failure;
+    }
+    // It may have wanted to write as much again as it has.
+    match outputs::taken_by(dir).and_then(|bytes| ended.disk.look(bytes)) {
+        Some(problem) => Failure::Storage(format!("{problem} ({failure})")),
+        None => failure,
+    }
 }
 
 fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
@@ -107,16 +135,20 @@ fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
 
 fn failure_of(ended: &Ended<'_>, dir: &Path) -> Option<Failure> {
     let work = &ended.task.work;
-    let limit_bytes = file_limit(work.output_limit_bytes, work.log_limit_bytes);
-    let grown = || {
-        let name = outputs::grown_to(dir, limit_bytes)?;
-        let name = match name.as_str() {
-            STDOUT_FILE => "stdout".to_string(),
-            STDERR_FILE => "stderr".to_string(),
-            _ => name,
-        };
-        Some(Failure::OutputTooLarge { name, limit_bytes })
+    let wanted = file_limit(work.output_limit_bytes, work.log_limit_bytes);
+    let own = rustix::process::getrlimit(rustix::process::Resource::Fsize).maximum;
+    let limit_bytes = own.map_or(wanted, |own| own.min(wanted));
+    // What the user set is what is told: a file of results may grow as long as a stream, so that one limit holds for all.
+    let too_large = |name: String| match name.as_str() {
+        STDOUT_FILE => Failure::OutputTooLarge { name: "stdout".into(), limit_bytes },
+        STDERR_FILE => Failure::OutputTooLarge { name: "stderr".into(), limit_bytes },
+        _ if limit_bytes < wanted => {
+            let name = format!("{name} (under the `ulimit -f` of the node)");
+            Failure::OutputTooLarge { name, limit_bytes }
+        }
+        _ => Failure::OutputTooLarge { name, limit_bytes: work.output_limit_bytes },
     };
+    let grown = || outputs::grown_to(dir, limit_bytes).map(too_large);
     let end = match &ended.verdict {
         Verdict::Process(end) => end,
         Verdict::Returned { .. } => return None,
@@ -127,7 +159,9 @@ fn failure_of(ended: &Ended<'_>, dir: &Path) -> Option<Failure> {
         End::Exited(0) => None,
         End::Exited(status) => Some(grown().unwrap_or(Failure::Exit(*status))),
         End::Signalled(libc::SIGXFSZ) => {
-            Some(grown().unwrap_or(Failure::OutputTooLarge { name: "a file".into(), limit_bytes }))
+            // Refused to grow at once, or on a node whose own limit is lower: most likely what it wrote to last.
+            let last = || outputs::last_written(dir).unwrap_or_else(|| "a file elsewhere".into());
+            Some(grown().unwrap_or_else(|| too_large(last())))
         }
         End::Signalled(signal) => Some(Failure::Signal(*signal)),
         End::TimedOut => Some(Failure::Timeout { limit_ms: work.timeout_ms.unwrap_or(0) }),
@@ -144,7 +178,7 @@ pub fn file_limit(output_limit_bytes: u64, log_limit_bytes: u64) -> u64 {
 
 /// A stream as it is kept: whole, or its two ends with a line between them that says what is missing.
 fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captured> {
-    let Some((file, length)) = open(path)? else { return Ok(Captured::default()) };
+    let Some((file, length)) = streams::open(path)? else { return Ok(Captured::default()) };
     if length <= limits::INLINE_LOG_BYTES as u64 && length <= limit_bytes {
         return Ok(Captured { tail: read(&file, 0, length)?, total_bytes: length, blob: None });
     }
@@ -178,13 +212,17 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
     if text == "null" { Ok(None) } else { check_json(text, "what run returned").map(Some) }
 }
 
-/// What the task gave as its result: the last line of stdout if that is marked, else `result.json`.
-fn result(dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
+/// What the task gave as its result: the last line of stdout if that is marked, else `result.json`, unless that was uploaded.
+fn result(ended: &Ended<'_>, dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
     if has_stdout && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))? {
         return check_json(&text, "the last line of stdout").map(Some);
     }
+    let is_link = || fs::symlink_metadata(dir.join(RESULT_FILE)).is_ok_and(|metadata| metadata.is_symlink());
+    if ended.staged.links.iter().any(|(name, _)| name == RESULT_FILE) && is_link() {
+        return Ok(None);
+    }
     let told = |error: io::Error| format!("{RESULT_FILE}: {error}");
-    let Some((file, length)) = open(&dir.join(RESULT_FILE)).map_err(told)? else { return Ok(None) };
+    let Some((file, length)) = streams::open(&dir.join(RESULT_FILE)).map_err(told)? else { return Ok(None) };
     if length > limits::MAX_RESULT_BYTES as u64 {
         let max = limits::MAX_RESULT_BYTES;
         return Err(format!(
@@ -197,7 +235,7 @@ fn result(dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
 }
 
 fn marked_line(dir: &Path) -> io::Result<Option<String>> {
-    let Some((file, length)) = open(&dir.join(STDOUT_FILE))? else { return Ok(None) };
+    let Some((file, length)) = streams::open(&dir.join(STDOUT_FILE))? else { return Ok(None) };
     let window = length.min(limits::MAX_RESULT_BYTES as u64 + 64);
     let bytes = read(&file, length - window, window)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -213,21 +251,6 @@ fn check_json(text: &str, place: &str) -> Result<String, String> {
     }
 }
 
-/// A file that the task may have replaced by anything, and its length: links are not followed, nothing is waited for.
-fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let metadata = file.metadata()?;
-    if metadata.is_file() {
-        Ok(Some((file, metadata.len())))
-    } else {
-        Err(io::Error::other("it is not a file any more"))
-    }
-}
-
 /// `count` bytes, which the file has.
 fn read(file: &File, offset: u64, count: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(count).map_err(io::Error::other)?];
@@ -235,7 +258,7 @@ fn read(file: &File, offset: u64, count: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn copy(file: &File, from: u64, count: u64, writer: &mut dyn crate::ports::BlobWriter) -> io::Result<()> {
+fn copy(file: &File, from: u64, count: u64, writer: &mut dyn nodectl_ports::BlobWriter) -> io::Result<()> {
     let mut offset = from;
     while offset < from + count {
         let part = read(file, offset, (from + count - offset).min(256 << 10))?;

@@ -5,7 +5,7 @@ use super::{
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Staged,
 };
-use crate::types::{Attempt, JobId, Params, TaskIndex, Value};
+use nodectl_types::{Attempt, JobId, Params, TaskIndex, Value, manifest::PARAMS_FILE, spec::SPELLED};
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
@@ -17,8 +17,6 @@ use std::{
     },
 };
 
-/// A task's parameters, as JSON.
-const PARAMS_FILE: &str = "params.json";
 /// Directories that may wait for their removal; past this, who brings one removes it.
 const REMOVALS: usize = 256;
 
@@ -53,7 +51,10 @@ impl Layout {
 pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
     make_private(dir)?;
     for (name, target) in &staged.links {
-        symlink(target, dir.join(name))?;
+        // An uploaded file of that name gives way to the task's own, which would be written through the link else.
+        if params.is_empty() || name != PARAMS_FILE {
+            symlink(target, dir.join(name))?;
+        }
     }
     if !params.is_empty() {
         fs::write(dir.join(PARAMS_FILE), params_json(params).to_string())?;
@@ -106,9 +107,19 @@ pub fn pass_on(from: &Path, to: &Path, params: &Params) -> io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-/// Parameters as an object.
+/// Parameters as an object, numbers as numbers.
 pub fn params_json(params: &Params) -> serde_json::Value {
-    params.iter().map(|(name, value)| (name.clone(), json(value))).collect::<serde_json::Map<_, _>>().into()
+    params.iter().map(|(name, value)| (name.clone(), json(&value.plain()))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// The same for workers that are part of this program, which name files by their parameters as the node does: a value whose
+/// spelling counts is an object with it.
+pub fn spelled_json(params: &Params) -> serde_json::Value {
+    let value = |value: &Value| match value {
+        Value::Spelled(text) => serde_json::json!({ SPELLED: text }),
+        value => json(value),
+    };
+    params.iter().map(|(name, found)| (name.clone(), value(found))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn make_private(dir: &Path) -> io::Result<()> {
@@ -134,7 +145,7 @@ fn json(value: &Value) -> serde_json::Value {
         Value::Int(value) => (*value).into(),
         Value::Float(value) if value.is_finite() => (*value).into(),
         Value::Float(value) => value.to_string().into(),
-        Value::Text(value) => value.to_string().into(),
+        Value::Text(value) | Value::Spelled(value) => value.to_string().into(),
     }
 }
 

@@ -1,16 +1,21 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
-use super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
-use crate::{ports::StartTask, types::servers};
+use super::{
+    WorkerError, isolation,
+    protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
+};
+use nodectl_ports::StartTask;
+use nodectl_types::servers;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    fs::DirBuilder,
+    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
     path::Path,
 };
 
 /// Variables that a task inherits from the node. A list of what may pass, not of what may not: the rest may hold secrets.
-const INHERITED: [&str; 22] = [
+const INHERITED: [&str; 19] = [
     "PATH",
     "HOME",
     "USER",
@@ -27,43 +32,42 @@ const INHERITED: [&str; 22] = [
     "XDG_DATA_DIRS",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
+    // Not all of that name: there are keys of NVIDIA's services among them.
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_TF32_OVERRIDE",
 ];
+/// The same where they name no user: what stands before the `@` is a password.
+const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// Families of such variables: locale, Python, numerical libraries, GPU stacks.
-const INHERITED_PREFIXES: [&str; 13] = [
-    "LC_",
-    "PYTHON",
-    "CONDA_",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "CUDA_",
-    "NVIDIA_",
-    "ROCM_",
-    "HIP_",
-    "VK_",
-    "MESA_",
-    "OCL_",
-];
+const INHERITED_PREFIXES: [&str; 12] =
+    ["LC_", "PYTHON", "CONDA_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "ROCM_", "HIP_", "VK_", "MESA_", "OCL_"];
 
-/// The part of this process's environment that tasks inherit, and where they find what is in the data directory.
-pub fn base(data_dir: &Path) -> BTreeMap<OsString, OsString> {
+/// The part of this process's environment that tasks inherit, and where they find what is in the data directory. Absolute, without
+/// links.
+pub fn base(data_dir: &Path) -> Result<BTreeMap<OsString, OsString>, WorkerError> {
     let mut base = inherited(std::env::vars_os());
+    // A service's home is its data directory, which is no place for tasks.
+    if let Some(home) = base.get_mut(OsStr::new("HOME"))
+        && Path::new(home).canonicalize().is_ok_and(|home| home.starts_with(data_dir))
+    {
+        let own = data_dir.join(isolation::HOME);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&own);
+        made.map_err(|source| WorkerError::Io { doing: "make tasks' home", path: own.clone(), source })?;
+        *home = own.into();
+    }
     base.insert(servers::SOCKET_VARIABLE.into(), data_dir.join(servers::SOCKET).into());
-    base
+    Ok(base)
 }
 
 fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
-    let passes = |name: &OsStr| {
+    let passes = |name: &OsStr, value: &OsStr| {
         let name = name.to_string_lossy();
-        INHERITED.contains(&&*name) || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        INHERITED.contains(&&*name)
+            || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || (PROXIES.contains(&&*name) && !value.as_bytes().contains(&b'@'))
     };
-    all.filter(|(name, _)| passes(name)).collect()
+    all.filter(|(name, value)| passes(name, value)).collect()
 }
 
 /// The variables that each call of a persistent worker changes, without those of the job.
@@ -149,6 +153,14 @@ mod tests {
         let all = ["PATH", "LC_ALL", "NODECTL_SECRET", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"];
         let passed = inherited(all.iter().map(|name| (OsString::from(name), OsString::from("x"))));
         assert_eq!(passed.keys().collect::<Vec<_>>(), ["LC_ALL", "PATH", "PYTHONPATH"]);
+        let all = [
+            ("NVIDIA_API_KEY", "k"),
+            ("NVIDIA_VISIBLE_DEVICES", "all"),
+            ("http_proxy", "http://me:pass@proxy:3128"),
+            ("https_proxy", "http://proxy:3128"),
+        ];
+        let passed = inherited(all.iter().map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(passed.keys().collect::<Vec<_>>(), ["NVIDIA_VISIBLE_DEVICES", "https_proxy"]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ use tokio::sync::oneshot;
 const RESTART_PATIENCE: Duration = Duration::from_secs(5);
 /// A supervisor that cannot be started is tried again after this long.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// A process runs a moment before the supervisor has told so.
+const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 /// Killed processes are gone by then, or hang in the kernel.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,7 +50,12 @@ struct State {
     socket: Option<UnixStream>,
     waiters: HashMap<LaunchId, Waiter>,
     next_id: LaunchId,
+    /// What the next supervisor is to know, too.
+    suspended: bool,
     closing: bool,
+    supervisor: u32,
+    /// Of processes that this node is not hidden from.
+    open: HashMap<LaunchId, Option<i32>>,
 }
 
 struct Waiter {
@@ -92,6 +99,7 @@ impl Link {
         state.next_id += 1;
         let id = state.next_id;
         launch.id = id;
+        let is_open = launch.confinement.hidden.is_empty();
         let launched = Launched { id, started: started_receiver, ended: ended_receiver };
         let Some(socket) = &mut state.socket else {
             let why = "there is no supervisor: see this node's log".to_string();
@@ -102,12 +110,40 @@ impl Link {
         // A failed write means that the supervisor died; the reader finds that out and answers the waiter.
         let _ = socket.write_all(&encode(&Order::Start(Box::new(launch))));
         state.waiters.insert(id, Waiter { started: Some(started), ended });
+        if is_open {
+            state.open.insert(id, None);
+        }
         launched
+    }
+
+    /// Whether a process is a task's, or of what it started, and this node is hidden from that task. Orphans are no longer known by
+    /// their task: they are kept out where any task is. Waits a moment for what the supervisor is about to say.
+    pub fn keeps_out(&self, pid: i32) -> bool {
+        let state = self.shared.lock();
+        let main = match supervisor::started_by(state.supervisor, pid) {
+            Ok(None) => return false,
+            Ok(Some(main)) => main,
+            // Whoever is gone by now may have connected for somebody else; of another namespace it never was a task.
+            Err(_) => return pid != 0,
+        };
+        let is_open = |state: &State| state.open.values().any(|open| *open == Some(main));
+        let unclear = |state: &mut State| !is_open(state) && state.open.values().any(Option::is_none);
+        let waited = self.shared.changed.wait_timeout_while(state, NEWS_PATIENCE, unclear);
+        !is_open(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     pub fn stop(&self, id: LaunchId) {
         if let Some(socket) = &mut self.shared.lock().socket {
             let _ = socket.write_all(&encode(&Order::Stop { id }));
+        }
+    }
+
+    /// All stand still, those too that are launched later; or go on.
+    pub fn suspend(&self, on: bool) {
+        let mut state = self.shared.lock();
+        state.suspended = on;
+        if let Some(socket) = &mut state.socket {
+            let _ = socket.write_all(&encode(&Order::Suspend(on)));
         }
     }
 
@@ -160,7 +196,14 @@ impl Shared {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()?;
-        self.lock().socket = Some(ours.try_clone()?);
+        let mut state = self.lock();
+        let mut socket = ours.try_clone()?;
+        if state.suspended {
+            let _ = socket.write_all(&encode(&Order::Suspend(true)));
+        }
+        state.socket = Some(socket);
+        state.supervisor = child.id();
+        drop(state);
         self.changed.notify_all();
         Ok((child, ours))
     }
@@ -202,12 +245,17 @@ impl Shared {
         let mut state = self.lock();
         // Receivers that are gone belong to a runner that is being dropped.
         match report {
-            Report::Started { id } => {
+            Report::Started { id, pid } => {
+                if let Some(open) = state.open.get_mut(&id) {
+                    *open = Some(pid);
+                    self.changed.notify_all();
+                }
                 if let Some(started) = state.waiters.get_mut(&id).and_then(|waiter| waiter.started.take()) {
                     let _ = started.send(());
                 }
             }
             Report::Ended { id, end, usage } => {
+                state.open.remove(&id);
                 if let Some(waiter) = state.waiters.remove(&id) {
                     let _ = waiter.ended.send((end, usage));
                 }
@@ -232,7 +280,9 @@ impl Shared {
         }
         supervisor::kill_marked(&self.jobs_dir, KILL_PATIENCE);
         let end = if closing { End::Stopped } else { End::Signalled(libc::SIGKILL) };
-        for (_, waiter) in self.lock().waiters.drain() {
+        let mut state = self.lock();
+        state.open.clear();
+        for (_, waiter) in state.waiters.drain() {
             let _ = waiter.ended.send((end.clone(), Usage::default()));
         }
     }

@@ -2,7 +2,7 @@
 //! Bounded: of what came since the last look, at most `READ_BYTES` are read and `limits::METRIC_POINTS` values told.
 
 use super::protocol::STDOUT_FILE;
-use crate::types::{MetricPoint, limits::METRIC_POINTS};
+use nodectl_types::{MetricPoint, limits::METRIC_POINTS};
 use serde_json::Value;
 use std::{
     fs::OpenOptions,

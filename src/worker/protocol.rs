@@ -14,7 +14,11 @@ pub type LaunchId = u64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Order {
     Start(Box<Launch>),
-    Stop { id: LaunchId },
+    Stop {
+        id: LaunchId,
+    },
+    /// All stand still, those too that are started later; or go on.
+    Suspend(bool),
 }
 
 /// A process to start.
@@ -35,13 +39,37 @@ pub struct Launch {
     pub log_limit_bytes: u64,
     /// 0 for no limit.
     pub memory_bytes: u64,
+    /// How much nicer than the supervisor.
+    pub nice: u8,
+    pub confinement: Confinement,
+    /// Names and values that it finds in memory.
+    pub secrets: Vec<(String, Vec<u8>)>,
+}
+
+/// What a process and all that it starts are kept from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Programs such as sudo may gain rights. Nothing is hidden then.
+    pub setuid: bool,
+    /// A crash may leave a core dump.
+    pub core_dumps: bool,
+    /// It has a network of its own, with nothing in it but loopback.
+    pub offline: bool,
+    /// It can change nothing but `own` and what is temporary.
+    pub read_only: bool,
+    /// Out of reach with all that is below. Absolute, without links. Bytes of paths.
+    pub hidden: Vec<Vec<u8>>,
+    /// What it may read and change all the same.
+    pub own: Vec<Vec<u8>>,
+    /// What it may read.
+    pub read: Vec<Vec<u8>>,
 }
 
 /// From the supervisor to the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
-    /// Nothing follows but `Ended`.
-    Started { id: LaunchId },
+    /// Nothing follows but `Ended`. The process, in the supervisor's words.
+    Started { id: LaunchId, pid: i32 },
     /// No process of the attempt is left.
     Ended { id: LaunchId, end: End, usage: Usage },
 }

@@ -2,25 +2,29 @@
 
 use super::{
     WorkerError,
+    clock::Clock,
     collect::{self, Ended, Verdict},
+    container,
     directory::{self, Layout, Remover},
     environment,
+    expand::Expander,
+    isolation::{Confiner, Policy},
     link::{Launched, Link},
     metrics::{self, Meter},
     persistent::{Persistent, PoolLinks, calls::Call},
     protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
     staging::{Staged, Stager},
     stop::Stop,
+    streams,
 };
-use crate::{
-    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, WorkerEvent, wall_ms},
-    types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, query::Stream, template},
+use nodectl_ports::{
+    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, WorkerEvent, wall_ms,
 };
+use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, WorkSpec, query::Stream};
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
-    ffi::OsString,
-    fs::File,
+    ffi::{OsStr, OsString},
     io,
     os::unix::{ffi::OsStrExt, fs::FileExt},
     path::{Path, PathBuf},
@@ -41,13 +45,26 @@ pub struct Config {
     pub node: NodeId,
     /// What to run as the supervisor, this program with its arguments; see `Config::new`.
     pub supervisor: Vec<OsString>,
+    /// How much nicer tasks are than this node.
+    pub nice: u8,
+    pub isolation: Policy,
 }
 
 impl Config {
     /// This very program is the supervisor, also when its file was replaced or removed since.
-    pub fn new(data_dir: PathBuf, node: NodeId) -> Self {
-        Self { data_dir, node, supervisor: vec!["/proc/self/exe".into(), "supervise".into()] }
+    pub fn new(data_dir: PathBuf, node: NodeId, nice: u8, isolation: Policy) -> Self {
+        let supervisor = vec!["/proc/self/exe".into(), "supervise".into(), super::descriptors::for_tasks().into()];
+        Self { data_dir, node, nice, isolation, supervisor }
     }
+}
+
+/// Where tasks' files come from and go to.
+#[derive(Clone)]
+pub struct Keep {
+    pub blobs: Arc<dyn Blobs>,
+    pub fetcher: Arc<dyn BlobFetcher>,
+    pub disk: Arc<dyn DiskHealth>,
+    pub vault: Arc<dyn Vault>,
 }
 
 /// Runs tasks. Dropping it kills them.
@@ -61,10 +78,16 @@ pub(super) struct Inner {
     pub node: NodeHandle,
     pub runtime: Handle,
     pub blobs: Arc<dyn Blobs>,
+    pub disk: Arc<dyn DiskHealth>,
+    vault: Arc<dyn Vault>,
     pub stager: Stager,
     link: Mutex<Option<Arc<Link>>>,
     pub remover: Remover,
     pub layout: Layout,
+    /// Stands still while the tasks do.
+    pub clock: Arc<Clock>,
+    pub nice: u8,
+    pub confiner: Confiner,
     pub base_env: BTreeMap<OsString, OsString>,
     pub persistent: Persistent,
     running: Mutex<HashMap<Key, Arc<Stop>>>,
@@ -95,31 +118,43 @@ impl Workers {
     /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime that runs the node.
     pub fn start(
         config: Config,
-        blobs: Arc<dyn Blobs>,
-        fetcher: Arc<dyn BlobFetcher>,
+        keep: Keep,
         node: NodeHandle,
         pools: Option<PoolLinks>,
     ) -> Result<Arc<Self>, WorkerError> {
+        let Keep { blobs, fetcher, disk, vault } = keep;
         let layout = Layout::new(&config.data_dir);
         let own = config.supervisor.first().cloned().unwrap_or_default();
         let link = Link::start(config.supervisor, layout.jobs.clone())?;
         let remover = Remover::start(layout.clone())?;
         let persistent = Persistent::start(&config.data_dir, own, pools)?;
+        let base_env = environment::base(&config.data_dir)?;
+        let home = base_env.get(OsStr::new("HOME")).map(OsString::as_os_str);
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
         let inner = Inner {
             node_id: config.node,
             node,
             runtime: Handle::current(),
             blobs,
+            disk,
+            vault,
             stager,
             link: Mutex::new(Some(Arc::new(link))),
             remover,
             layout,
-            base_env: environment::base(&config.data_dir),
+            clock: Arc::new(Clock::default()),
+            nice: config.nice,
+            confiner: Confiner::new(&config.data_dir, &config.isolation, home),
+            base_env,
             persistent,
             running: Mutex::default(),
         };
         Ok(Arc::new(Self { inner: Arc::new(inner) }))
+    }
+
+    /// Whether a process is one of a task that this node is hidden from.
+    pub fn keeps_out(&self, pid: i32) -> bool {
+        self.inner.confiner.is_any_hidden() && self.inner.link().as_ref().is_some_and(|link| link.keeps_out(pid))
     }
 
     /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can be started afterwards.
@@ -165,6 +200,13 @@ impl Runner for Workers {
         }
     }
 
+    fn suspend(&self, on: bool) {
+        self.inner.clock.suspend(on);
+        if let Some(link) = &*self.inner.link() {
+            link.suspend(on);
+        }
+    }
+
     fn read_log(
         &self,
         job: JobId,
@@ -180,10 +222,11 @@ impl Runner for Workers {
             Stream::Stderr => STDERR_FILE,
         };
         let mut bytes = vec![0; LOG_CHUNK_BYTES];
-        let file = match File::open(self.inner.layout.task(job, task, attempt).join(name)) {
+        let file = match streams::open(&self.inner.layout.task(job, task, attempt).join(name))? {
+            Some((file, _)) => file,
             // Not yet begun to write.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !ended => return Ok((Vec::new(), false)),
-            file => file?,
+            None if !ended => return Ok((Vec::new(), false)),
+            None => return Err(io::ErrorKind::NotFound.into()),
         };
         let count = file.read_at(&mut bytes, offset)?;
         bytes.truncate(count);
@@ -226,7 +269,11 @@ impl Inner {
         };
         let staged = match staged {
             Ok(staged) => staged,
-            Err(why) => return Some(self.never_ran(&task, started_ms, Failure::Inputs(why))),
+            Err(why) => {
+                let inner = self.clone();
+                let failure = self.blocking(move || inner.not_staged(why)).await;
+                return Some(self.never_ran(&task, started_ms, failure));
+            }
         };
         let prepared = self.blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
@@ -285,7 +332,8 @@ impl Inner {
         let event = if was_stopped {
             stopped(task)
         } else {
-            let ended = Ended { task, node: self.node_id, staged, outputs: &outputs, started_ms, verdict, usage };
+            let (node, disk) = (self.node_id, &*self.disk);
+            let ended = Ended { task, node, disk, staged, outputs: &outputs, started_ms, verdict, usage };
             ended_event(task.job, collect::collect(&ended, &dir, &*self.blobs))
         };
         self.remover.remove_attempt(dir, staged);
@@ -305,15 +353,44 @@ impl Inner {
         ended_event(task.job, collect::never_ran(task, self.node_id, started_ms, failure))
     }
 
+    /// Why a task has not what its job shares: this node's disk may be to blame.
+    pub fn not_staged(&self, why: String) -> Failure {
+        match self.disk.look(0) {
+            Some(problem) => Failure::Storage(format!("{problem} ({why})")),
+            None => Failure::Inputs(why),
+        }
+    }
+
+    /// Why a task has no directory.
+    pub fn no_directory(&self, dir: &Path, error: &io::Error) -> Failure {
+        let why = format!("could not make the directory {}: {error}", dir.display());
+        if self.disk.suspect(error, 0) { Failure::Storage(why) } else { Failure::Inputs(why) }
+    }
+
+    /// What a job's tasks are to find in memory.
+    pub fn secrets(&self, work: &WorkSpec) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+        let open = |name: &String| match self.vault.open(name) {
+            Ok(value) => Ok((name.clone(), value.to_vec())),
+            Err(why) => Err(Failure::Inputs(format!("the secret `{name}`: {why}"))),
+        };
+        work.secrets.iter().map(open).collect()
+    }
+
     /// Makes the directory and hands the task to the supervisor.
     fn prepare(&self, task: &StartTask, staged: &Staged) -> Result<Prepared, Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
         let work = &task.work;
-        let command = expand_all(&work.command, task)?;
-        let outputs = expand_all(&work.outputs, task)?;
-        let own = expand_env(task)?;
-        directory::make(&dir, staged, &task.params)
-            .map_err(|error| Failure::Inputs(format!("could not make the directory {}: {error}", dir.display())))?;
+        let mut expander = Expander::new(task);
+        let mut command = expander.all(&work.command)?;
+        if let Some(image) = &work.isolation.image {
+            let staged = ["input", "after"].map(|part| self.layout.job(task.job).join(part));
+            let read: Vec<PathBuf> = staged.into_iter().filter(|path| path.exists()).collect();
+            let gpus = if task.gpus.is_empty() { Vec::new() } else { container::gpu_options(Path::exists) };
+            command = container::wrap(image, &dir, &read, &gpus, command);
+        }
+        let outputs = expander.all(&work.outputs)?;
+        let own = expander.env(&work.env)?;
+        directory::make(&dir, staged, &task.params).map_err(|error| self.no_directory(&dir, &error))?;
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),
@@ -324,6 +401,9 @@ impl Inner {
             file_limit_bytes: collect::file_limit(work.output_limit_bytes, work.log_limit_bytes),
             log_limit_bytes: work.log_limit_bytes,
             memory_bytes: work.resources.memory_bytes,
+            nice: self.nice,
+            secrets: self.secrets(work)?,
+            confinement: self.confiner.confine(task, &dir).map_err(|error| self.no_directory(&dir, &error))?,
         };
         let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
         let meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
@@ -341,24 +421,4 @@ pub(super) fn metric_event(task: &StartTask, points: Vec<MetricPoint>) -> Worker
 
 pub(super) fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {
     WorkerEvent::Ended { job, record: Box::new(record) }
-}
-
-/// Replaces `{name}` by parameters and by what every task has.
-pub(super) fn expand_all(templates: &[String], task: &StartTask) -> Result<Vec<String>, Failure> {
-    templates.iter().map(|text| expand(text, task)).collect()
-}
-
-pub(super) fn expand(text: &str, task: &StartTask) -> Result<String, Failure> {
-    let lookup = |name: &str| match name {
-        "task" => Some(task.task.to_string()),
-        "attempt" => Some(task.attempt.number.to_string()),
-        "job" => Some(task.job.to_string()),
-        _ => task.params.iter().find(|(param, _)| param == name).map(|(_, value)| value.to_string()),
-    };
-    template::expand(text, &lookup).map_err(|error| Failure::Spawn(format!("in `{text}`: {error}")))
-}
-
-/// The job's own variables.
-pub(super) fn expand_env(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
-    task.work.env.iter().map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
 }

@@ -3,11 +3,9 @@
 //! and the next one tries again.
 
 use super::{after, directory::Layout};
-use crate::{
-    ports::{BlobFetcher, Blobs, NodeHandle, StartTask},
-    types::{BlobHash, FileEntry, JobId, Manifest, NodeId, manifest::safe_path},
-};
 use futures::{StreamExt, TryStreamExt, stream};
+use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, StartTask, specs};
+use nodectl_types::{BlobHash, FileEntry, JobId, NodeId, manifest::safe_path};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
@@ -22,8 +20,6 @@ use tokio::sync::OnceCell;
 
 /// Blobs fetched at once for one job.
 const FETCHES: usize = 8;
-/// The largest manifest: about 500,000 files.
-const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// What to link into each task's directory: (name, target).
 #[derive(Debug, Default)]
@@ -88,7 +84,12 @@ impl Stager {
         holders: &[NodeId],
     ) -> Result<Vec<(String, PathBuf)>, String> {
         self.fetch(manifest, holders).await.map_err(|why| format!("the list of uploaded files: {why}"))?;
-        let manifest = read_manifest(&*self.blobs, manifest)?;
+        let blobs = self.blobs.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            specs::manifest(&*blobs, manifest)
+                .map_err(|why| format!("the list of uploaded files (blob {manifest}): {why}"))
+        });
+        let manifest = reading.await.map_err(|error| error.to_string())??;
         let fetch = |(path, hash)| async move {
             self.fetch(hash, holders).await.map_err(|why| format!("uploaded file `{path}`: {why}"))
         };
@@ -111,7 +112,8 @@ impl Stager {
 
     /// Makes sure that a blob is here.
     pub async fn fetch(&self, hash: BlobHash, holders: &[NodeId]) -> Result<(), String> {
-        if self.blobs.has(hash) {
+        let blobs = self.blobs.clone();
+        if tokio::task::spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false) {
             return Ok(());
         }
         self.fetcher.fetch(hash, holders.to_vec()).await
@@ -130,35 +132,29 @@ impl Stager {
     }
 }
 
-fn read_manifest(blobs: &dyn Blobs, hash: BlobHash) -> Result<Manifest, String> {
-    let told = |why: String| format!("the list of uploaded files (blob {hash}): {why}");
-    let path = blobs.path(hash).ok_or_else(|| told("it was removed".into()))?;
-    let length = fs::metadata(&path).map_err(|error| told(error.to_string()))?.len();
-    if length > MAX_MANIFEST_BYTES {
-        return Err(told(format!("{length} bytes, more than {MAX_MANIFEST_BYTES}")));
-    }
-    let bytes = fs::read(&path).map_err(|error| told(error.to_string()))?;
-    let manifest: Manifest = postcard::from_bytes(&bytes).map_err(|error| told(error.to_string()))?;
-    match manifest.files.iter().find(|file| !safe_path(&file.path)) {
-        Some(file) => Err(told(format!("`{}` would leave the task's directory", file.path))),
-        None => Ok(manifest),
-    }
-}
-
 /// Copies files out of the blob store: copies, since a task that runs as this user could change a hard link's content.
 pub fn build_tree(blobs: &dyn Blobs, files: &[FileEntry], dir: &Path) -> Result<(), String> {
     for file in files {
         let told = |error: io::Error| format!("could not write `{}`: {error}", file.path);
-        let blob = blobs.path(file.hash).ok_or_else(|| format!("`{}`: its blob was removed", file.path))?;
+        let blob =
+            blobs.open(file.hash).map_err(|error| format!("`{}`: its blob cannot be read: {error}", file.path))?;
+        let mut blob = blob.ok_or_else(|| format!("`{}`: its blob was removed, or is damaged", file.path))?;
         let path = dir.join(&file.path);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(told)?;
         }
-        fs::copy(blob, &path).map_err(told)?;
-        let mode = if file.executable { 0o555 } else { 0o444 };
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(told)?;
+        copy(&mut blob, &path, if file.executable { 0o555 } else { 0o444 }).map_err(told)?;
     }
     Ok(())
+}
+
+/// Where the file system can, the copy shares the blob's blocks.
+fn copy(blob: &mut fs::File, path: &Path, mode: u32) -> io::Result<()> {
+    let mut file = fs::File::create_new(path)?;
+    if rustix::fs::ioctl_ficlone(&file, &*blob).is_err() {
+        io::copy(blob, &mut file)?;
+    }
+    file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
 /// Gives a staged directory its place, read-only. If another staging was quicker, its result is as good.

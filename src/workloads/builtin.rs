@@ -1,7 +1,8 @@
 //! The process of a built-in worker: this program, started by a node to be called as a Python worker is (`wire::frames`). Owns
 //! the stream to the node; what a call means is a `Part`'s business.
 
-use crate::wire::frames::{self, HEADER_BYTES, Header, Kind};
+use nodectl_ports::say::tell;
+use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
@@ -58,7 +59,7 @@ pub fn serve<P: Part>() -> ExitCode {
         // The node is gone, and with it whoever would be told.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nodectl: {error}");
+            tell!("nodectl: {error}");
             ExitCode::FAILURE
         }
     }

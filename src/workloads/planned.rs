@@ -1,7 +1,9 @@
 //! A job between its file and its submission. Knows which files it needs, not how they are stored: the caller stores
 //! each upload, and gets the manifest and then the specification.
 
-use crate::types::{BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec, predicate::Predicate};
+use nodectl_types::{
+    BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec, predicate::Predicate,
+};
 use std::{path::PathBuf, sync::Arc};
 
 /// A file that travels with the job.

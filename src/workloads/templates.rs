@@ -111,10 +111,8 @@ static TEMPLATES: [Template; 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        types::{PythonWorker, WorkerRole, WorkerSpec},
-        workloads::{integrate, job_file, kernel, map, train},
-    };
+    use crate::{integrate, job_file, kernel, map, train};
+    use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec};
 
     /// Every key stands in the text, be it commented out.
     fn assert_shows(text: &str, keys: &[&str]) {
@@ -128,7 +126,7 @@ mod tests {
     }
 
     /// Writes a template as `init` does and plans its jobs.
-    fn plan(template: &Template) -> Vec<crate::workloads::PlannedJob> {
+    fn plan(template: &Template) -> Vec<crate::PlannedJob> {
         let dir = tempfile::tempdir().unwrap();
         for (path, bytes) in template.files {
             let path = dir.path().join(path);
@@ -207,7 +205,9 @@ mod tests {
     fn what_the_map_template_comments_out_is_valid() {
         let text = std::str::from_utf8(find("map").unwrap().files[0].1).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        for (path, text) in [("sweep.csv", "width,height\n1,2\n"), ("corpus/a.txt", ""), ("src/a.py", "")] {
+        for (path, text) in
+            [("sweep.csv", "width,height\n1,2\n"), ("corpus/a.txt", ""), ("src/a.py", ""), ("mode.toml", "")]
+        {
             std::fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
             std::fs::write(dir.path().join(path), text).unwrap();
         }

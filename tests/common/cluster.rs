@@ -55,7 +55,8 @@ impl Cluster {
 
     pub fn empty(discovery: Discovery) -> Self {
         let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
-        fs::write(dir.path().join("secret"), format!("a secret of test {}", unique())).expect("writable");
+        fs::write(dir.path().join("secret"), format!("granite lantern, orbit walnut, fjord {}", unique()))
+            .expect("writable");
         // Let go at once: nodes share the port among themselves.
         let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
         let beacon_port = if discovery == Discovery::Beacon { free.port() } else { 0 };
@@ -152,6 +153,11 @@ impl Cluster {
         self.nodes[number].child.as_ref().expect("it runs").id()
     }
 
+    /// Where the nodes announce themselves; 0 where they do not.
+    pub fn beacon_port(&self) -> u16 {
+        self.beacon_port
+    }
+
     pub fn is_running(&self, number: usize) -> bool {
         self.nodes[number].child.is_some()
     }
@@ -214,7 +220,7 @@ impl Cluster {
         let home = self.dir.path();
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.env_clear().env("PATH", path).env("HOME", home).env("XDG_CONFIG_HOME", home).current_dir(home);
-        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "1");
+        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "1").env("NODECTL_NODE__ALLOW_ROOT", "true");
         command.env("NODECTL_NETWORK__BEACON_PORT", self.beacon_port.to_string());
         command.env("NODECTL_NETWORK__MDNS", (self.discovery == Discovery::Mdns).to_string());
         if self.lab.is_none() {

@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `cluster` | nodes: start, kill, restart, ask |
+//! | `disk` | disks of a few megabytes |
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `lab` | SLURM, HTCondor, sshd |
 //! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
@@ -15,6 +16,7 @@
 #![allow(dead_code)]
 
 pub mod cluster;
+pub mod disk;
 pub mod job;
 pub mod lab;
 pub mod netns;

@@ -90,12 +90,37 @@ impl Lab {
         parted.is_ok()
     }
 
+    /// From now on each of the two hosts refuses TCP of the other, as a firewall does that answers with resets. False, said
+    /// with its reason, without `nft`.
+    pub fn refuse(&self, one: usize, two: usize) -> bool {
+        let refused = [(one, two), (two, one)].iter().try_for_each(|(at, from)| {
+            let number = from + 1;
+            self.nft_in(
+                &self.host(*at),
+                &format!(
+                    "table inet refusing {{ chain input {{ type filter hook input priority 0; policy accept;\n\
+                     ip saddr 10.77.0.{number} tcp flags & rst == 0 reject with tcp reset\n\
+                     ip6 saddr fd77::{number:x} tcp flags & rst == 0 reject with tcp reset\n}}\n}}\n"
+                ),
+            )
+        });
+        if let Err(why) = &refused {
+            eprintln!("SKIPPED: walls need nftables (apt install nftables): {why}");
+        }
+        refused.is_ok()
+    }
+
     pub fn heal(&self) {
         self.nft("delete table bridge lab").expect("part() made it");
     }
 
     fn nft(&self, rules: &str) -> Result<(), String> {
         self.nft_in(&self.name("hub"), rules)
+    }
+
+    /// Gives rules to a host's own packet filter.
+    pub fn nft_at(&self, host: usize, rules: &str) -> Result<(), String> {
+        self.nft_in(&self.host(host), rules)
     }
 
     fn nft_in(&self, namespace: &str, rules: &str) -> Result<(), String> {

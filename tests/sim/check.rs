@@ -1,72 +1,581 @@
-//! What must always hold, and what must hold in the end.
+//! What must hold at every moment, whatever goes wrong. `quiet` has what must hold once nothing does.
 
-use crate::world::World;
-use nodectl::types::{Attempt, JobId, Phase, TaskIndex};
-use std::collections::BTreeMap;
+use crate::world::{Key, World};
+use nodectl::types::{BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-/// Most timers that a node of these small clusters should ever have.
+/// Most timers that a node of these small clusters should ever have, and for each task besides where there are many.
 const MOST_TIMERS: usize = 2_000;
+const MOST_TIMERS_A_TASK: usize = 2;
+/// So long after nothing is wrong any more, copies are as many as they should be.
+pub const REPAIR: Duration = Duration::from_secs(90);
+/// Nodes that could talk for so long know what the other knows.
+const ACQUAINTED: Duration = Duration::from_secs(6);
+/// An order that was given before a task ended has begun, or been taken back, by then.
+const ORDERED: Duration = Duration::from_secs(3);
+/// A submission, and any other question, has an answer by then.
+const SUBMIT_ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_secs(30);
+/// A loop that is not back by then stands still.
+const LONGEST_TURN: Duration = Duration::from_millis(300);
 
-#[derive(Debug, Default)]
+/// A result that was told, or another thing that a user was promised.
+#[derive(Debug)]
+pub struct Promise {
+    pub at: Time,
+    pub epoch: u32,
+    /// Live disks that had it, when it was made or last looked at in quiet.
+    pub copies: usize,
+    /// Copies of anything that were lost since.
+    pub losses: u32,
+    /// It was lost, and nobody is to blame.
+    pub void: bool,
+}
+
+#[derive(Debug)]
+pub struct Told {
+    pub record: Arc<TaskRecord>,
+    pub promise: Promise,
+    /// For its files.
+    pub files: Promise,
+    /// At some time nobody who had it was up, and others may have computed the task again, or its claim had a rival.
+    pub may_change: bool,
+}
+
+#[derive(Default)]
 pub struct Checker {
-    /// In which epoch a result was told to the user.
-    acknowledged: BTreeMap<(JobId, TaskIndex), u32>,
-    /// Starts ordered by a later coordinator than the one that told the result.
-    pub repeated: u32,
-    /// Two machines were away at once: the copies of a result may have been.
-    pub crashed_together: bool,
+    pub told: BTreeMap<JobId, BTreeMap<TaskIndex, Told>>,
+    /// Jobs whose submission was confirmed.
+    pub submitted: BTreeMap<JobId, Promise>,
+    pub cancelled: BTreeMap<JobId, Promise>,
+    pub sizes: BTreeMap<BlobHash, u64>,
+    /// Which node made a file.
+    pub makers: BTreeMap<BlobHash, usize>,
+    pub failed_attempts: BTreeMap<(JobId, TaskIndex), u32>,
+    /// (node, life, ticket) of files on their way, and when a node died that was bringing some.
+    pub fetching: BTreeSet<(usize, u64, u64)>,
+    interrupted: Option<Time>,
+    /// When messages last vanished from open connections.
+    pub lossy_at: Option<Time>,
+    /// (node, job, until): it was stopped while it coordinated.
+    pub stalled: Vec<(usize, JobId, Time)>,
+    /// Two sides may have worked on one job: a task may have two results.
+    pub split: bool,
+    /// When the first node knew a job to have ended.
+    pub ended: BTreeMap<JobId, Time>,
+    /// When a disk last lost something.
+    lost_at: Option<Time>,
     /// How many tasks each node knew to be done, in its present life.
     done: BTreeMap<(usize, u64, JobId), u32>,
+    /// Where, in which life and when a task was done last.
+    finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
+    repeated: BTreeSet<(JobId, TaskIndex)>,
 }
 
-impl Checker {
-    pub fn acknowledged(&mut self, job: JobId, task: TaskIndex, epoch: u32) {
-        self.acknowledged.insert((job, task), epoch);
-    }
-
-    pub fn started(&mut self, job: JobId, task: TaskIndex, attempt: Attempt) {
-        if self.acknowledged.get(&(job, task)).is_some_and(|epoch| attempt.epoch > *epoch) {
-            self.repeated += 1;
+impl World {
+    /// After a turn: what the node knows to be done stays done, and its memory is bounded.
+    pub fn after_turn(&mut self, index: usize) {
+        let machine = &self.machines[index];
+        let (Some(state), life) = (&machine.state, machine.life) else { return };
+        let mut wrong = None;
+        let tasks = self.user.wants.iter().map(|want| want.plan.tasks as usize).max().unwrap_or_default();
+        if state.core().timers.len() >= MOST_TIMERS + MOST_TIMERS_A_TASK * tasks {
+            wrong = Some(("timers pile up", format!("on n{index}")));
         }
-    }
-
-    /// After an event at a node: what it knows to be done stays done, and its memory is bounded.
-    pub fn after_event(world: &mut World, index: usize) {
-        let node = &world.nodes[index];
-        let Some(state) = &node.state else { return };
-        assert!(state.core().timers.len() < MOST_TIMERS, "seed {}: timers pile up on n{index}", world.seed);
-        for job in world.user.jobs.keys() {
+        for job in self.user.jobs.keys() {
             let Some(copy) = state.copy_of(*job) else { continue };
-            let known = world.checker.done.entry((index, node.life, *job)).or_default();
-            assert!(copy.lattice.done() >= *known, "seed {}: done tasks of {job} are undone on n{index}", world.seed);
+            let known = self.checker.done.entry((index, life, *job)).or_default();
+            if copy.lattice.done() < *known {
+                wrong = Some(("done tasks are undone", format!("of {job:?} on n{index}")));
+            }
             *known = copy.lattice.done();
         }
-        if world.faults.only_crashes() && !world.checker.crashed_together {
-            assert_eq!(world.checker.repeated, 0, "seed {}: an acknowledged result was computed again", world.seed);
+        if let Some((rule, text)) = wrong {
+            self.fail(rule, text);
         }
     }
 
-    /// What is not yet right in the healed cluster: every job has one coordinator, and it knows every result that was
-    /// ever told. `None` must come in bounded time.
-    pub fn disagreement(world: &World) -> Option<String> {
-        world.user.jobs.iter().find_map(|(job, watched)| {
-            let claims = claims(world, *job);
-            let [(holder, _)] = claims[..] else { return Some(format!("claims of {job}: {claims:?}")) };
-            let state = world.nodes[holder].state.as_ref()?;
-            let lattice = &state.copy_of(*job)?.lattice;
-            let lost: Vec<_> = watched.done.iter().filter(|task| !lattice.is_done(**task)).collect();
-            let is_over = |task: &&TaskIndex| lattice.has_ended(**task, 1);
-            let revived: Vec<_> = watched.cancelled.iter().filter(|task| !is_over(task)).collect();
-            if !revived.is_empty() && state.core().directory.get(*job)?.phase != Phase::Cancelled {
-                return Some(format!("tasks {revived:?} of {job} were cancelled and are open again"));
-            }
-            (!lost.is_empty()).then(|| format!("results {lost:?} of {job} were told and are lost"))
-        })
+    /// An attempt begins. One of a task whose result was told must not be the order of a coordinator that could have known.
+    pub fn check_start(&mut self, node: usize, key: Key) {
+        let (job, task, attempt) = key;
+        let runs = |other: &Key| other.0 == job && other.1 == task;
+        if self.machines.iter().any(|machine| machine.running.iter().any(runs)) {
+            self.branch("a task runs twice at once");
+        }
+        self.check_finished(node, key);
+        let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else { return };
+        if attempt.epoch <= told.promise.epoch || told.promise.void {
+            return;
+        }
+        // Rivals of one epoch give out equal names: any of them may have ordered it.
+        let claims = self.claims(job).into_iter().filter(|(_, epoch)| *epoch == attempt.epoch);
+        let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
+        let has = |holder: &usize| self.machines[*holder].disk.has_done(job, task);
+        let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
+        let knows = |claim: usize, holder: usize| match claim == holder {
+            // It may have learned of it this very moment.
+            true => untroubled,
+            // Nobody is asked who is taken for dead; whether that may be is another rule's to say.
+            false => self.are_close(claim, holder, ACQUAINTED) && self.sees(claim, holder),
+        };
+        // Who was silent itself begins with orders from before.
+        let heard = claims.iter().all(|claim| self.are_close(*claim, node, ACQUAINTED));
+        let close = |holder: &usize| heard && claims.iter().all(|claim| knows(*claim, *holder));
+        let holders: Vec<_> = self.up().into_iter().filter(has).filter(close).collect();
+        let Some(coordinator) = claims.first() else { return };
+        if let Some(holder) = holders.first() {
+            let at = (told.promise.at - crate::world::START).as_secs_f64();
+            let text = format!(
+                "n{node} runs task {task} of {} ({attempt}), ordered by n{coordinator}; its result was told at {at:.3} s and \
+                 is on n{holder}",
+                self.job_name(job)
+            );
+            self.fail("a told result is computed again", text);
+        }
     }
-}
 
-/// Which nodes claim a job, and in which epoch.
-fn claims(world: &World, job: JobId) -> Vec<(usize, u32)> {
-    let claim = |index: usize| Some((index, world.nodes[index].state.as_ref()?.claim_of(job)?));
-    (0..world.nodes.len()).filter_map(claim).collect()
+    /// Whoever finished a task keeps its result until somebody has it safe: it is not to be computed again meanwhile.
+    fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
+        let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else { return };
+        if self.checker.repeated.insert((job, task)) {
+            self.statistics.repeated += 1;
+        }
+        let claims: Vec<_> = self.claims(job).into_iter().map(|(coordinator, _)| coordinator).collect();
+        let close =
+            |claim: &usize| self.are_close(*claim, maker, ACQUAINTED) && self.are_close(*claim, node, ACQUAINTED);
+        let close = claims.iter().all(close) && self.is_uncut(ACQUAINTED) && !claims.is_empty();
+        if close && self.machines[maker].life == life && self.now - at >= ORDERED {
+            let text = format!(
+                "n{node} runs task {task} of {} ({attempt}), which n{maker} finished {:?} ago and has told n{}",
+                self.job_name(job),
+                self.now - at,
+                claims[0]
+            );
+            self.fail("a finished result is thrown away", text);
+        }
+    }
+
+    /// An attempt ended, and was not stopped.
+    pub fn note_end(&mut self, node: usize, key: Key, done: bool) {
+        if done {
+            let life = self.machines[node].life;
+            self.checker.finished.insert((key.0, key.1), (node, life, self.now));
+        }
+    }
+
+    /// A running attempt is stopped: nobody may want it any more.
+    pub fn check_stop(&mut self, node: usize, key: Key) {
+        let (job, task, attempt) = key;
+        if self.machines[node].beyond {
+            return;
+        }
+        let number = self.user.number(job).unwrap_or_default();
+        let want = &self.user.wants[number];
+        let watched = self.user.jobs.get(&job);
+        let asked = want.cancel
+            || want.plan.sweep
+            || watched.is_some_and(|watched| watched.void || watched.cancelling.contains(&task));
+        let leaves = self.is_leaving(node);
+        if want.plan.sweep && !leaves {
+            self.branch("a sweep gives a task up");
+        }
+        if asked || leaves || self.is_known_over(job, task) {
+            return;
+        }
+        let again = |other: &Key| other.0 == job && other.1 == task && other.2 != attempt;
+        let elsewhere = self.machines.iter().enumerate().any(|(other, machine)| {
+            machine.running.iter().any(|key| again(key) || (other != node && key.0 == job && key.1 == task))
+        });
+        if !elsewhere {
+            let text =
+                format!("n{node} stops task {task} of {} ({attempt}), which nobody else runs", self.job_name(job));
+            self.fail("a wanted attempt is stopped", text);
+        }
+    }
+
+    /// Somebody, somewhere, may know that nothing is to be done for the task.
+    fn is_known_over(&self, job: JobId, task: TaskIndex) -> bool {
+        let limit = self.user.plan(job).retries + 1;
+        let on_disk = |cell: Cell| match cell {
+            Cell::Done(_) | Cell::Cancelled => true,
+            Cell::Failed { count, .. } => count >= limit,
+            Cell::Unknown => false,
+        };
+        let over = |head: &nodectl::types::JobHead| head.cancelled || head.phase.is_ended();
+        let heads = self.states().any(|(_, state)| state.core().directory.get(job).is_some_and(over));
+        heads || self.machines.iter().any(|machine| on_disk(machine.disk.cell(job, task)))
+    }
+
+    /// A record reaches the user.
+    pub fn check_told(&mut self, job: JobId, record: &Arc<TaskRecord>) {
+        let task = record.task;
+        let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
+        if record.is_cancelled() {
+            watched.told_cancelled.insert(task);
+        }
+        let failed = self.checker.failed_attempts.get(&(job, task)).copied().unwrap_or_default();
+        if record.failures > failed {
+            let text =
+                format!("task {task} of {job:?} is told to have failed {} times, and did {failed}", record.failures);
+            self.fail("a failure is counted twice", text);
+        }
+        if !record.is_done() {
+            return;
+        }
+        let first = self.user.jobs.get_mut(&job).is_some_and(|watched| watched.done.insert(task));
+        let known = self.checker.told.get(&job).and_then(|told| told.get(&task)).map(|told| told.record.clone());
+        if let Some(known) = known.as_ref().filter(|known| *known != record && !self.may_change(job, known)) {
+            let text = format!("task {task} of {}: {}, now {}", self.job_name(job), known.attempt, record.attempt);
+            self.fail("a told result changes", text);
+        }
+        if first && known.is_none() {
+            self.note_told(job, record.clone());
+        }
+    }
+
+    /// A node takes another for alive.
+    fn sees(&self, node: usize, other: usize) -> bool {
+        let state = self.machines[node].state.as_ref();
+        state.is_some_and(|state| state.core().members.is_alive(self.machines[other].id))
+    }
+
+    fn note_told(&mut self, job: JobId, record: Arc<TaskRecord>) {
+        let task = record.task;
+        let files: Vec<_> = record.blobs().collect();
+        let epoch = self.highest_epoch(job);
+        let copies = self.copies(job, task);
+        let file_copies = files.iter().map(|hash| self.file_copies(*hash)).min().unwrap_or(usize::MAX);
+        if let Some(maker) = self.index_of(record.node) {
+            self.checker.makers.extend(files.iter().map(|hash| (*hash, maker)));
+        }
+        if copies < 2 || file_copies < 2 {
+            self.check_alone(job, task, copies, file_copies);
+        }
+        self.tell(|| {
+            let (name, attempt) = (self.job_name(job), record.attempt);
+            let its_files = if files.is_empty() { "no files".to_string() } else { format!("{file_copies} its files") };
+            format!("task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}")
+        });
+        let promise = |copies| Promise { epoch, ..self.promised(copies) };
+        let may_change = copies == 0 || self.has_rivals(job, record.accepted..=u32::MAX);
+        let mut told = Told { promise: promise(copies), files: promise(file_copies), may_change, record };
+        // A lone node's disk lost it before anybody was told.
+        told.files.void |= file_copies == 0 && self.checker.lost_at.is_some();
+        self.checker.told.entry(job).or_default().insert(task, told);
+    }
+
+    /// An answer may be the last that is heard from beyond a cut.
+    fn promised(&self, copies: usize) -> Promise {
+        let cut_off = self.machines.iter().any(|machine| machine.beyond);
+        Promise { at: self.now, epoch: 0, copies, losses: 0, void: cut_off && copies == 0 }
+    }
+
+    /// A result was told that only one disk has: right only for a node that is alone.
+    fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
+        let tells = |claim: &usize| self.machines[*claim].disk.has_done(job, task);
+        match self.company(job, tells) {
+            Some((teller, other)) => {
+                let what =
+                    if copies < 2 { format!("{copies} disks have it") } else { format!("{files} have its files") };
+                let name = self.job_name(job);
+                let text =
+                    format!("task {task} of {name} is told by n{teller}, which n{other} is connected to; {what}");
+                self.fail("a result is told before it is safe", text);
+            }
+            None => self.branch("a result is told by a lone node"),
+        }
+    }
+
+    /// A coordinator of the job and somebody who could hold a copy, unless one of those who may have spoken is alone, or some
+    /// copy was lost just now. Who is leaving is no company: it waits for its results to count, and takes its disk along.
+    fn company(&self, job: JobId, speaks: impl Fn(&usize) -> bool) -> Option<(usize, usize)> {
+        let recently_lost = self.checker.lost_at.is_some_and(|at| self.now - at < REPAIR);
+        let close = |claim: usize, other: &usize| {
+            *other != claim && !self.is_leaving(*other) && self.are_close(claim, *other, ACQUAINTED)
+        };
+        let company = |claim: usize| self.up().into_iter().find(|other| close(claim, other));
+        let claims = self.claims(job).into_iter().map(|(claim, _)| claim).filter(speaks);
+        let pairs: Option<Vec<_>> = claims.map(|claim| Some((claim, company(claim)?))).collect();
+        pairs?.first().copied().filter(|_| !recently_lost)
+    }
+
+    /// The node has been told to go, or knows that its time is over.
+    fn is_leaving(&self, node: usize) -> bool {
+        let state = self.machines[node].state.as_ref();
+        state.is_some_and(|state| state.core().members.my_info().leaving)
+    }
+
+    /// Live disks that have a task's result.
+    pub fn copies(&self, job: JobId, task: TaskIndex) -> usize {
+        self.present().filter(|machine| machine.disk.has_done(job, task)).count()
+    }
+
+    pub fn file_copies(&self, hash: BlobHash) -> usize {
+        self.present().filter(|machine| machine.disk.blobs.contains_key(&hash)).count()
+    }
+
+    /// How long it takes on the slowest machine to copy the files of all jobs.
+    pub fn copying(&self) -> Duration {
+        let slowest = self.machines.iter().map(|machine| machine.slowness).max().unwrap_or(1);
+        let bytes: u64 = self.checker.sizes.values().sum();
+        Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms) * slowest
+    }
+
+    pub fn spec_copies(&self, job: JobId) -> usize {
+        self.present().filter(|machine| machine.disk.has_spec(job)).count()
+    }
+
+    pub fn note_submitted(&mut self, job: JobId) {
+        let copies = self.spec_copies(job);
+        if let Some((coordinator, other)) = self.company(job, |_| true).filter(|_| copies < 2) {
+            let name = self.job_name(job);
+            let text =
+                format!("{name} is on {copies} disks; n{coordinator} coordinates it, which n{other} is connected to");
+            self.fail("a submission is confirmed before it is safe", text);
+        }
+        let promise = self.promised(copies);
+        if let Some(watched) = self.user.jobs.get_mut(&job) {
+            watched.void |= promise.void;
+        }
+        self.checker.submitted.insert(job, promise);
+    }
+
+    /// Live disks that know a job to be cancelled.
+    pub fn cancel_copies(&self, job: JobId) -> usize {
+        let on_disk = |machine: &&crate::world::Machine| {
+            machine.disk.journals.get(&job).is_some_and(crate::disk::Journal::is_cancelled)
+        };
+        self.present().filter(on_disk).count()
+    }
+
+    pub fn note_cancelled(&mut self, job: JobId) {
+        let copies = self.cancel_copies(job);
+        let promise = self.promised(copies);
+        let least = if self.company(job, |_| true).is_some() { 2 } else { 1 };
+        if copies < least && !promise.void {
+            let name = self.job_name(job);
+            let text =
+                format!("{copies} disks know that {name} is cancelled when that is confirmed, of {least} at least");
+            self.fail("a cancellation is confirmed before it is durable", text);
+        }
+        self.checker.cancelled.entry(job).or_insert(promise);
+    }
+
+    /// A disk lost something. What was promised and is nowhere now must have been lost with more than one disk.
+    pub fn copies_lost(&mut self, node: usize, quiet: bool) {
+        let live = self.present().count();
+        self.note_away();
+        self.checker.lost_at = Some(self.now);
+        let mut found: Vec<(&'static str, String)> = Vec::new();
+        let mut last = false;
+        let expired: BTreeSet<_> = self.user.jobs.keys().copied().filter(|job| self.is_expired(*job)).collect();
+        let mut checker = std::mem::take(&mut self.checker);
+        let mut judge = |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
+            promise.losses += 1;
+            last |= left == 1 && promise.copies > 1;
+            if left > 0 || promise.void {
+                return;
+            }
+            promise.void = true;
+            if (promise.copies >= 2 && promise.losses == 1) || quiet {
+                let copies = promise.copies;
+                found.push((rule, format!("{} was on {copies} disks once; n{node} had the last", what())));
+            }
+        };
+        for (job, promise) in checker.submitted.iter_mut().filter(|(job, _)| !expired.contains(job)) {
+            judge(promise, self.spec_copies(*job), "a confirmed job is gone", &|| self.job_name(*job));
+        }
+        for (job, told) in checker.told.iter_mut().filter(|(job, _)| !expired.contains(job)) {
+            for (task, told) in told {
+                let what = || format!("the result of task {task} of {}", self.job_name(*job));
+                judge(&mut told.promise, self.copies(*job, *task), "a told result is gone", &what);
+                // A file that no result names any more is nobody's.
+                told.files.void |= told.promise.void;
+                let files = self.told_file_copies(*job, &told.record, quiet);
+                if let Some(left) = files {
+                    let what = || format!("a file of task {task} of {}", self.job_name(*job));
+                    judge(&mut told.files, left, "a told result's file is gone", &what);
+                }
+            }
+        }
+        for (job, promise) in checker.cancelled.iter_mut().filter(|(job, _)| !expired.contains(job)) {
+            judge(promise, self.cancel_copies(*job), "a confirmed cancellation is gone", &|| self.job_name(*job));
+        }
+        self.checker = checker;
+        if last {
+            self.branch("a lost machine held the last copy but one");
+        }
+        if live >= 1 {
+            for (rule, text) in found {
+                self.fail(rule, text);
+            }
+        }
+        self.void_without_inputs();
+        // Nobody can finish what nobody has.
+        for (job, watched) in &mut self.user.jobs {
+            watched.void |= self.checker.submitted.get(job).is_some_and(|promise| promise.void);
+        }
+    }
+
+    /// A cut never heals: what only the other side has is as good as lost, and nobody is to blame.
+    pub fn void_beyond(&mut self) {
+        let mut checker = std::mem::take(&mut self.checker);
+        let judge = |promise: &mut Promise, left: usize| promise.void |= left == 0;
+        for (job, promise) in &mut checker.submitted {
+            judge(promise, self.spec_copies(*job));
+        }
+        for (job, told) in &mut checker.told {
+            for (task, told) in told {
+                judge(&mut told.promise, self.copies(*job, *task));
+                told.files.void |= told.promise.void;
+                let files = self.told_file_copies(*job, &told.record, false);
+                judge(&mut told.files, files.unwrap_or(usize::MAX));
+            }
+        }
+        for (job, promise) in &mut checker.cancelled {
+            judge(promise, self.cancel_copies(*job));
+        }
+        self.checker = checker;
+        for (job, watched) in &mut self.user.jobs {
+            watched.void |= self.checker.submitted.get(job).is_some_and(|promise| promise.void);
+        }
+    }
+
+    /// The job ended so long ago that it may be forgotten.
+    pub fn is_expired(&self, job: JobId) -> bool {
+        self.checker.ended.get(&job).is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
+    }
+
+    pub fn check_forgotten(&mut self, node: usize, job: JobId) {
+        self.branch("an ended job is forgotten");
+        if self.machines[node].beyond {
+            return;
+        }
+        let number = self.user.number(job);
+        let follows = |want: &crate::user::Want, at: usize| {
+            let before = want.plan.after.and_then(|back| at.checked_sub(back));
+            let removed = |job| self.states().any(|(_, state)| state.core().directory.is_removed(job));
+            let open = want.job.is_none_or(|job| !self.has_ended(job) && !removed(job));
+            let void = want.job.and_then(|job| self.user.jobs.get(&job)).is_some_and(|watched| watched.void);
+            before.is_some() && before == number && open && !want.cancel && !void
+        };
+        let needed = self.user.wants.iter().enumerate().any(|(at, want)| follows(want, at));
+        // A claim that was given up, since its files could not be had, counted for nothing beside one that was confirmed.
+        let others = self.machines.iter().enumerate().filter(|(other, machine)| *other != node && !machine.lost);
+        let is_elsewhere = others.into_iter().any(|(_, machine)| machine.disk.has_spec(job));
+        let known = self.user.jobs.contains_key(&job) && !(is_elsewhere && !self.is_expired(job) && !needed);
+        if known && (needed || !self.is_expired(job)) {
+            let why = if needed { "which another waits for" } else { "before its time" };
+            let text = format!("n{node} forgets {}, {why}", self.job_name(job));
+            self.fail("a job is forgotten that is needed", text);
+        }
+    }
+
+    /// Before a node dies: what makes its death worth a line.
+    pub fn note_crash(&mut self, node: usize) {
+        let disk = &self.machines[node].disk;
+        let lacks = self.checker.told.iter().any(|(job, told)| {
+            disk.has_spec(*job) && !told.is_empty() && told.keys().any(|task| !disk.has_done(*job, *task))
+        });
+        if lacks {
+            self.branch("a replica is lost before it has all");
+        }
+        let life = self.machines[node].life;
+        if self.checker.fetching.range((node, life, 0)..=(node, life, u64::MAX)).next().is_some() {
+            self.checker.interrupted = Some(self.now);
+        }
+    }
+
+    pub fn note_takeover(&mut self) {
+        self.statistics.takeovers += 1;
+        self.branch("a takeover");
+        if self.checker.interrupted.is_some_and(|at| self.now - at < Duration::from_secs(10)) {
+            self.branch("a node takes over while files are on their way");
+        }
+    }
+
+    /// Twice a second: what takes time to show.
+    pub fn watch(&mut self) {
+        // A job may have ended before its user knew of it.
+        let heads = self.states().flat_map(|(_, state)| state.core().directory.iter());
+        let ended: BTreeSet<_> = heads.filter(|head| head.phase.is_ended()).map(|head| head.job).collect();
+        for job in ended {
+            self.checker.ended.entry(job).or_insert(self.now);
+        }
+        let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
+        for job in &jobs {
+            let claims = self.claims(*job);
+            let twice = claims.iter().enumerate().any(|(at, (_, epoch))| claims[..at].iter().any(|(_, e)| e == epoch));
+            if twice {
+                self.branch("two claims in one epoch");
+            }
+            let is_void = |watched: &crate::user::Watched| watched.phase.is_none_or(|phase: Phase| !phase.is_ended());
+            if self.is_expired(*job) && self.user.jobs.get(job).is_some_and(is_void) && self.spec_copies(*job) == 0 {
+                // It ended and was forgotten before its user asked.
+                self.user.jobs.get_mut(job).expect("a key of the map").void = true;
+            }
+        }
+        self.void_followers();
+        self.watch_stalled();
+        self.watch_members();
+        if let Some(text) = self.overdue(SUBMIT_ANSWER, ANSWER) {
+            self.fail("a question has no answer", text);
+        }
+    }
+
+    /// A turn is over, and what it led to. A loop that is not back soon answers nobody, and is taken for dead.
+    pub fn check_turn(&mut self, node: usize) {
+        let machine = &self.machines[node];
+        let took = machine.busy_until - machine.turn_began;
+        if took >= LONGEST_TURN && machine.slowness == 1 && self.now - machine.unwell >= took + Duration::from_secs(1) {
+            self.fail("a loop stands still", format!("a turn of n{node} took {took:?}"));
+        }
+    }
+
+    /// What comes after a job that is gone waits for ever.
+    fn void_followers(&mut self) {
+        let void = |number: usize| {
+            let want = &self.user.wants[number];
+            let before = want.plan.after.and_then(|back| number.checked_sub(back));
+            let before = before.and_then(|before| self.user.job_of(before)).and_then(|job| self.user.jobs.get(&job));
+            want.job.filter(|_| before.is_some_and(|watched| watched.void))
+        };
+        let followers: Vec<_> = (0..self.user.wants.len()).filter_map(void).collect();
+        for job in followers {
+            self.user.jobs.get_mut(&job).expect("its user knows it").void = true;
+        }
+    }
+
+    fn watch_stalled(&mut self) {
+        let now = self.now;
+        let over: Vec<_> = self.checker.stalled.extract_if(.., |(.., until)| *until <= now).collect();
+        for (node, job, _) in over {
+            if self.coordinator(job).is_some_and(|other| other != node) {
+                self.branch("a stalled coordinator comes back to another's claim");
+            }
+        }
+    }
+
+    /// Nodes that are well and can talk take each other for alive.
+    fn watch_members(&mut self) {
+        let patience = Duration::from_secs(12);
+        let lossy = self.plan.net.loss > 0.0 || self.checker.lossy_at.is_some_and(|at| self.now - at < patience);
+        if lossy || !self.is_uncut(patience) {
+            // Who cannot be reached by some may be thought dead by others.
+            return;
+        }
+        let up = self.up();
+        let starved = |node: usize| self.machines[node].slowness > 20;
+        let blind = up.iter().flat_map(|a| up.iter().map(move |b| (*a, *b))).find(|(a, b)| {
+            let odd = self.is_leaving(*a) || self.is_leaving(*b) || starved(*a) || starved(*b);
+            a != b && !odd && self.are_close(*a, *b, patience) && !self.sees(*a, *b)
+        });
+        if let Some((a, b)) = blind {
+            self.fail("a live node is taken for dead", format!("n{b}, by n{a}"));
+        }
+    }
 }

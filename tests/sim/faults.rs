@@ -1,176 +1,350 @@
-//! What goes wrong, and how often: drawn anew for every seed, so that some runs know one kind of fault only.
+//! What goes wrong, carried out.
 
-use crate::world::{Event, World};
+use crate::{
+    disk::Damage,
+    plan::{Fault, Moment, Victim},
+    world::{Event, World},
+};
 use nodectl::types::Time;
-use rand::{RngExt, rngs::StdRng};
-use std::{collections::BTreeSet, time::Duration};
+use rand::RngExt;
+use std::time::Duration;
 
-/// By now the cluster has formed, and whatever was submitted to a lonely node has its copies.
-const SETTLED: Time = Time(8_000_000);
-
-#[derive(Debug, Default)]
-pub struct Faults {
-    pub loss: f64,
-    pub duplication: f64,
-    pub longest_delay_us: u64,
-    pub disk_error: f64,
-    pub task_failure: f64,
-    crashes: bool,
-    wipes: bool,
-    partitions: bool,
-    one_way: bool,
-    pauses: bool,
-    clock_jumps: bool,
-    link_resets: bool,
-    /// Nodes know when their time is over.
-    lifetimes: bool,
-    /// The first node takes no work, as a machine that only launches others.
-    idle_launcher: bool,
-    /// (from, to) that nothing passes.
-    cut: BTreeSet<(usize, usize)>,
-    wiped: bool,
-    only_crashes: bool,
-    nodes: usize,
-}
-
-impl Faults {
-    pub fn draw(rng: &mut StdRng, nodes: usize) -> Self {
-        let sometimes = |rng: &mut StdRng| rng.random_bool(0.4);
-        let rate = |rng: &mut StdRng, most: f64| if rng.random_bool(0.3) { rng.random_range(0.0..most) } else { 0.0 };
-        let mut faults = Self {
-            loss: rate(rng, 0.1),
-            duplication: rate(rng, 0.1),
-            longest_delay_us: if rng.random_bool(0.3) { 60_000 } else { 3_000 },
-            disk_error: rate(rng, 0.05),
-            task_failure: rate(rng, 0.2),
-            crashes: sometimes(rng),
-            wipes: nodes > 2 && rng.random_bool(0.15),
-            partitions: sometimes(rng),
-            one_way: rng.random_bool(0.2),
-            pauses: rng.random_bool(0.2),
-            clock_jumps: rng.random_bool(0.2),
-            link_resets: rng.random_bool(0.3),
-            lifetimes: rng.random_bool(0.2),
-            idle_launcher: nodes > 1 && rng.random_bool(0.2),
-            cut: BTreeSet::new(),
-            wiped: false,
-            only_crashes: false,
-            nodes,
-        };
-        if faults.wipes {
-            // Two copies survive the loss of a disk only while both are where they should be.
-            faults = Self {
-                longest_delay_us: 3_000,
-                task_failure: faults.task_failure,
-                wipes: true,
-                nodes,
-                ..Self::default()
-            };
-        }
-        let other = faults.partitions || faults.one_way || faults.pauses || faults.wipes || faults.link_resets;
-        let slow = faults.longest_delay_us > 10_000;
-        faults.only_crashes = !other && !faults.clock_jumps && !slow && faults.loss == 0.0;
-        faults
-    }
-
-    /// Nothing but crashes (and what a disk keeps) goes wrong: acknowledged results must not be computed again.
-    pub fn only_crashes(&self) -> bool {
-        self.only_crashes
-    }
-
-    /// How long a node may live that starts now.
-    pub fn lifetime(&self, seed: u64) -> Option<Duration> {
-        self.lifetimes.then(|| Duration::from_millis(4_000 + seed % 30_000))
-    }
-
-    pub fn takes_work(&self, node: usize) -> bool {
-        node > 0 || !self.idle_launcher
-    }
-
-    pub fn reaches(&self, from: usize, to: usize) -> bool {
-        !self.cut.contains(&(from, to))
-    }
-
-    pub fn heal(&mut self) {
-        let nodes = self.nodes;
-        let (only_crashes, idle_launcher) = (self.only_crashes, self.idle_launcher);
-        *self = Self { longest_delay_us: 3_000, only_crashes, idle_launcher, nodes, ..Self::default() };
-    }
+/// What ends with a fault that lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    Cut,
+    Wall(usize),
+    Full,
+    Slow,
+    Hang,
+    Slowed(u32),
 }
 
 impl World {
-    /// One fault, perhaps; and the next one planned.
-    pub fn fault(&mut self) {
-        let delay = Duration::from_millis(self.rng.random_range(50..3_000));
-        self.after(delay, Event::Fault);
-        let nodes = self.nodes.len();
-        let victim = self.rng.random_range(0..nodes);
-        match self.rng.random_range(0..7) {
-            0 | 1 if self.faults.crashes => self.crash_for_a_while(victim),
-            2 if self.faults.wipes && !self.faults.wiped && self.now > SETTLED => self.wipe(victim),
-            3 if self.faults.partitions => self.partition(),
-            4 if self.faults.one_way => {
-                let other = self.rng.random_range(0..nodes);
-                self.faults.cut.insert((victim, other));
+    /// Whom it strikes now.
+    fn victim(&self, victim: Victim) -> Option<usize> {
+        let job = |number: usize| self.user.job_of(number);
+        let found = match victim {
+            Victim::Node(node) => Some(node),
+            Victim::Coordinator(number) => self.coordinator(job(number)?),
+            Victim::Replica(number) => {
+                let job = job(number)?;
+                let coordinator = self.coordinator(job);
+                self.up().into_iter().find(|node| self.machines[*node].disk.has_spec(job) && Some(*node) != coordinator)
             }
-            5 if self.faults.pauses => self.pause(victim),
-            5 if self.faults.clock_jumps => {
-                let jump = Duration::from_millis(self.rng.random_range(0..20_000));
-                self.nodes[victim].clock_skew += jump;
+            Victim::Executor(number) => {
+                let job = job(number)?;
+                let runs = |node: &usize| self.machines[*node].running.iter().any(|(of, ..)| *of == job);
+                self.up().into_iter().find(runs)
             }
-            6 if self.faults.link_resets => {
-                let other = self.rng.random_range(0..nodes);
-                self.drop_link(victim, other, true);
-            }
-            6 => self.faults.cut.clear(),
-            _ => {}
-        }
+        };
+        found.filter(|node| *node < self.machines.len() && !self.machines[*node].lost)
     }
 
-    fn crash_for_a_while(&mut self, victim: usize) {
-        let everyone = self.rng.random_bool(0.1);
-        let victims = if everyone { (0..self.nodes.len()).collect() } else { vec![victim] };
-        for victim in victims {
-            if self.nodes[victim].state.is_some() {
-                self.crash(victim);
-                let away = Duration::from_millis(self.rng.random_range(10..8_000));
-                self.after(away, Event::Restart { node: victim });
+    pub fn strike(&mut self, fault: Fault) {
+        self.tell(|| format!("--- {fault:?}"));
+        match fault {
+            Fault::Crash { victim, away } => {
+                if let Some(node) = self.victim(victim).filter(|node| self.machines[*node].state.is_some()) {
+                    self.crash_for(node, away);
+                }
             }
-        }
-    }
-
-    /// A node's time is over; later it has more.
-    pub fn leave_for_a_while(&mut self, node: usize) {
-        self.crash(node);
-        let away = Duration::from_millis(self.rng.random_range(10..8_000));
-        self.after(away, Event::Restart { node });
-    }
-
-    /// A machine's disk is lost: a stranger takes its place. Once a run, since two copies of everything is the promise.
-    fn wipe(&mut self, victim: usize) {
-        self.faults.wiped = true;
-        if self.nodes[victim].state.is_some() {
-            self.crash(victim);
-        }
-        self.add_node(victim);
-        self.after(Duration::from_secs(1), Event::Restart { node: victim });
-    }
-
-    fn partition(&mut self) {
-        let sides: Vec<bool> = self.nodes.iter().map(|_| self.rng.random_bool(0.5)).collect();
-        self.faults.cut.clear();
-        for a in 0..sides.len() {
-            for b in 0..sides.len() {
-                if sides[a] != sides[b] {
-                    self.faults.cut.insert((a, b));
+            Fault::CrashAll { within } => {
+                for node in self.up() {
+                    let away = Duration::from_millis(self.rng.random_range(1..=within.as_millis() as u64));
+                    self.crash_for(node, away);
+                }
+                self.branch("everything is down at once");
+            }
+            Fault::CrashAt { moment, delay, away } => self.armed.push((moment, delay, away)),
+            Fault::Lose { victim, replaced } => {
+                let others = self.present().count() > 1;
+                if let Some(node) = self.victim(victim).filter(|_| others) {
+                    self.lose(node);
+                    if let Some(after) = replaced {
+                        let like = node.min(self.plan.machines.len() - 1);
+                        let node = self.add_machine(like);
+                        self.after(after, Event::Start { node });
+                    }
+                }
+            }
+            Fault::Stall { victim, lasts } => {
+                if let Some(node) = self.victim(victim) {
+                    self.stall(node, lasts);
+                }
+            }
+            Fault::Cut { sides, one_way, lasts } => self.cut(sides, one_way, lasts),
+            Fault::Wall { a, b, lasts } => self.wall(a, b, lasts),
+            Fault::Reset { a, b } => self.break_link(a, b),
+            Fault::Jump { victim, seconds } => {
+                if let Some(node) = self.victim(victim) {
+                    self.machines[node].wall_skew_ms += seconds * 1_000;
+                }
+            }
+            Fault::FullDisk { victim, lasts } => {
+                self.set_disk(victim, lasts, Lasting::Full, |disk, _| disk.full = true)
+            }
+            Fault::SlowDisk { victim, slowness, lasts } => {
+                self.set_disk(victim, lasts, Lasting::Slow, move |disk, _| disk.slowness = slowness);
+            }
+            Fault::HangingDisk { victim, lasts } => {
+                self.set_disk(victim, lasts, Lasting::Hang, move |disk, now| disk.hangs_until = now + lasts);
+            }
+            Fault::Damage { victim, damage, away } => {
+                if let Some(node) = self.victim(victim) {
+                    self.damage(node, damage, away);
+                }
+            }
+            Fault::Slowed { victim, factor, lasts } => {
+                if let Some(node) = self.victim(victim) {
+                    let number = self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
+                    self.tell(|| format!("n{node} is starved (fault {number})"));
+                    self.machines[node].slowness = factor;
+                    // It may be taken for dead, and go on.
+                    self.checker.split = true;
                 }
             }
         }
     }
 
-    fn pause(&mut self, victim: usize) {
-        let pause = Duration::from_millis(self.rng.random_range(100..6_000));
-        self.nodes[victim].paused_until = Some(self.now + pause);
-        self.after(pause, Event::Resume { node: victim });
+    /// A fault begins that ends by itself.
+    fn lasts(&mut self, lasts: Duration, node: usize, what: Lasting) -> u64 {
+        let fault = self.number();
+        self.trouble((node < self.machines.len()).then_some(node));
+        self.lasting.insert(fault);
+        self.after(lasts, Event::Over { fault, node, what });
+        fault
+    }
+
+    pub fn is_over(&mut self, fault: u64, node: usize, what: Lasting) {
+        if !self.lasting.remove(&fault) {
+            return;
+        }
+        self.trouble((node < self.machines.len()).then_some(node));
+        self.tell(|| format!("--- over: {what:?}"));
+        match what {
+            Lasting::Cut => self.uncut(fault),
+            Lasting::Wall(other) => {
+                self.walls.remove(&(node.min(other), node.max(other)));
+                self.uncut(fault);
+            }
+            Lasting::Full => self.machines[node].disk.full = false,
+            Lasting::Slow => self.machines[node].disk.slowness = 1,
+            Lasting::Hang => self.machines[node].disk.hangs_until = Time(0),
+            Lasting::Slowed(before) => self.machines[node].slowness = before,
+        }
+    }
+
+    fn set_disk(
+        &mut self,
+        victim: Victim,
+        lasts: Duration,
+        what: Lasting,
+        change: impl FnOnce(&mut crate::disk::Disk, Time),
+    ) {
+        let Some(node) = self.victim(victim) else { return };
+        self.tell(|| format!("n{node}'s disk: {what:?} for {lasts:?}"));
+        self.lasts(lasts, node, what);
+        let claims = self.user.jobs.keys().any(|job| self.coordinator(*job) == Some(node));
+        if claims && what == Lasting::Full {
+            self.branch("a coordinator's disk is full");
+        }
+        let now = self.now;
+        change(&mut self.machines[node].disk, now);
+    }
+
+    pub fn crash_for(&mut self, node: usize, away: Duration) {
+        self.crash(node);
+        self.after(away, Event::Start { node });
+    }
+
+    /// A process ends: what was not on disk is lost, but for what nobody heard of; connections close.
+    pub fn crash(&mut self, node: usize) {
+        if self.machines[node].state.is_none() {
+            return;
+        }
+        self.statistics.crashes += 1;
+        self.tell(|| format!("n{node} dies"));
+        self.note_crash(node);
+        let durable = self.disk_rng.random_range(0..=self.machines[node].disk.writing);
+        if durable > 0 {
+            self.branch("a write is durable and nobody heard");
+        }
+        self.machines[node].disk.crash(durable);
+        self.machines[node].state = None;
+        self.machines[node].life += 1;
+        self.machines[node].end_life();
+        self.note_away();
+        self.trouble(Some(node));
+        self.close_links(node);
+    }
+
+    /// A machine is gone for good, and what it had.
+    pub fn lose(&mut self, node: usize) {
+        self.tell(|| format!("n{node} is lost for good, with its disk"));
+        let quiet = self.is_quiet();
+        self.crash(node);
+        self.machines[node].lost = true;
+        self.machines[node].wipe();
+        self.copies_lost(node, quiet);
+        self.trouble(Some(node));
+    }
+
+    fn damage(&mut self, node: usize, damage: Damage, away: Duration) {
+        self.branch("a journal is damaged");
+        let quiet = self.is_quiet();
+        if self.machines[node].state.is_some() {
+            self.crash_for(node, away);
+        }
+        self.tell(|| format!("n{node}'s disk is damaged: {damage:?}"));
+        let salt = self.disk_rng.random();
+        self.machines[node].disk.damage(damage, salt);
+        self.copies_lost(node, quiet);
+        self.trouble(Some(node));
+    }
+
+    pub fn stall(&mut self, node: usize, lasts: Duration) {
+        let until = self.now + lasts;
+        if self.machines[node].state.is_some() {
+            self.tell(|| format!("n{node} is stopped for {lasts:?}"));
+            self.machines[node].stalled_until = until;
+            self.trouble(Some(node));
+            // It is not well before it has caught up.
+            self.machines[node].unwell = until;
+            let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
+            let claimed: Vec<_> = jobs.into_iter().filter(|job| self.coordinator(*job) == Some(node)).collect();
+            self.checker.stalled.extend(claimed.into_iter().map(|job| (node, job, until)));
+            self.checker.split = true;
+            self.proceed(node);
+        }
+    }
+
+    fn cut(&mut self, sides: u64, one_way: bool, lasts: Duration) {
+        let side = |node: usize| sides >> (node % 64) & 1 == 1;
+        let nodes = self.machines.len();
+        let fault = self.lasts(lasts, usize::MAX, Lasting::Cut);
+        self.checker.split = true;
+        for a in 0..nodes {
+            for b in (0..nodes).filter(|b| side(a) != side(*b) && (!one_way || side(a))) {
+                self.obstacles.cut(a, b, fault);
+                self.held_up(a, b);
+            }
+        }
+    }
+
+    /// Nothing passes between the two, and each is told that nobody listens where the other was.
+    fn wall(&mut self, a: usize, b: usize, lasts: Duration) {
+        if a == b || a.max(b) >= self.machines.len() {
+            return;
+        }
+        let fault = self.lasts(lasts, a, Lasting::Wall(b));
+        self.checker.split = true;
+        self.walls.insert((a.min(b), a.max(b)));
+        self.obstacles.cut(a, b, fault);
+        self.obstacles.cut(b, a, fault);
+        self.break_link(a, b);
+    }
+
+    fn uncut(&mut self, fault: u64) {
+        for (a, b) in self.obstacles.clear(fault) {
+            self.cleared.insert((a, b), self.now);
+            self.moves_again(a, b);
+        }
+    }
+
+    /// Something happened that a fault may wait for.
+    pub fn moment(&mut self, moment: Moment, node: usize) {
+        if let Some(position) = self.armed.iter().position(|(of, ..)| *of == moment) {
+            let (_, delay, away) = self.armed.swap_remove(position);
+            if moment == Moment::Cancelled {
+                self.branch("cancelled right before a crash");
+            }
+            let life = self.machines[node].life;
+            self.after(delay, Event::Strike { node, life, away });
+        }
+    }
+
+    /// The node has given everything back and goes; later it is started again, unless it was told to go for good.
+    pub fn left(&mut self, node: usize) {
+        self.crash(node);
+        if !self.machines[node].retired {
+            let away = Duration::from_millis(self.rng.random_range(10..8_000));
+            self.after(away, Event::Start { node });
+        }
+    }
+
+    /// Everything works from now on, and everyone is there who is not gone for good.
+    pub fn heal(&mut self) {
+        self.tell(|| "--- everything is healed".into());
+        self.healed = true;
+        self.armed.clear();
+        self.checker.lossy_at = (self.plan.net.loss > 0.0).then_some(self.now);
+        self.plan.net.loss = 0.0;
+        self.plan.net.duplication = 0.0;
+        for node in 0..self.machines.len() {
+            let slowness = self.plan.machines.get(node).map_or(1, |plan| plan.slowness);
+            let machine = &mut self.machines[node];
+            machine.stalled_until = machine.stalled_until.min(self.now);
+            machine.slowness = slowness;
+            (machine.disk.full, machine.disk.slowness, machine.disk.hangs_until) = (false, 1, Time(0));
+            machine.retired = false;
+        }
+        for fault in std::mem::take(&mut self.lasting) {
+            self.uncut(fault);
+        }
+        self.walls.clear();
+        self.put_all_to_work();
+        self.split_for_ever();
+        for node in 0..self.machines.len() {
+            if self.machines[node].state.is_none() && !self.machines[node].lost {
+                self.start(node);
+            } else if self.machines[node].state.is_some() {
+                self.proceed(node);
+            }
+        }
+        self.trouble(None);
+    }
+
+    /// One cut stays. What follows is seen from the larger side.
+    fn split_for_ever(&mut self) {
+        let Some(sides) = self.plan.splits else { return };
+        let side = |node: &usize| sides >> (node % 64) & 1 == 1;
+        let nodes = (0..self.machines.len()).filter(|node| !self.machines[*node].lost);
+        let (ones, others): (Vec<_>, Vec<_>) = nodes.partition(side);
+        let (here, beyond) = if ones.len() > others.len() { (ones, others) } else { (others, ones) };
+        if here.is_empty() || beyond.is_empty() {
+            return;
+        }
+        self.branch("a cut never heals");
+        self.tell(|| format!("--- the cut between {here:?} and {beyond:?} never heals"));
+        self.checker.split = true;
+        let fault = self.number();
+        for (a, b) in here.iter().flat_map(|a| beyond.iter().map(move |b| (*a, *b))) {
+            for (from, to) in [(a, b), (b, a)] {
+                self.obstacles.cut(from, to, fault);
+            }
+            self.held_up(a, b);
+        }
+        for node in beyond {
+            self.machines[node].beyond = true;
+        }
+        self.void_beyond();
+    }
+
+    /// Those that took no work may be all that is left.
+    fn put_all_to_work(&mut self) {
+        for node in 0..self.machines.len() {
+            if !std::mem::replace(&mut self.machines[node].takes_work, true) && self.machines[node].state.is_some() {
+                self.undrain(node);
+            }
+        }
+    }
+
+    /// Nothing is wrong, and nothing has been for long enough to mend what was.
+    pub fn is_quiet(&self) -> bool {
+        let well = self.present().all(|machine| machine.state.is_some() && !machine.is_stalled(self.now));
+        well && self.lasting.is_empty()
+            && (self.healed || self.obstacles.is_clear())
+            && self.now - self.troubled >= crate::check::REPAIR
     }
 }

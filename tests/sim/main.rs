@@ -1,24 +1,50 @@
-//! A cluster of real `logic::State`s on a fake network, clock and disk. A seed replays a run exactly.
+//! Clusters of real `logic::State`s on a fake network, clock and disk. A seed replays a run exactly.
 //!
-//! Each seed runs a safety phase (faults, invariants checked after every event), heals everything, and then a liveness
-//! phase in which every job must end. `cargo run --release --example sim -- --seeds 1000000` runs more of them.
+//! Each seed draws machines, users' work and faults (`plan`), rages for a while, heals everything but what is lost for good,
+//! and waits until every job has ended; then it is quiet for a while, and at last machines are lost one by one.
+//! `cargo run --release --example sim -- --seeds 1000000` runs more of them.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `world` | nodes, links, disks, workers and the one clock |
-//! | `faults` | what goes wrong |
+//! | `plan` | what a seed draws: machines, faults, work; a list whose items can be left out |
+//! | `world` | machines, the one clock, what is to happen |
+//! | `seam` | inputs and effects of `State`, and what a turn costs: the one place that knows them |
+//! | `net` | connections: in order, bounded, held up by cuts |
+//! | `disk` | journals, blobs, and what happens to disks |
+//! | `runner` | tasks |
+//! | `faults` | what goes wrong, carried out |
 //! | `user` | who submits jobs and believes what is told |
-//! | `check` | what must hold |
-//! | `runs` | one seed, many seeds |
+//! | `check` | what must hold at every moment |
+//! | `quiet` | what must hold once nothing is wrong |
+//! | `verdict` | findings, statistics, the branches that must be reached |
+//! | `runs` | one seed, many seeds, shrinking |
+//! | `script`, `scenarios/` | small worlds in which only happens what a scenario says |
 
 mod check;
+mod disk;
 mod faults;
+mod net;
+mod plan;
+mod quiet;
+mod runner;
 mod runs;
+mod scenarios;
+mod script;
+mod seam;
+mod told;
 mod user;
+mod verdict;
 mod world;
 
 /// A taste; `.ci/run` runs 2,000.
 #[test]
 fn seeds() {
-    println!("{}", runs::many(0, 60));
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(runs::many(0, 60, &runs::Options { jobs, shrinks: true, ..runs::Options::default() }));
+}
+
+/// Each of them; one that fails does not keep the others from running.
+#[test]
+fn scenarios() {
+    assert!(runs::scenarios(""));
 }

@@ -1,20 +1,42 @@
-//! A user of the simulated cluster: submits jobs to any node, watches them through any node, believes what is told.
+//! Users and operators: they submit jobs to any node, watch them through any node, cancel, drain, leave; and believe what they
+//! are told.
 
-use crate::world::{Event, World};
-use nodectl::types::{
-    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, TaskIndex, Value, WorkSpec,
-    query::Cursor,
+use crate::{
+    plan::{Act, JobPlan, Moment},
+    world::{Event, World},
 };
-use rand::{RngExt, rngs::StdRng};
+use nodectl::{
+    logic::Input,
+    types::{
+        Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep, TaskIndex, TaskRecord,
+        Time, Value, WorkSpec,
+        query::Cursor,
+        sweep::{Goal, StopRule},
+    },
+};
+use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
 
+/// A job that somebody wants.
+pub struct Want {
+    pub plan: JobPlan,
+    pub job: Option<JobId>,
+    asked: Option<u64>,
+    /// Submissions of it whose answer was lost with the node that was asked.
+    pub lost: u32,
+    /// Its cancellation was asked for.
+    pub cancel: bool,
+    cancel_asked: Option<u64>,
+}
+
 /// What the user knows of a job.
 #[derive(Debug, Default)]
 pub struct Watched {
+    pub number: usize,
     pub cursor: Cursor,
     pub tasks: u32,
     /// Tasks that were reported to have succeeded.
@@ -23,193 +45,406 @@ pub struct Watched {
     pub was_retried: bool,
     /// Tasks that were reported to have been cancelled.
     pub told_cancelled: BTreeSet<TaskIndex>,
-    /// Tasks whose cancellation was confirmed.
+    /// Tasks whose cancellation was asked for, and confirmed.
+    pub cancelling: BTreeSet<TaskIndex>,
     pub cancelled: BTreeSet<TaskIndex>,
+    /// The cancellation of the job was confirmed, and it had not ended.
+    pub cancelled_at: Option<Time>,
+    /// It is gone, and nobody is to blame.
+    pub void: bool,
 }
 
 #[derive(Debug)]
-enum Question {
-    Unsorted,
-    /// Through a node in a certain life: with it the question dies.
-    Submit {
-        tasks: u32,
-        node: usize,
-        life: u64,
-    },
+enum About {
+    Submit(usize),
     Watch(JobId),
     /// Of tasks that are to be over when it is answered.
-    Cancel(JobId, Vec<TaskIndex>),
+    CancelTasks(JobId, Vec<TaskIndex>),
+    /// What the job's phase was, if it had ended.
+    Cancel(JobId, bool),
     Other,
 }
 
+/// Through a node in a certain life: with it the question dies.
 #[derive(Debug)]
-pub struct User {
-    pub longest_task_ms: u64,
-    to_submit: u32,
-    tasks: u32,
-    pub jobs: BTreeMap<JobId, Watched>,
-    questions: BTreeMap<u64, Question>,
-    /// Answers that came before the question was sorted.
-    early: Vec<(u64, Result<Answer, QueryError>)>,
-    hopeless_task: Option<TaskIndex>,
-    /// Cancels tasks now and then.
-    cancels: bool,
+struct Question {
+    about: About,
+    node: usize,
+    life: u64,
+    asked: Time,
 }
 
-impl Watched {
-    fn cancelled_only(&self) -> usize {
-        self.told_cancelled.difference(&self.done).count()
-    }
+#[derive(Default)]
+pub struct User {
+    pub wants: Vec<Want>,
+    pub jobs: BTreeMap<JobId, Watched>,
+    /// Which want each job that was ever seen stems from.
+    numbers: BTreeMap<JobId, usize>,
+    questions: BTreeMap<u64, Question>,
 }
 
 impl User {
-    pub fn draw(rng: &mut StdRng) -> Self {
-        let tasks = rng.random_range(1..60);
-        Self {
-            longest_task_ms: if rng.random_bool(0.5) { 50 } else { 3_000 },
-            to_submit: rng.random_range(1..=3),
-            tasks,
-            jobs: BTreeMap::new(),
-            questions: BTreeMap::new(),
-            early: Vec::new(),
-            hopeless_task: rng.random_bool(0.2).then(|| rng.random_range(0..tasks)),
-            cancels: rng.random_bool(0.3),
-        }
+    pub fn number(&self, job: JobId) -> Option<usize> {
+        self.numbers.get(&job).copied()
     }
 
-    /// A task that fails however often it is tried.
-    pub fn always_fails(&self, task: TaskIndex) -> bool {
-        self.hopeless_task == Some(task)
+    pub fn plan(&self, job: JobId) -> &JobPlan {
+        let number = self.number(job).expect("every job is some user's");
+        &self.wants[number].plan
+    }
+
+    /// The n-th job, if its user knows it.
+    pub fn job_of(&self, number: usize) -> Option<JobId> {
+        self.wants.get(number)?.job
+    }
+
+    /// Every job that was ever seen anywhere.
+    pub fn seen(&self) -> impl Iterator<Item = (JobId, usize)> + '_ {
+        self.numbers.iter().map(|(job, number)| (*job, *number))
     }
 
     /// All was submitted, and every job is known to have ended with all its results told.
     pub fn is_content(&self) -> bool {
         let told = |job: &Watched| match job.phase {
-            Some(Phase::Done) => (job.done.len() + job.cancelled_only()) as u32 >= job.tasks,
+            _ if job.void => true,
+            Some(Phase::Done) => {
+                (job.done.len() + job.told_cancelled.difference(&job.done).count()) as u32 >= job.tasks
+            }
             Some(phase) => phase.is_ended(),
             None => false,
         };
-        self.to_submit == 0 && self.jobs.values().all(told)
+        let submitted = |want: &Want| want.job.is_some() && (!want.cancel || self.is_over(want));
+        self.wants.iter().all(submitted) && self.jobs.values().all(told)
     }
 
-    pub fn asked(&mut self, id: u64) {
-        self.questions.insert(id, Question::Unsorted);
+    fn is_over(&self, want: &Want) -> bool {
+        let watched = want.job.and_then(|job| self.jobs.get(&job));
+        watched.is_some_and(|watched| watched.void || watched.phase.is_some_and(Phase::is_ended))
     }
 
-    fn spec(&self, submitter: NodeId, rng: &mut StdRng) -> JobSpec {
-        let priority = rng.random_range(0..3);
-        let inputs = rng.random_bool(0.3).then(|| BlobHash::of(b"inputs"));
-        let work = WorkSpec { priority, inputs, ..WorkSpec::plain("sim", &["true"]) };
+    pub fn story(&self) -> String {
+        let line = |(job, watched): (&JobId, &Watched)| {
+            let Watched { number, tasks, done, phase, .. } = watched;
+            format!("\n  job{number} ({job:?}): {} of {tasks} told, {phase:?}", done.len())
+        };
+        let open = self.wants.iter().filter(|want| want.job.is_none()).count();
+        format!("{open} not submitted{}", self.jobs.iter().map(line).collect::<String>())
+    }
+}
+
+fn undrain(node: NodeId) -> Input {
+    Input::Ask { id: u64::MAX, query: Query::Drain { node, on: false } }
+}
+
+impl World {
+    pub fn act(&mut self, act: Act) {
+        self.tell(|| format!("--- {act:?}"));
+        match act {
+            Act::Submit(plan) => {
+                self.want(plan);
+            }
+            Act::Cancel { job } => {
+                if let Some(want) = self.user.wants.get_mut(job) {
+                    want.cancel = true;
+                }
+                self.submit_and_cancel();
+            }
+            Act::CancelTasks { job, tasks } => self.cancel_tasks(job, tasks),
+            Act::Drain { node, lasts } => {
+                let id = self.machines[node].id;
+                self.ask(node, About::Other, Query::Drain { node: id, on: true });
+                let life = self.machines[node].life;
+                self.after(lasts, Event::Tell { node, life, input: Box::new(undrain(id)) });
+            }
+            Act::Leave { node, away } => {
+                self.machines[node].retired = away.is_none();
+                let life = self.machines[node].life;
+                self.give(node, life, Input::Leave);
+            }
+            Act::Forget => {
+                let gone: Vec<_> = self.machines.iter().filter(|machine| machine.lost).map(|gone| gone.id).collect();
+                for lost in gone {
+                    for node in self.awake() {
+                        let query = Query::Forget { node: self.machines[node].id, lost, sure: true };
+                        self.ask(node, About::Other, query);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The node is to take work from now on.
+    pub fn undrain(&mut self, node: usize) {
+        let (life, id) = (self.machines[node].life, self.machines[node].id);
+        self.give(node, life, undrain(id));
+    }
+
+    pub fn want(&mut self, plan: JobPlan) -> usize {
+        let want = Want { plan, job: None, asked: None, lost: 0, cancel: false, cancel_asked: None };
+        self.user.wants.push(want);
+        self.submit_and_cancel();
+        self.user.wants.len() - 1
+    }
+
+    fn awake(&self) -> Vec<usize> {
+        self.up().into_iter().filter(|node| !self.machines[*node].is_stalled(self.now)).collect()
+    }
+
+    /// Somebody who can be asked just now.
+    fn someone(&mut self) -> Option<usize> {
+        let awake = self.awake();
+        (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())])
+    }
+
+    fn ask(&mut self, node: usize, about: About, query: Query) -> u64 {
+        self.asked += 1;
+        let (id, life, asked) = (self.asked, self.machines[node].life, self.now);
+        self.user.questions.insert(id, Question { about, node, life, asked });
+        self.put(node, id, query);
+        id
+    }
+
+    /// Submits what is to be submitted, cancels what is to be cancelled, asks after every job.
+    pub fn user_acts(&mut self) {
+        let pause = Duration::from_millis(self.rng.random_range(100..600));
+        self.after(pause, Event::User);
+        self.forget_lost_questions();
+        self.submit_and_cancel();
+        let jobs: Vec<_> = self.user.jobs.iter().filter(|(_, job)| !job.void).map(|(job, _)| *job).collect();
+        for job in jobs {
+            let Some(node) = self.someone() else { return };
+            if self.watches(job) {
+                continue;
+            }
+            self.maybe_retry(node, job);
+            let cursor = self.user.jobs[&job].cursor;
+            let limit = if self.user.jobs[&job].tasks > 1_000 { 4_096 } else { 16 };
+            self.ask(node, About::Watch(job), Query::Watch { job, cursor, wait_ms: 200, limit });
+        }
+    }
+
+    /// A question after the job is on its way. Once all is told, now and then is enough.
+    fn watches(&mut self, job: JobId) -> bool {
+        let open = |question: &Question| matches!(question.about, About::Watch(of) if of == job);
+        let content = self.user.is_content();
+        self.user.questions.values().filter(|question| open(question)).count() > 2
+            || (content && self.rng.random_bool(0.9))
+    }
+
+    fn forget_lost_questions(&mut self) {
+        let machines = &self.machines;
+        let is_lost = |question: &Question| machines[question.node].life != question.life;
+        let lost: Vec<_> = self.user.questions.extract_if(.., |_, question| is_lost(question)).collect();
+        for (id, question) in lost {
+            match question.about {
+                About::Submit(number) => {
+                    let want = &mut self.user.wants[number];
+                    want.asked = None;
+                    want.lost += 1;
+                    self.branch("a submission's answer is lost");
+                }
+                About::Cancel(job, _) => {
+                    for want in &mut self.user.wants {
+                        if want.job == Some(job) && want.cancel_asked == Some(id) {
+                            want.cancel_asked = None;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn submit_and_cancel(&mut self) {
+        for number in 0..self.user.wants.len() {
+            let want = &self.user.wants[number];
+            let before = want.plan.after.and_then(|back| number.checked_sub(back));
+            let waits = before.is_some_and(|before| self.user.wants[before].job.is_none());
+            let submits = want.job.is_none() && want.asked.is_none() && !waits;
+            let cancels = want.cancel && want.cancel_asked.is_none() && !self.user.is_over(want);
+            if submits && let Some(node) = self.someone() {
+                self.submit(node, number);
+            }
+            if let (true, Some(job), Some(node)) = (cancels, self.user.wants[number].job, self.someone()) {
+                let ended = self.has_ended(job);
+                let id = self.ask(node, About::Cancel(job, ended), Query::Cancel { job });
+                self.user.wants[number].cancel_asked = Some(id);
+            }
+        }
+    }
+
+    /// Any node knows the job to have ended.
+    pub fn has_ended(&self, job: JobId) -> bool {
+        self.states().any(|(_, state)| state.core().directory.get(job).is_some_and(|head| head.phase.is_ended()))
+    }
+
+    fn submit(&mut self, node: usize, number: usize) {
+        let submitter = self.machines[node].id;
+        let spec = self.spec(number, submitter);
+        if let Some(manifest) = spec.work.inputs {
+            self.machines[node].disk.blobs.insert(manifest, 1_000);
+            self.checker.sizes.insert(manifest, 1_000);
+        }
+        if spec.task_count() >= 10_000 {
+            self.branch("a job of many tasks");
+        }
+        let id = self.ask(
+            node,
+            About::Submit(number),
+            Query::Submit { job: Some(self.key_of(number)), spec: Arc::new(spec) },
+        );
+        self.tell(|| format!("job{number} is submitted to n{node}"));
+        self.user.wants[number].asked = Some(id);
+    }
+
+    /// What a user asks by: however often it asks, it is one job.
+    fn key_of(&self, number: usize) -> JobId {
+        JobId((self.plan.seed << 8 | number as u64 | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn spec(&mut self, number: usize, submitter: NodeId) -> JobSpec {
+        let plan = &self.user.wants[number].plan;
+        let job_before =
+            plan.after.and_then(|back| number.checked_sub(back)).and_then(|number| self.user.job_of(number));
+        let after = job_before.into_iter().map(|job| ("before".to_string(), job)).collect();
+        let stop = StopRule::Median { min_steps: 1, min_trials: 1 };
+        let sweep = plan.sweep.then(|| Sweep { metric: "loss".into(), goal: Goal::Min, stop: Some(stop) });
+        let inputs = plan.inputs.then(|| BlobHash::of(&number.to_le_bytes()));
+        let name = format!("job{number}");
+        let work = WorkSpec { priority: plan.priority, inputs, after, sweep, ..WorkSpec::plain(&name, &["true"]) };
+        let mut axes = vec![("x".into(), (0..i64::from(plan.tasks)).map(Value::Int).collect())];
+        if plan.large {
+            axes.insert(0, ("note".into(), vec![Value::Text("y".repeat(80_000).into())]));
+        }
         JobSpec {
-            params: ParamSpace::Grid(vec![("x".into(), (0..i64::from(self.tasks)).map(Value::Int).collect())]),
-            retries: rng.random_range(0..4),
-            speculate: rng.random_bool(0.5),
-            at_once: if rng.random_bool(0.2) { Some(rng.random_range(1..8)) } else { None },
+            params: ParamSpace::Grid(axes),
+            retries: plan.retries,
+            speculate: plan.speculate,
+            at_once: plan.at_once,
+            min_nodes: plan.min_nodes,
             wait_for_nodes: true,
             ..JobSpec::plain(work, submitter)
         }
     }
-}
 
-impl World {
-    /// Submits what is left to submit, and asks after every job.
-    pub fn user_acts(&mut self) {
-        let pause = Duration::from_millis(self.rng.random_range(100..600));
-        self.after(pause, Event::User);
-        let awake: Vec<_> = (0..self.nodes.len())
-            .filter(|index| self.nodes[*index].state.is_some() && self.nodes[*index].paused_until.is_none())
-            .collect();
-        let Some(node) = (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())]) else { return };
-        let lives: Vec<_> = self.nodes.iter().map(|node| node.life).collect();
-        let lost =
-            |question: &Question| matches!(question, Question::Submit { node, life, .. } if lives[*node] != *life);
-        self.user.questions.retain(|_, question| !lost(question));
-        let submitting = self.user.questions.values().any(|question| matches!(question, Question::Submit { .. }));
-        if self.user.to_submit > 0 && !submitting {
-            self.submit(node);
+    /// A job is seen for the first time: its specification is written somewhere.
+    pub fn job_seen(&mut self, job: JobId, spec: &JobSpec) {
+        if let Some(number) = spec.work.name.strip_prefix("job").and_then(|number| number.parse().ok()) {
+            self.user.numbers.entry(job).or_insert(number);
         }
-        let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
-        for job in jobs {
-            self.maybe_retry(node, job);
-            self.maybe_cancel_tasks(node, job);
-            let cursor = self.user.jobs[&job].cursor;
-            let id = self.ask(node, Query::Watch { job, cursor, wait_ms: 200, limit: 16 });
-            self.sort(id, Question::Watch(job));
-        }
-    }
-
-    fn submit(&mut self, node: usize) {
-        let submitter = self.nodes[node].id;
-        let spec = self.user.spec(submitter, &mut self.rng);
-        let tasks = spec.task_count() as u32;
-        let id = self.ask(node, Query::Submit { spec: Arc::new(spec) });
-        let life = self.nodes[node].life;
-        self.sort(id, Question::Submit { tasks, node, life });
     }
 
     /// A job that failed is tried once more.
     fn maybe_retry(&mut self, node: usize, job: JobId) {
         let watched = self.user.jobs.get_mut(&job).expect("a key of the map");
         if watched.phase == Some(Phase::Failed) && !std::mem::replace(&mut watched.was_retried, true) {
-            let id = self.ask(node, Query::Retry { job });
-            self.sort(id, Question::Other);
+            self.ask(node, About::Other, Query::Retry { job });
         }
     }
 
-    fn maybe_cancel_tasks(&mut self, node: usize, job: JobId) {
-        if self.user.cancels && self.rng.random_bool(0.1) {
-            let all = self.user.jobs[&job].tasks;
-            let tasks: Vec<_> = (0..self.rng.random_range(1..4)).map(|_| self.rng.random_range(0..all)).collect();
-            let id = self.ask(node, Query::CancelTasks { job, tasks: tasks.clone() });
-            self.sort(id, Question::Cancel(job, tasks));
-        }
+    fn cancel_tasks(&mut self, number: usize, tasks: Vec<TaskIndex>) {
+        let (Some(job), Some(node)) = (self.user.job_of(number), self.someone()) else { return };
+        let Some(watched) = self.user.jobs.get_mut(&job) else { return };
+        let tasks: Vec<_> = tasks.into_iter().filter(|task| *task < watched.tasks).collect();
+        watched.cancelling.extend(tasks.iter().copied());
+        self.ask(node, About::CancelTasks(job, tasks.clone()), Query::CancelTasks { job, tasks });
     }
 
-    fn sort(&mut self, id: u64, question: Question) {
-        self.user.questions.insert(id, question);
-        if let Some(position) = self.user.early.iter().position(|(early, _)| *early == id) {
-            let (_, answer) = self.user.early.swap_remove(position);
-            self.user_hears(id, answer);
-        }
-    }
-
-    pub fn user_hears(&mut self, id: u64, answer: Result<Answer, QueryError>) {
-        match self.user.questions.remove(&id) {
-            Some(Question::Unsorted) => {
-                self.user.questions.insert(id, Question::Unsorted);
-                self.user.early.push((id, answer));
-            }
-            Some(Question::Submit { tasks, .. }) => {
-                if let Ok(Answer::Submitted { job }) = answer {
-                    self.user.to_submit -= 1;
-                    self.statistics.tasks += u64::from(tasks);
-                    self.user.jobs.insert(job, Watched { tasks, ..Watched::default() });
+    pub fn user_hears(&mut self, node: usize, id: u64, answer: Result<Answer, QueryError>) {
+        let Some(question) = self.user.questions.remove(&id) else { return };
+        match question.about {
+            About::Submit(number) => {
+                self.user.wants[number].asked = None;
+                match answer {
+                    Ok(Answer::Submitted { job }) => self.hear_submitted(node, number, job),
+                    other => self.tell(|| format!("the submission of job{number} is refused: {other:?}")),
                 }
             }
-            Some(Question::Watch(job)) => {
+            About::Watch(job) => {
                 if let Ok(Answer::Watch { cursor, progress, records }) = answer {
-                    self.hear_news(job, cursor, progress.phase, &records);
+                    self.hear_news(node, job, cursor, progress.phase, &records);
                 }
             }
-            Some(Question::Cancel(job, tasks)) => {
+            About::CancelTasks(job, tasks) => {
                 if let (Ok(_), Some(watched)) = (answer, self.user.jobs.get_mut(&job)) {
                     watched.cancelled.extend(tasks);
                 }
             }
-            Some(Question::Other) | None => {}
+            About::Cancel(job, had_ended) => {
+                for want in self.user.wants.iter_mut().filter(|want| want.job == Some(job)) {
+                    want.cancel_asked = None;
+                }
+                if answer.is_ok() {
+                    let ended = had_ended && self.has_ended(job);
+                    self.hear_cancelled(node, job, ended);
+                }
+            }
+            About::Other => {}
         }
     }
 
-    fn hear_news(&mut self, job: JobId, cursor: Cursor, phase: Phase, records: &[Arc<nodectl::types::TaskRecord>]) {
-        let epoch = self.highest_epoch(job);
+    fn hear_submitted(&mut self, node: usize, number: usize, job: JobId) {
+        let tasks = self.user.wants[number].plan.tasks;
+        self.tell(|| format!("job{number} is {job:?}, says n{node}"));
+        self.statistics.tasks += u64::from(tasks);
+        self.user.wants[number].job = Some(job);
+        self.user.numbers.insert(job, number);
+        self.user.jobs.insert(job, Watched { number, tasks, ..Watched::default() });
+        if self.user.wants[number].plan.after.is_some() {
+            self.branch("a job waits for another");
+        }
+        self.note_submitted(job);
+        self.moment(Moment::Submitted, self.coordinator(job).unwrap_or(node));
+    }
+
+    fn hear_cancelled(&mut self, node: usize, job: JobId, had_ended: bool) {
+        let name = self.job_name(job);
+        self.tell(|| format!("the cancellation of {name} is confirmed by n{node}"));
+        let coordinator = self.coordinator(job).unwrap_or(node);
+        let now = self.now;
+        let watched = self.user.jobs.get_mut(&job).expect("only known jobs are cancelled");
+        if !had_ended {
+            watched.cancelled_at.get_or_insert(now);
+            self.note_cancelled(job);
+        }
+        self.moment(Moment::Cancelled, coordinator);
+    }
+
+    fn hear_news(&mut self, node: usize, job: JobId, cursor: Cursor, phase: Phase, records: &[Arc<TaskRecord>]) {
         let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
         watched.cursor = cursor;
-        watched.phase = Some(phase);
-        watched.told_cancelled.extend(records.iter().filter(|record| record.is_cancelled()).map(|record| record.task));
-        for record in records.iter().filter(|record| record.is_done()) {
-            if watched.done.insert(record.task) {
-                self.checker.acknowledged(job, record.task, epoch);
-            }
+        if watched.phase != Some(phase) {
+            watched.phase = Some(phase);
+            let name = self.job_name(job);
+            self.tell(|| format!("{name} is told to be {phase:?} by n{node}"));
         }
+        for record in records {
+            self.check_told(job, record);
+        }
+        if let Some(coordinator) = self.coordinator(job).filter(|_| !records.is_empty()) {
+            self.moment(Moment::Told, coordinator);
+        }
+    }
+
+    /// Questions that should have had an answer by now.
+    pub fn overdue(&self, submit: Duration, other: Duration) -> Option<String> {
+        self.user.questions.values().find_map(|question| {
+            let machine = &self.machines[question.node];
+            let since = question.asked.max(machine.unwell);
+            let submits = matches!(question.about, About::Submit(_));
+            let late = self.now - since >= if submits { submit } else { other };
+            let name = || match &question.about {
+                About::Submit(number) => format!("the submission of job{number}"),
+                About::Watch(job) => format!("a question after {}", self.job_name(*job)),
+                About::CancelTasks(job, _) | About::Cancel(job, _) => {
+                    format!("a cancellation of {}", self.job_name(*job))
+                }
+                About::Other => "an order".into(),
+            };
+            let lives = machine.life == question.life && machine.state.is_some() && !machine.is_stalled(self.now);
+            (late && lives).then(|| {
+                format!("{} through n{} has had no answer for {:?}", name(), question.node, self.now - question.asked)
+            })
+        })
     }
 }

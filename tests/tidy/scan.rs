@@ -4,10 +4,8 @@
 pub struct Source {
     /// Relative to the repository.
     pub path: String,
-    /// The top-level module; empty for `lib.rs` and `main.rs`.
+    /// The crate, or the root package's module; empty for its `lib.rs` and `main.rs`.
     pub module: String,
-    /// How many modules deep the file is: 1 for `src/net/mod.rs`, 2 for `src/net/swarm.rs`.
-    depth: usize,
     /// Whether the whole file is a test.
     pub is_test: bool,
     pub text: String,
@@ -19,8 +17,6 @@ pub struct Source {
 pub struct CodePath {
     pub segments: Vec<String>,
     pub line: usize,
-    /// How many inline modules surround it.
-    inline_depth: usize,
 }
 
 impl Source {
@@ -30,7 +26,7 @@ impl Source {
         let module = if matches!(parts[..], ["lib"] | ["main"]) { "" } else { parts[0] };
         let is_test = parts.iter().any(|part| *part == "tests" || part.ends_with("_tests"));
         let code = blank(&text);
-        Self { module: module.to_string(), depth: parts.len(), is_test, code, path, text }
+        Self { module: module.to_string(), is_test, code, path, text }
     }
 
     /// The code up to the test module written in it, which by convention ends a file.
@@ -45,51 +41,20 @@ impl Source {
     }
 }
 
-/// The top-level modules of the crate that a file names, through `crate`, `nodectl` or a chain of `super`.
-pub fn root_modules_used(source: &Source) -> Vec<(String, usize)> {
-    let mut used: Vec<(String, usize)> = Vec::new();
-    for path in paths(&source.code) {
-        let supers = path.segments.iter().take_while(|segment| *segment == "super").count();
-        let skip = match path.segments[0].as_str() {
-            "crate" | "nodectl" => 1,
-            "super" if supers == source.depth + path.inline_depth => supers,
-            _ => continue,
-        };
-        let Some(name) = path.segments.get(skip) else { continue };
-        if !used.iter().any(|(known, _)| known == name) {
-            used.push((name.clone(), path.line));
-        }
-    }
-    used
-}
-
 /// Every path of the code, bare names included.
 pub fn paths(code: &str) -> Vec<CodePath> {
     let tokens = tokens(code);
     let mut found = Vec::new();
-    let (mut braces, mut modules) = (0usize, Vec::new());
     let mut at = 0;
     while at < tokens.len() {
         let (text, line) = (tokens[at].0, tokens[at].1);
-        match text {
-            "{" => braces += 1,
-            "}" => {
-                braces = braces.saturating_sub(1);
-                if modules.last() == Some(&braces) {
-                    modules.pop();
-                }
-            }
-            "mod" if tokens.get(at + 2).is_some_and(|next| next.0 == "{") => modules.push(braces),
-            _ if is_name(text) => {
-                let mut all = Vec::new();
-                at = path_at(&tokens, at, &mut Vec::new(), &mut all);
-                let inline_depth = modules.len();
-                found.extend(all.into_iter().map(|segments| CodePath { segments, line, inline_depth }));
-                continue;
-            }
-            _ => {}
+        if !is_name(text) {
+            at += 1;
+            continue;
         }
-        at += 1;
+        let mut all = Vec::new();
+        at = path_at(&tokens, at, &mut Vec::new(), &mut all);
+        found.extend(all.into_iter().map(|segments| CodePath { segments, line }));
     }
     found
 }

@@ -13,6 +13,16 @@ fn statuses_and_signals_are_told_apart() {
 }
 
 #[test]
+fn the_kernel_prefers_the_node_to_its_tasks() {
+    let nice_of = |stat: &str| stat.rsplit(") ").next().unwrap().split(' ').nth(16).unwrap().parse::<i32>().unwrap();
+    let own = nice_of(&std::fs::read_to_string("/proc/self/stat").unwrap());
+    let record = Lab::new().sh("cat /proc/$$/stat /proc/$$/oom_score_adj");
+    let told = String::from_utf8(record.stdout.tail).unwrap();
+    let (stat, oom_score) = told.trim().split_once('\n').unwrap();
+    assert_eq!((nice_of(stat), oom_score), ((own + i32::from(NICE)).min(19), "500"));
+}
+
+#[test]
 fn an_attempt_is_announced_then_told_and_its_directory_goes() {
     let mut lab = Lab::new();
     let record = lab.sh("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo hi");
@@ -100,6 +110,36 @@ fn more_memory_than_asked_for_is_the_reason_told() {
 }
 
 #[test]
+fn a_file_that_is_too_large_is_named_with_the_limit_that_the_user_set() {
+    let mut lab = Lab::new();
+    for (script, file) in [
+        ("echo a > a; head -c 3000000 /dev/zero > x", "x"),
+        ("echo a > a; head -c 3000000 /dev/zero > x; exit 1", "x"),
+        ("echo a > a; sleep 0.01; exec truncate -s 100M big", "big"),
+    ] {
+        let record = lab.run(nodectl::types::WorkSpec { log_limit_bytes: 2 << 20, ..sh(script) });
+        match failure(&record) {
+            Failure::OutputTooLarge { name, limit_bytes } => assert_eq!((name.as_str(), *limit_bytes), (file, 1 << 20)),
+            other => panic!("expected OutputTooLarge, got {other:?}"),
+        }
+    }
+}
+
+/// A site's limit that the node may not raise: root may, unless it has given that up.
+#[test]
+fn a_lower_limit_of_the_node_holds_and_is_named() {
+    let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "prlimit", "--fsize=300000"];
+    let works = |command: &str| std::process::Command::new(command).arg("--version").output().is_ok();
+    if !works("setpriv") || !works("prlimit") {
+        return eprintln!("SKIPPED: setpriv or prlimit (util-linux) is missing");
+    }
+    let mut lab = Lab::supervised_by(confined.iter().map(Into::into).collect());
+    assert_eq!(lab.sh("echo fine").outcome, Outcome::Done);
+    let record = lab.sh("exec head -c 500000 /dev/zero > x");
+    assert!(matches!(failure(&record), Failure::OutputTooLarge { name, .. } if name.starts_with('x')), "{record:?}");
+}
+
+#[test]
 fn a_supervisor_that_cannot_be_started_is_told_at_once() {
     let lab = Lab::new();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -107,7 +147,8 @@ fn a_supervisor_that_cannot_be_started_is_told_at_once() {
     config.supervisor = vec!["/nonexistent/nodectl".into(), "supervise".into()];
     let _inside = lab.runtime.enter();
     let node = nodectl::ports::NodeHandle::new(tokio::sync::mpsc::channel(1).0);
-    let started = nodectl::worker::Workers::start(config, lab.store.blobs(), lab.fetcher.clone(), node, None);
+    let keep = keep(&lab.store, lab.fetcher.clone(), node.clone());
+    let started = nodectl::worker::Workers::start(config, keep, node, None);
     let told = started.err().expect("there is no such program").to_string();
     assert!(told.contains("/nonexistent/nodectl") && told.contains("No such file"), "{told}");
 }

@@ -2,11 +2,15 @@
 
 use futures::future::BoxFuture;
 use nodectl::{
-    ports::{BlobFetcher, Blobs, Event, NodeHandle, Runner, StartTask, UserRequest, WorkerEvent},
-    types::{Attempt, BlobHash, Failure, JobId, NodeId, Outcome, Params, TaskRecord, WorkSpec},
-    worker::{Config, PoolLinks, Workers},
+    ports::{
+        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, StoreEvent, UserRequest, Vault,
+        WorkerEvent,
+    },
+    types::{Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, TaskRecord, WorkSpec},
+    worker::{Config, Keep, PoolLinks, Workers, isolation::Policy},
 };
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -15,13 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{runtime::Runtime, sync::mpsc};
+use zeroize::Zeroizing;
 
 pub const JOB: JobId = JobId(0xabc);
+pub const NICE: u8 = 7;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Lab {
     pub workers: Option<Arc<Workers>>,
     pub store: nodectl::store::Store,
+    pub disk: Arc<dyn DiskHealth>,
     pub fetcher: Arc<Fetcher>,
     pub events: mpsc::Receiver<Event>,
     pub runtime: Runtime,
@@ -50,13 +57,36 @@ impl BlobFetcher for Fetcher {
     }
 }
 
+/// Knows the secret `TOKEN`.
+struct OneSecret;
+
+impl Vault for OneSecret {
+    fn seal(&self, _: &str, value: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(value.to_vec())
+    }
+
+    fn open(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, String> {
+        if name == "TOKEN" { Ok(Zeroizing::new(b"precious\0 bytes".to_vec())) } else { Err("it is not known".into()) }
+    }
+
+    fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret> {
+        secrets
+    }
+
+    fn keep(&self, _: Vec<KeptSecret>) {}
+}
+
 pub fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_nodectl").into()
 }
 
 pub fn config(dir: &Path) -> Config {
     let supervisor = vec![program().into(), "supervise".into()];
-    Config { supervisor, ..Config::new(dir.to_path_buf(), NodeId([7; 32])) }
+    Config { supervisor, ..Config::new(dir.to_path_buf(), NodeId([7; 32]), NICE, Policy::default()) }
+}
+
+pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> Keep {
+    Keep { blobs: store.blobs(), fetcher, disk: store.health(node), vault: Arc::new(OneSecret) }
 }
 
 impl Lab {
@@ -65,18 +95,36 @@ impl Lab {
     }
 
     pub fn with_pools(pools: Option<PoolLinks>) -> Self {
+        Self::made(pools, Vec::new(), None)
+    }
+
+    /// With a program before the supervisor's.
+    pub fn supervised_by(before: Vec<OsString>) -> Self {
+        Self::made(None, before, None)
+    }
+
+    /// With its data in this directory.
+    pub fn at(data: &Path) -> Self {
+        Self::made(None, Vec::new(), Some(data))
+    }
+
+    fn made(pools: Option<PoolLinks>, before: Vec<OsString>, data: Option<&Path>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = nodectl::store::open(dir.path()).unwrap();
+        let store = nodectl::store::open(data.unwrap_or(dir.path())).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (sender, events) = mpsc::channel(1024);
         let fetcher = Arc::new(Fetcher::default());
         *fetcher.store.lock().unwrap() = Some(store.blobs());
-        let workers = {
+        let (workers, disk) = {
             let _inside = runtime.enter();
             let node = NodeHandle::new(sender);
-            Workers::start(config(store.dir()), store.blobs(), fetcher.clone(), node, pools).unwrap()
+            let keep = keep(&store, fetcher.clone(), node.clone());
+            let mut config = config(store.dir());
+            config.supervisor.splice(0..0, before);
+            let disk = keep.disk.clone();
+            (Workers::start(config, keep, node, pools).unwrap(), disk)
         };
-        Self { workers: Some(workers), store, fetcher, events, runtime, dir }
+        Self { workers: Some(workers), store, disk, fetcher, events, runtime, dir }
     }
 
     pub fn workers(&self) -> &Workers {
@@ -107,11 +155,12 @@ impl Lab {
         self.runtime.block_on(next).expect("an event in time").expect("the runner lives")
     }
 
-    /// The next end. Passes over starts.
+    /// The next end. Passes over starts, and over what becomes of the disk and of files on it.
     pub fn ended(&mut self) -> TaskRecord {
-        match self.worker_event() {
-            WorkerEvent::Started { .. } => self.ended(),
-            WorkerEvent::Ended { record, .. } => *record,
+        match self.event() {
+            Event::Worker(WorkerEvent::Started { .. }) | Event::InfoChanged => self.ended(),
+            Event::Store(StoreEvent::BlobLost(_)) => self.ended(),
+            Event::Worker(WorkerEvent::Ended { record, .. }) => *record,
             other => panic!("expected Ended, got {other:?}"),
         }
     }
@@ -135,7 +184,7 @@ impl Lab {
     }
 
     pub fn blob(&self, hash: BlobHash) -> Vec<u8> {
-        std::fs::read(self.store.blobs().path(hash).expect("the blob is there")).unwrap()
+        self.store.blobs().read(hash, u64::MAX).expect("the blob is there")
     }
 }
 

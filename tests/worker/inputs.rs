@@ -9,7 +9,10 @@ use nodectl::{
         query::{Cursor, Progress},
     },
 };
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    os::unix::fs::PermissionsExt,
+    sync::{Arc, atomic::Ordering},
+};
 
 fn manifest(files: &[(&str, &[u8], bool)]) -> Vec<u8> {
     let files = files.iter().map(|(path, bytes, executable)| FileEntry {
@@ -62,6 +65,39 @@ fn inputs_that_cannot_be_had_fail_the_task_and_the_next_one_tries_again() {
     }
     lab.store.blobs().put_bytes(b"content").unwrap();
     assert_eq!(lab.run(with_inputs("cat a", &manifest)).stdout.tail, b"content");
+}
+
+#[test]
+fn a_damaged_upload_is_fetched_again() {
+    let mut lab = Lab::new();
+    let manifest = manifest(&[("a", b"content", false)]);
+    lab.store.blobs().put_bytes(&manifest).unwrap();
+    let hash = lab.store.blobs().put_bytes(b"content").unwrap();
+    let name = hash.to_string();
+    let file = lab.dir.path().join("blobs").join(&name[..2]).join(&name);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(&file, b"c0ntent").unwrap();
+    lab.fetcher.later.lock().unwrap().push((hash, b"content".to_vec()));
+    assert_eq!(lab.run(with_inputs("cat a", &manifest)).stdout.tail, b"content");
+    assert_eq!(lab.fetcher.asked.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn uploads_with_the_names_of_our_own_files_do_no_harm() {
+    let mut lab = Lab::new();
+    let manifest = manifest(&[("result.json", b"{\"old\": 1}", false), ("params.json", b"{\"old\": 2}", false)]);
+    for bytes in [&manifest[..], b"{\"old\": 1}", b"{\"old\": 2}"] {
+        lab.store.blobs().put_bytes(bytes).unwrap();
+    }
+    let record = lab.run(with_inputs("cat params.json", &manifest));
+    assert_eq!((record.outcome, record.value), (Outcome::Done, None), "a result of an earlier run is no result");
+    assert_eq!(record.stdout.tail, b"{\"old\": 2}");
+    let mut own = with_inputs("cat params.json; rm result.json; echo 3 > result.json", &manifest);
+    own.grace_ms = 200;
+    lab.start_with(1, own, vec![("k".into(), Value::Int(7))]);
+    let record = lab.ended();
+    assert_eq!((record.outcome, record.value.as_deref()), (Outcome::Done, Some("3")));
+    assert_eq!(record.stdout.tail, b"{\"k\":7}");
 }
 
 #[test]
@@ -170,9 +206,50 @@ fn what_an_earlier_life_left_is_removed() {
     let (sender, _events) = tokio::sync::mpsc::channel(8);
     let fetcher = Arc::new(Fetcher::default());
     let node = nodectl::ports::NodeHandle::new(sender);
-    let workers = nodectl::worker::Workers::start(config(store.dir()), store.blobs(), fetcher, node, None).unwrap();
+    let keep = keep(&store, fetcher, node.clone());
+    let workers = nodectl::worker::Workers::start(config(store.dir()), keep, node, None).unwrap();
     assert!(!left.exists());
     assert!(dir.path().join(format!("jobs/{JOB}/journal")).exists());
     drop(workers);
     assert_eq!(std::fs::read_dir(dir.path().join("trash")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_upload_with_the_name_of_a_result_is_an_upload() {
+    let mut lab = Lab::new();
+    let manifest = manifest(&[("result.json", b"{\"old\": 1}", false)]);
+    lab.store.blobs().put_bytes(&manifest).unwrap();
+    lab.store.blobs().put_bytes(b"{\"old\": 1}").unwrap();
+    let record = lab.run(with_inputs("cat result.json", &manifest));
+    assert_eq!(
+        (&record.outcome, &record.value, &record.stdout.tail[..]),
+        (&Outcome::Done, &None, &b"{\"old\": 1}"[..])
+    );
+    let record = lab.run(with_inputs("rm result.json; echo 7 > result.json", &manifest));
+    assert_eq!(record.value.as_deref(), Some("7"), "one that the task made in its place counts");
+}
+
+/// Whatever the values of parameters, this process goes on: they are checked where they are in their places.
+#[test]
+fn what_parameters_become_is_bounded() {
+    let mut lab = Lab::new();
+    let one = |text: String| vec![("k".to_string(), Value::Text(text.into()))];
+    let deep = format!("{}a{}", "{".repeat(40_000), "}".repeat(40_000));
+    lab.start_with(0, WorkSpec { outputs: vec!["{k}".into()], ..sh("true") }, one(deep));
+    let record = lab.ended();
+    assert!(
+        matches!(failure(&record), Failure::OutputUnreadable(why) if why.contains("no pattern") && why.len() < 500)
+    );
+    let many = std::iter::once("true".to_string()).chain(std::iter::repeat_n("{k}".to_string(), 100_000));
+    lab.start_with(0, WorkSpec { command: many.collect(), ..sh("true") }, one("v".repeat(10_000)));
+    let record = lab.ended();
+    assert!(matches!(failure(&record), Failure::Spawn(why) if why.contains("more than 8388608 bytes")), "{record:?}");
+    // Values keep their spelling in placeholders, and are numbers in JSON.
+    let spelled = vec![("k".to_string(), Value::Spelled("1.10".into()))];
+    lab.start_with(
+        0,
+        WorkSpec { command: vec!["sh".into(), "-c".into(), "echo {k}; cat params.json".into()], ..sh("") },
+        spelled,
+    );
+    assert_eq!(lab.ended().stdout.tail, b"1.10\n{\"k\":1.1}");
 }

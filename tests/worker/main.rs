@@ -6,16 +6,24 @@
 //! | `cost` | what a task costs beyond its process |
 //! | `endings` | statuses, signals, limits, programs that cannot start |
 //! | `killing` | stops, timeouts, grandchildren, dead supervisors, dead nodes |
+//! | `suspension` | tasks that stand still |
+//! | `disks` | disks that are full |
 //! | `results` | streams, results, outputs |
 //! | `inputs` | uploads, results of earlier jobs, environment |
+//! | `isolation` | what tasks are kept from |
 //! | `python` | calls of Python workers |
 //! | `pool` | workers of pools, with a pool of the test's own |
 
 mod cost;
+#[path = "../common/disk.rs"]
+mod disk;
+mod disks;
 mod endings;
 mod harness;
 mod inputs;
+mod isolation;
 mod killing;
 mod pool;
 mod python;
 mod results;
+mod suspension;

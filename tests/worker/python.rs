@@ -359,3 +359,24 @@ fn a_call_that_does_nothing_costs_far_less_than_a_process() {
     println!("a call: {each:?}, 2 in parallel");
     assert!(each < std::time::Duration::from_millis(20), "{each:?}");
 }
+
+/// The directories of its calls are made when it has long been started.
+#[test]
+fn a_worker_from_which_the_node_is_hidden_does_its_calls() {
+    if let Err(why) = nodectl::worker::supervisor::hides() {
+        return eprintln!("SKIPPED: {why}");
+    }
+    let mut lab = PythonLab::new();
+    let isolation = nodectl::types::Isolation { hides_node: Some(true), ..Default::default() };
+    let role = WorkerRole::Calls { class: "lib/mine.py:Worker".into(), init: "{}".into() };
+    let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
+    let spec = WorkSpec { worker, isolation, ..lab.spec("") };
+    for (task, what) in ["calls", "write", "where", "calls"].into_iter().enumerate() {
+        lab.start_spec(task as u32, spec.clone(), what, 10);
+        let record = lab.lab.ended();
+        assert_eq!(record.outcome, Outcome::Done, "{what}: {record:?}");
+        if task == 3 {
+            assert_eq!(record.value.as_deref(), Some("4"), "one worker did them all");
+        }
+    }
+}

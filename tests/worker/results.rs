@@ -3,7 +3,7 @@
 use crate::harness::*;
 use nodectl::{
     ports::Runner,
-    types::{Failure, Outcome, query::Stream},
+    types::{Failure, Outcome, Value, query::Stream},
 };
 
 #[test]
@@ -111,4 +111,40 @@ fn outputs_past_the_limit_together_are_refused() {
     let mut spec = sh("i=0; while [ $i -lt 4100 ]; do : > $i.bin; i=$((i+1)); done");
     spec.outputs = vec!["*.bin".into()];
     assert!(failure(&lab.run(spec)).to_string().contains("more than 4096 files"));
+}
+
+/// A placeholder's value is a pattern too, and what compiles one calls itself for each brace.
+#[test]
+fn a_pattern_that_grew_by_its_placeholders_fails_its_task_only() {
+    let mut lab = Lab::new();
+    let nested = |depth: usize| format!("{}a{}", "{".repeat(depth), "}".repeat(depth));
+    let many = format!("{{{}}}", ",".repeat(3_000));
+    for (value, told) in [(nested(40_000), "bytes"), (nested(1_000), "within each other"), (many, "alternatives")] {
+        let mut spec = sh("true");
+        spec.outputs = vec!["{k}".into()];
+        lab.start_with(0, spec, vec![("k".into(), Value::Text(value.into()))]);
+        let record = lab.ended();
+        assert!(matches!(failure(&record), Failure::OutputUnreadable(why) if why.contains(told)), "{record:?}");
+    }
+    let mut spec = sh("echo 1 > a.dat; echo 2 > b.txt");
+    spec.outputs = vec!["{k}".into()];
+    lab.start_with(0, spec, vec![("k".into(), Value::Text("{a.{dat,bin},b.txt}".into()))]);
+    assert_eq!(lab.ended().outputs.len(), 2);
+}
+
+#[test]
+fn a_running_stream_that_became_something_else_is_not_read() {
+    let mut lab = Lab::new();
+    let secret = lab.dir.path().join("secret");
+    std::fs::write(&secret, "secret").unwrap();
+    for change in [format!("ln -s {} $f", secret.display()), "mkfifo $f".into(), "mkdir $f".into()] {
+        let wait = "touch changed; while [ ! -e go ]; do sleep 0.01; done";
+        lab.start(0, sh(&format!("f=$(readlink /proc/$$/fd/1); rm $f; {change}; {wait}")));
+        until("the change", || lab.task_dir(0).join("changed").exists());
+        let read = lab.workers().read_log(JOB, 0, attempt(), Stream::Stdout, 0);
+        assert!(read.as_ref().is_err_and(|error| error.to_string().contains("it is")), "{change}: {read:?}");
+        std::fs::write(lab.task_dir(0).join("go"), "").unwrap();
+        lab.ended();
+    }
+    assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
 }

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _frames as frames
 from ._errors import NodeError, PoolError, UpdateFailed, WorkerLost, from_payload, summary
-from ._frames import HEADER, MAX_CHUNK_BYTES, Payload, Stream, loads, size_of
+from ._frames import HEADER, MAX_CHUNK_BYTES, Payload, Stream, loads, loads_json, size_of
 
 # How long a node may take to answer, and to come back after it was lost.
 OPEN_SECONDS = 60.0
@@ -35,8 +35,12 @@ _NOBODY, _CALLER, _BACKGROUND = 0, 1, 2
 class Engine:
     """One open pool. `open_request` makes the JSON of OPEN, given whether the node is ours."""
 
-    def __init__(self, node: Any, open_request: Callable[[bool], Dict[str, Any]], init: bytes) -> None:
+    def __init__(
+        self, node: Any, open_request: Callable[[bool], Dict[str, Any]], init: bytes, unpickle: bool = True
+    ) -> None:
         self.node = node
+        #: Whether what workers send is unpickled, and so may run code here.
+        self.unpickle = unpickle
         self.open_request = open_request
         self.init = init
         self.job = ""
@@ -262,6 +266,7 @@ class Engine:
 
     def _receive(self) -> bool:
         unfinished, count = self._unfinished, 0
+        load = loads if self.unpickle else loads_json
         for kind, id, payload in self._stream.receive():
             count += 1
             if kind == frames.DONE:
@@ -269,7 +274,7 @@ class Engine:
                 if entry is not None:
                     call, index, arguments = entry
                     try:
-                        value = loads(payload)
+                        value = load(payload)
                     except Exception as unloadable:
                         call.failed(index, unloadable, arguments)
                     else:
@@ -279,7 +284,10 @@ class Engine:
                 entry = unfinished.pop(id, None)
                 if entry is not None:
                     lost = kind == frames.LOST
-                    error = WorkerLost(bytes(payload).decode(errors="replace")) if lost else from_payload(payload)
+                    if lost:
+                        error: BaseException = WorkerLost(bytes(payload).decode(errors="replace"))
+                    else:
+                        error = from_payload(payload, self.unpickle)
                     entry[0].failed(entry[1], error, entry[2])
             elif kind == frames.SEND:
                 if id in unfinished:

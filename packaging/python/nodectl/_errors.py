@@ -20,7 +20,8 @@ class WorkerLost(PoolError):
 
 
 class RemoteError(Exception):
-    """An exception of a worker that cannot be raised as what it was, for its class is not to be had here."""
+    """An exception of a worker that cannot be raised as what it was, for its class is not to be had here, or for the pool
+    unpickles nothing (`results="json"`)."""
 
 
 class RemoteTraceback(Exception):
@@ -48,12 +49,12 @@ class UpdateFailed(RuntimeWarning):
     """`handle_update` raised an exception on a worker."""
 
 
-def from_payload(payload: Any) -> BaseException:
+def from_payload(payload: Any, unpickle: bool = True) -> BaseException:
     """The exception of a FAILED frame: a line of JSON, then perhaps the pickled exception."""
     line, _, pickled = bytes(payload).partition(b"\n")
     told = json.loads(line)
     error: Optional[BaseException] = None
-    if pickled:
+    if pickled and unpickle:
         try:
             error = pickle.loads(pickled)
         except Exception:

@@ -5,6 +5,7 @@ Bytes in and out of a socket that never blocks; it knows nothing of tasks.
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
 import struct
@@ -179,6 +180,13 @@ def with_buffers(data: bytes, buffers: Sequence[Any]) -> Payload:
     parts = [data, *buffers]
     lengths = b"".join(LENGTH.pack(len(_as_bytes(part))) for part in parts)
     return [bytes([BUFFERS]) + LENGTH.pack(len(parts)) + lengths, *parts]
+
+
+def loads_json(payload: Any) -> Any:
+    """The object of a payload of which nothing is run: `bytes` or JSON."""
+    if payload[0] == RAW:
+        return bytes(memoryview(payload)[1:])
+    return json.loads(bytes(payload))
 
 
 def loads(payload: Any) -> Any:

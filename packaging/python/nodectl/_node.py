@@ -179,6 +179,8 @@ class NodeProcess:
         environment = {**os.environ, **settings}
         if secret is not None:
             environment["NODECTL_SECRET"] = secret
+            # Programs brought their own passwords before there was nodectl: these are warned about, and used.
+            environment["NODECTL_CLUSTER__WEAK_SECRET"] = "true"
         self.is_alone = arguments == ["solo"]
         self.log = tempfile.TemporaryFile()
         # In a session of its own: Ctrl-C is for this program to handle.
@@ -257,7 +259,7 @@ class LocalNode:
         is_member = again and os.path.exists(os.path.join(os.path.dirname(self.path), "secret"))
         arguments, settings = ["solo"], {}  # type: List[str], Dict[str, str]
         if self.password is not None or self.peer is not None or is_member:
-            arguments = ["join", "--while-stdin"]
+            arguments = ["join", "--allow-root", "--while-stdin"]
             if self.peer:
                 # This machine is only where the results go to; those that work are there.
                 arguments += ["--peer", self.peer]

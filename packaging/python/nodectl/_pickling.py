@@ -117,7 +117,9 @@ def _has_packages(path: str) -> bool:
         return False
 
 
-def init_payload(pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, path: List[str]) -> bytes:
+def init_payload(
+    pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, path: List[str], results: str
+) -> bytes:
     """The INIT of a pool: a line of JSON, cloudpickle for nodes that lack it, the class and its arguments."""
     import json
 
@@ -128,6 +130,7 @@ def init_payload(pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, pa
         "cloudpickle": cloudpickle.__version__,
         "archive": len(archive),
         "path": path,
+        "results": results,
     }
     pickled = pickler.by_value((worker_class, tuple(args), dict(kwargs)))
     return json.dumps(line).encode() + b"\n" + archive + pickled

@@ -60,7 +60,7 @@ def _start(password: Optional[str], arguments: List[str], settings: Dict[str, st
         print("a node is running already on this machine")
         return (lambda: None), (lambda: None)
     secret = None if password is None else str(password)
-    node = _node.NodeProcess(["join", "--while-stdin", *arguments], secret, settings)
+    node = _node.NodeProcess(["join", "--allow-root", "--while-stdin", *arguments], secret, settings)
     if not node.greeting:
         raise NodeError("the node ended at once: %s" % node.failure())
     return node.stop, node.wait

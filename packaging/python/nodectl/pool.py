@@ -49,6 +49,9 @@ class Pool(Generic[Worker]):
     :param sources: Directories and files to ship: workers find them in their working directory, under their own names, and import
         modules from there.
     :param progress: Show the progress of `map`, `imap` and `imap_unordered`.
+    :param results: `"pickle"`: `run` may return any object, and whoever has taken over a worker can run code in this program. `"json"`:
+        nothing that workers send is unpickled. `run` returns what JSON has a form for (arrays become lists), or `bytes`; its exceptions
+        arrive as `RemoteError`.
     :raises NodeError: There is no node, and none could be started.
     :raises PoolError: The node refused the pool. Methods raise it when the pool has ended: closed, cancelled, or because its
         class fails on every worker.
@@ -76,14 +79,17 @@ class Pool(Generic[Worker]):
         python: Optional[str] = None,
         sources: Sequence[Union[str, "os.PathLike[str]"]] = (),
         progress: bool = False,
+        results: str = "pickle",
     ) -> None:
+        if results not in ("pickle", "json"):
+            raise ValueError("results are \"pickle\" or \"json\", not %r" % (results,))
         self._progress = progress
         paths = [os.fspath(path) for path in sources]
         self._pickler = Pickler(paths)
         args, kwargs = _init_arguments(init_data)
         # Where modules are found on the worker: among the files shipped, and in the directories of them.
         search = [".", *(os.path.basename(os.path.abspath(path)) for path in paths if os.path.isdir(path))]
-        init = init_payload(self._pickler, worker_class, args, kwargs, search)
+        init = init_payload(self._pickler, worker_class, args, kwargs, search, results)
         request: Dict[str, Any] = {
             "name": name or getattr(worker_class, "__name__", "pool"),
             "where": where,
@@ -109,7 +115,7 @@ class Pool(Generic[Worker]):
                 made["inputs"] = upload(node.path, paths)
             return made
 
-        self._engine = Engine(node, open_request, init)
+        self._engine = Engine(node, open_request, init, results == "pickle")
 
     # Tasks
 

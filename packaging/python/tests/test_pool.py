@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import unittest.mock
 import warnings
 
 import nodectl
-from nodectl import _calls, _node
+from nodectl import _calls, _errors, _frames, _node
 from tests.fake_host import FakeHost
 
 
@@ -29,6 +30,20 @@ class Unloadable(Exception):
 
     def __init__(self, one, two):
         super().__init__(one)
+
+
+HARMED = []
+
+
+def harm(how):
+    HARMED.append(how)
+
+
+class Harm:
+    """Unpickled, it runs code."""
+
+    def __reduce__(self):
+        return harm, ("code was run",)
 
 
 class Worker(nodectl.WorkerInterface):
@@ -50,6 +65,9 @@ class Worker(nodectl.WorkerInterface):
 
     def echo(self, x):
         return x
+
+    def pair(self, x):
+        return x, x
 
     def pid(self, _):
         return os.getpid()
@@ -111,6 +129,10 @@ class Worker(nodectl.WorkerInterface):
 
     def stdin(self, _):
         return sys.stdin.read()
+
+
+def frames_of_a_pickle(data):
+    return b"".join(_frames.with_buffers(data, [b"a buffer"]))
 
 
 class Base(unittest.TestCase):
@@ -182,6 +204,29 @@ class Calls(Base):
         with self.assertRaisesRegex(nodectl.RemoteError, "KeyboardInterrupt"):
             pool.map([{"args": ["interrupt"]}])
         self.assertEqual(pool.starmap([("square", 2)]), [4])
+
+    def test_nothing_is_unpickled_where_results_are_json(self):
+        pool = self.pool(results="json")
+        values = [None, 7, 0.5, "text", [1, {"a": [True]}], b"some bytes", b"b" * 100_000]
+        self.assertEqual(pool.starmap(("echo", value) for value in values), values)
+        self.assertEqual(pool.starmap([("pair", 1)]), [[1, 1]])
+        with self.assertRaisesRegex(nodectl.RemoteError, "Refusal") as caught:
+            pool.starmap([("refuse", 7)])
+        self.assertIn("in refuse", str(caught.exception.__cause__))
+        with self.assertRaisesRegex(nodectl.RemoteError, "JSON"):
+            pool.starmap([("lock", None)])
+        with self.assertRaises(ValueError):
+            self.pool(results="msgpack")
+
+    def test_a_pickle_of_a_worker_that_was_taken_over_is_not_opened_where_results_are_json(self):
+        told = b'{"type": "Harm", "message": "no", "traceback": ""}\n'
+        for payload in (pickle.dumps(Harm()), frames_of_a_pickle(pickle.dumps(Harm()))):
+            with self.assertRaises(ValueError):
+                _frames.loads_json(bytearray(payload))
+        self.assertIsInstance(_errors.from_payload(told + pickle.dumps(Harm()), unpickle=False), nodectl.RemoteError)
+        self.assertEqual(HARMED, [])
+        _errors.from_payload(told + pickle.dumps(Harm()))
+        self.assertEqual(HARMED, ["code was run"], "which is what a pool does otherwise")
 
     def test_an_iteration_goes_on_after_a_failure(self):
         pool = self.pool()

@@ -1,13 +1,20 @@
 //! What types do not exclude: keys that do not exist, and values without sense.
 
 use super::{NodeSettings, Settings, SettingsError};
-use crate::types::{suggest::nearest, template::is_name};
 use figment::value::{Dict, Value};
+use nodectl_types::{
+    limits::MAX_LABEL_BYTES,
+    suggest::nearest,
+    template::is_name,
+    text::{is_unsafe, shortened},
+};
 
 /// Tables whose keys users choose.
 const OPEN_TABLES: [&str; 2] = ["node.labels", "node.resources"];
 /// More than any machine has; keeps thousandths within 32 bits.
-const MAX_AMOUNT: f64 = 1e6;
+pub(super) const MAX_AMOUNT: f64 = 1e6;
+/// Of a value in an error.
+const SHOWN_CHARS: usize = 60;
 
 /// Fails on the first key of a layer that `schema` (the built-in layer) does not have. `place` says where a key stands.
 pub(super) fn keys(layer: &Dict, schema: &Dict, place: &dyn Fn(&str) -> String) -> Result<(), SettingsError> {
@@ -20,18 +27,33 @@ pub(super) fn keys(layer: &Dict, schema: &Dict, place: &dyn Fn(&str) -> String) 
             let path = table.keys().next().map_or(section.clone(), |key| format!("{section}.{key}"));
             return Err(unknown(&path, &known, place));
         };
-        if let Some(key) = table.keys().find(|key| !known_table.contains_key(*key)) {
-            return Err(unknown(&format!("{section}.{key}"), &known, place));
+        for (key, value) in table {
+            let path = format!("{section}.{key}");
+            let Some(known_value) = known_table.get(key) else { return Err(unknown(&path, &known, place)) };
+            let Some(known_inner) = known_value.as_dict().filter(|_| !is_open_table(&path)) else { continue };
+            let Value::Dict(_, inner) = value else { return Err(unknown(&path, &known, place)) };
+            if let Some(key) = inner.keys().find(|key| !known_inner.contains_key(*key)) {
+                return Err(unknown(&format!("{path}.{key}"), &known, place));
+            }
         }
     }
     Ok(())
 }
 
 fn paths(schema: &Dict) -> Vec<String> {
-    let keys = |section: &str, value: &Value| -> Vec<String> {
-        value.as_dict().into_iter().flat_map(Dict::keys).map(|key| format!("{section}.{key}")).collect()
-    };
-    schema.iter().flat_map(|(section, value)| keys(section, value)).collect()
+    let mut paths = Vec::new();
+    let mut tables: Vec<(String, &Dict)> =
+        schema.iter().filter_map(|(section, value)| Some((section.clone(), value.as_dict()?))).collect();
+    while let Some((path, table)) = tables.pop() {
+        for (key, value) in table {
+            let path = format!("{path}.{key}");
+            match value {
+                Value::Dict(_, inner) if !is_open_table(&path) => tables.push((path, inner)),
+                _ => paths.push(path),
+            }
+        }
+    }
+    paths
 }
 
 fn unknown(path: &str, known: &[String], place: &dyn Fn(&str) -> String) -> SettingsError {
@@ -54,9 +76,13 @@ pub(super) fn is_open_table(path: &str) -> bool {
 /// The key of the first value without sense, and what is wrong with it.
 pub(super) fn values(settings: &Settings) -> Result<(), (String, String)> {
     node(&settings.node)?;
+    super::policy::check(&settings.node.policy)?;
     labels(&settings.node)?;
     gpus(&settings.node)?;
     resources(&settings.node)?;
+    if !settings.api.socket.is_absolute() {
+        return fail("api.socket", format!("`{}` is no absolute path", settings.api.socket.display()));
+    }
     if !(1..=64).contains(&settings.cluster.name.len()) {
         return fail("cluster.name", "a name has 1 to 64 bytes".into());
     }
@@ -73,12 +99,18 @@ fn fail(key: &str, problem: String) -> Result<(), (String, String)> {
 }
 
 fn node(node: &NodeSettings) -> Result<(), (String, String)> {
-    let is_odd = |c: char| c.is_control() || c.is_whitespace();
+    let is_odd = |c: char| is_unsafe(c) || c.is_whitespace();
     if !(1..=64).contains(&node.name.len()) || node.name.contains(is_odd) {
         return fail("node.name", format!("{:?} is no name: 1 to 64 bytes without blanks", node.name));
     }
     if node.data_dir.as_os_str().is_empty() {
         return fail("node.data_dir", "there is no home directory to put it in\nhint: set it, or --data-dir".into());
+    }
+    if node.nice > 19 {
+        return fail(
+            "node.nice",
+            format!("{} is no niceness: 0 (as the node) to 19 (after everybody else)", node.nice),
+        );
     }
     match node.cores {
         Some(cores) if !(0.0..=MAX_AMOUNT).contains(&cores) => {
@@ -90,16 +122,24 @@ fn node(node: &NodeSettings) -> Result<(), (String, String)> {
 
 /// A label must be something that `where` can name.
 fn labels(node: &NodeSettings) -> Result<(), (String, String)> {
-    match node.labels.keys().find(|label| !is_name(label)) {
-        Some(label) => {
-            fail("node.labels", format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"))
+    let is_bad = |label: &&String| !is_name(label) || label.len() > MAX_LABEL_BYTES;
+    if let Some(label) = node.labels.keys().find(is_bad) {
+        let label = shortened(label, SHOWN_CHARS);
+        return fail("node.labels", format!("`{label}` cannot name a label: letters, digits, `_`, `-` and `.` can"));
+    }
+    let is_odd = |value: &str| value.len() > MAX_LABEL_BYTES || value.contains(is_unsafe);
+    match node.labels.iter().find(|(_, value)| is_odd(value)) {
+        Some((label, value)) => {
+            let value = shortened(value, SHOWN_CHARS);
+            let problem = format!("at most {MAX_LABEL_BYTES} bytes, and no control characters");
+            fail("node.labels", format!("`{label}` cannot be `{value}`: {problem}"))
         }
         None => Ok(()),
     }
 }
 
 fn gpus(node: &NodeSettings) -> Result<(), (String, String)> {
-    match node.gpus.iter().find(|gpu| crate::app::gpus::Choice::parse(gpu).is_none()) {
+    match node.gpus.iter().find(|gpu| crate::gpus::Choice::parse(gpu).is_none()) {
         Some(gpu) => fail("node.gpus", format!("`{gpu}` is no GPU: give numbers such as 0, UUIDs, or `none`")),
         None => Ok(()),
     }
@@ -107,6 +147,11 @@ fn gpus(node: &NodeSettings) -> Result<(), (String, String)> {
 
 fn resources(node: &NodeSettings) -> Result<(), (String, String)> {
     for (name, amount) in &node.resources {
+        if !is_name(name) {
+            let name = shortened(name, SHOWN_CHARS);
+            let problem = format!("`{name}` cannot name a resource: letters, digits, `_`, `-` and `.` can");
+            return fail("node.resources", problem);
+        }
         if ["cpus", "memory", "gpus"].contains(&name.as_str()) {
             let problem = format!("`{name}` is detected\nhint: node.cores and node.memory cut it down");
             return fail("node.resources", problem);

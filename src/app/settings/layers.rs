@@ -1,11 +1,13 @@
 //! Reads the layers and remembers which of them each value came from.
 
-use super::{Origin, Settings, SettingsError, check};
+use super::{Origin, Settings, SettingsError, check, local};
 use figment::{
     Figment, Metadata, Profile, Provider,
-    providers::{Format, Serialized, Toml},
+    error::Kind,
+    providers::Serialized,
     value::{Dict, Map, Value},
 };
+use nodectl_ports::say::tell;
 use std::{
     collections::BTreeMap,
     io,
@@ -26,6 +28,8 @@ pub struct Environment {
     pub variables: BTreeMap<String, String>,
     /// Settings files, from the weakest to the strongest; those that do not exist are passed over.
     pub files: Vec<PathBuf>,
+    /// The file of the current directory, which comes last and may say less.
+    pub local_file: Option<PathBuf>,
     pub host_name: String,
     pub is_root: bool,
 }
@@ -43,13 +47,13 @@ impl Environment {
         let mut environment = Self {
             variables,
             files: Vec::new(),
+            local_file: Some("nodectl.toml".into()),
             host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             is_root: rustix::process::geteuid().is_root(),
         };
         let user = environment.directory("XDG_CONFIG_HOME", ".config");
         environment.files.push(SYSTEM_FILE.into());
         environment.files.extend(user.map(|directory| directory.join("nodectl/nodectl.toml")));
-        environment.files.push("nodectl.toml".into());
         environment
     }
 
@@ -116,6 +120,11 @@ impl Layers {
                 figment = figment.merge(FileLayer { path, values });
             }
         }
+        if let Some((path, values)) = local_file(environment)? {
+            check::keys(&values, &built_in, &|_| path.display().to_string())?;
+            local::check(path, &values)?;
+            figment = figment.merge(FileLayer { path, values });
+        }
         let variables = variables(environment, &built_in);
         check::keys(&variables, &built_in, &variable_name)?;
         check::keys(&flags.0, &built_in, &|_| FLAG.to_string())?;
@@ -126,7 +135,7 @@ impl Layers {
     }
 
     pub(super) fn extract(&self) -> Result<Settings, SettingsError> {
-        self.figment.extract().map_err(|error| self.bad_value(&error.path.join("."), error.kind.to_string()))
+        self.figment.extract().map_err(|error| self.bad_value(&error.path.join("."), in_words(&error.kind)))
     }
 
     pub(super) fn bad_value(&self, key: &str, problem: String) -> SettingsError {
@@ -153,6 +162,19 @@ impl Layers {
     }
 }
 
+/// What is wrong with a value's type, without the names that types have in Rust.
+fn in_words(kind: &Kind) -> String {
+    let Kind::InvalidType(actual, expected) = kind else { return kind.to_string() };
+    let wanted = match expected.as_str() {
+        "f64" | "f32" | "u8" | "u16" | "u32" | "u64" | "usize" | "i64" => "a number",
+        "a boolean" | "bool" => "true or false",
+        "a string" | "path string" => "text in quotes",
+        "a sequence" => "a list, in brackets",
+        other => other,
+    };
+    format!("{wanted} is wanted here, not {actual}")
+}
+
 /// The values of a settings file.
 struct FileLayer<'p> {
     path: &'p Path,
@@ -169,16 +191,41 @@ impl Provider for FileLayer<'_> {
     }
 }
 
+/// The file of the current directory, if it can be trusted and is not read already.
+fn local_file(environment: &Environment) -> Result<Option<(&Path, Dict)>, SettingsError> {
+    let Some(path) = environment.local_file.as_deref() else { return Ok(None) };
+    if local::is_one_of(path, &environment.files) {
+        return Ok(None);
+    }
+    match local::distrust(path) {
+        Ok(None) => {
+            let values = file(path)?;
+            if values.is_some() {
+                tell!("note: the settings in ./{} are used, too", path.display());
+            }
+            Ok(values.map(|values| (path, values)))
+        }
+        Ok(Some(why)) => {
+            let shown = path.display();
+            tell!(
+                "warning: the settings in ./{shown} are not used: {why}\nhint: chmod go-w . {shown}, if they are yours"
+            );
+            Ok(None)
+        }
+        // There is none, as a rule.
+        Err(_) => Ok(None),
+    }
+}
+
 /// None if there is no such file.
 fn file(path: &Path) -> Result<Option<Dict>, SettingsError> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
-            let data = Toml::string(&text).data();
-            let syntax = |error: figment::Error| SettingsError::Syntax {
+            let syntax = |error: toml::de::Error| SettingsError::Syntax {
                 path: path.to_path_buf(),
-                problem: error.kind.to_string().trim_end().to_string(),
+                problem: error.to_string().trim_end().to_string(),
             };
-            data.map(|data| Some(dict(data))).map_err(syntax)
+            toml::from_str(&text).map(Some).map_err(syntax)
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(SettingsError::Unreadable { path: path.to_path_buf(), source }),
@@ -206,16 +253,21 @@ fn variables(environment: &Environment, built_in: &Dict) -> Dict {
 fn typed(key: &str, text: &str, built_in: &Dict) -> Value {
     let mut parts = key.split('.');
     let section = parts.next().and_then(|section| built_in.get(section));
-    let default = parts.next().and_then(|key| section?.as_dict()?.get(key));
+    let default = parts.fold(section, |value, part| value?.as_dict()?.get(part));
     match default {
         Some(Value::String(..)) => Value::from(text),
         _ if key.starts_with("node.labels.") => Value::from(text),
-        Some(Value::Array(..)) if !text.trim_start().starts_with('[') => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            Value::from(items.map(str::to_string).collect::<Vec<String>>())
-        }
-        _ => text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {}),
+        Some(Value::Array(..)) => literal(text).filter(|value| value.as_array().is_some()).unwrap_or_else(|| {
+            let items = text.trim().trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
+            Value::from(items.filter(|item| !item.is_empty()).map(str::to_string).collect::<Vec<String>>())
+        }),
+        _ => literal(text).unwrap_or_else(|| Value::from(text)),
     }
+}
+
+/// A value as TOML has it.
+fn literal(text: &str) -> Option<Value> {
+    toml::from_str::<Dict>(&format!("value = {}", text.trim())).ok()?.remove("value")
 }
 
 fn variable_name(key: &str) -> String {
@@ -244,17 +296,19 @@ pub(super) fn flatten(settings: &Settings) -> Vec<(String, String)> {
     let values = dict(Serialized::defaults(settings).data().unwrap_or_default());
     let mut flat = Vec::new();
     for (section, value) in &values {
-        for (key, value) in value.as_dict().into_iter().flatten() {
-            let path = format!("{section}.{key}");
-            match value {
-                Value::Dict(_, table) if check::is_open_table(&path) && !table.is_empty() => {
-                    flat.extend(table.iter().map(|(key, value)| (format!("{path}.{key}"), shown(value))));
-                }
-                _ => flat.push((path, shown(value))),
-            }
-        }
+        flatten_into(&mut flat, section, value);
     }
     flat
+}
+
+fn flatten_into(flat: &mut Vec<(String, String)>, path: &str, value: &Value) {
+    match value {
+        // A table that users fill is shown although it is empty.
+        Value::Dict(_, table) if !(table.is_empty() && check::is_open_table(path)) => {
+            table.iter().for_each(|(key, value)| flatten_into(flat, &format!("{path}.{key}"), value));
+        }
+        _ => flat.push((path.to_string(), shown(value))),
+    }
 }
 
 /// A value as TOML has it; nothing for what is not set.

@@ -1,6 +1,6 @@
 //! Sizes and durations as settings hold them: text with a unit, both ways.
 
-use crate::types::units::{parse_bytes, parse_duration};
+use nodectl_types::units::{parse_bytes, parse_duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::{fmt, time::Duration};
 
@@ -13,6 +13,10 @@ pub struct Size(pub u64);
 pub struct Period(pub Duration);
 
 impl Period {
+    pub const fn minutes(minutes: u64) -> Self {
+        Self(Duration::from_secs(minutes * 60))
+    }
+
     pub const fn days(days: u64) -> Self {
         Self(Duration::from_secs(days * 86_400))
     }

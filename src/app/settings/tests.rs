@@ -7,7 +7,7 @@ const DOCUMENTED: &str = include_str!("../../../config/nodectl.toml");
 
 fn environment() -> Environment {
     let variables = BTreeMap::from([("HOME".to_string(), "/users/ada".to_string())]);
-    Environment { variables, files: Vec::new(), host_name: "box".into(), is_root: false }
+    Environment { variables, files: Vec::new(), local_file: None, host_name: "box".into(), is_root: false }
 }
 
 /// Files of settings in a directory, the weakest first, and variables.
@@ -192,7 +192,7 @@ fn what_a_node_offers_is_cut_down() {
 fn sizes_are_shown_exactly() {
     for (bytes, text) in [(0, "0 B"), (1500, "1500 B"), (8 << 30, "8 GiB"), (3 << 10, "3 KiB")] {
         assert_eq!(Size(bytes).to_string(), text);
-        assert_eq!(crate::types::units::parse_bytes(text), Ok(bytes));
+        assert_eq!(nodectl_types::units::parse_bytes(text), Ok(bytes));
     }
 }
 
@@ -224,12 +224,36 @@ fn every_setting_is_documented_with_its_built_in_value() {
     }
     let built_in = serde_json::to_value(Settings::built_in(&environment())).unwrap();
     let documented = serde_json::to_value(documented).unwrap();
-    for (section, keys) in built_in.as_object().unwrap() {
-        for (key, value) in keys.as_object().unwrap() {
+    let policy = built_in["node"]["policy"].clone();
+    let sections = built_in.as_object().unwrap().iter().map(|(section, keys)| (section.as_str(), keys));
+    for (section, keys) in sections.chain([("node.policy", &policy)]) {
+        for (key, value) in keys.as_object().unwrap().iter().filter(|(key, _)| *key != "policy") {
             let below = DOCUMENTED.split_once(&format!("\n[{section}]\n")).expect("a section each").1;
             let line = below.lines().find(|line| line.starts_with(&format!("# {key} = "))).expect("checked above");
             let is_example = line.ends_with("# example");
-            assert!(is_example || documented[section][key] == *value, "{section}.{key} is not {value}");
+            assert!(
+                is_example || documented.pointer(&format!("/{}/{key}", section.replace('.', "/"))) == Some(value),
+                "{section}.{key} is not {value}"
+            );
         }
+    }
+}
+
+#[test]
+fn the_file_of_the_current_directory_may_say_less() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nodectl.toml");
+    let load = |text: &str, mode: u32| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let environment = Environment { local_file: Some(path.clone()), ..with(dir.path(), &[], &[]) };
+        Settings::load_from(&environment, &Flags::default()).map(|(settings, _)| settings.node.cores)
+    };
+    assert_eq!(load("[node]\ncores = 3\n", 0o644).unwrap(), Some(3.0));
+    assert_eq!(load("[node]\ncores = 3\n", 0o666).unwrap(), None, "others may have written it");
+    for text in ["[cluster]\nsecret_file = 's'\n", "[cluster]\npeers = ['evil:1']\n", "[node]\ndata_dir = '/x'\n"] {
+        let error = load(text, 0o644).unwrap_err().to_string();
+        assert!(error.contains("may not say that"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! JSON: the API's own types, one document a command; tasks and results one a line, so that a million of them need no memory.
 
 use super::{Output, RunSummary, Status};
-use crate::wire::api::{Device, Job, JobLine, Node, Submitted, TaskResult, TaskRow};
+use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult, TaskRow};
 use serde::Serialize;
 
 pub struct Json;
@@ -21,6 +21,10 @@ impl Output for Json {
 
     fn devices(&self, devices: &[Device]) -> String {
         document(devices)
+    }
+
+    fn secrets(&self, secrets: &[SecretView], _: u64) -> String {
+        document(secrets)
     }
 
     fn job(&self, job: &Job, _: u64) -> String {

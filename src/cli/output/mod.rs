@@ -8,12 +8,12 @@
 
 mod json;
 mod quiet;
-mod table;
+pub mod table;
 #[cfg(test)]
 mod tests;
 
 use super::args::ListArgs;
-use crate::wire::api::{Device, Job, JobLine, Node, NodeSelf, TaskResult, TaskRow};
+use nodectl_wire::api::{Device, Job, JobLine, Node, NodeSelf, SecretView, TaskResult, TaskRow};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub struct Status {
 pub struct RunSummary {
     pub job: String,
     pub name: String,
-    pub phase: crate::wire::api::PhaseName,
+    pub phase: nodectl_wire::api::PhaseName,
     /// Why the cluster gave it up, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -82,6 +82,7 @@ pub trait Output {
     fn nodes(&self, nodes: &[Node]) -> String;
     fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String;
     fn devices(&self, devices: &[Device]) -> String;
+    fn secrets(&self, secrets: &[SecretView], now_ms: u64) -> String;
     fn job(&self, job: &Job, now_ms: u64) -> String;
     /// Called once with `first` for every page of tasks.
     fn tasks(&self, tasks: &[TaskRow], first: bool) -> String;

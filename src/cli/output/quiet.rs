@@ -1,7 +1,7 @@
 //! Ids, one a line.
 
 use super::{Output, RunSummary, Status};
-use crate::wire::api::{Device, Job, JobLine, Node, TaskResult, TaskRow};
+use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, TaskResult, TaskRow};
 
 pub struct Quiet;
 
@@ -20,6 +20,10 @@ impl Output for Quiet {
 
     fn devices(&self, devices: &[Device]) -> String {
         lines(devices.iter().map(|device| device.gpu.uuid.as_str()))
+    }
+
+    fn secrets(&self, secrets: &[SecretView], _: u64) -> String {
+        lines(secrets.iter().map(|secret| secret.name.as_str()))
     }
 
     fn job(&self, job: &Job, _: u64) -> String {

@@ -1,24 +1,27 @@
 //! Columns for people. No colour carries meaning; what a program should read is `--json`.
 
 use super::{ComputeRate, FailureGroup, Output, RunSummary, Status};
-use crate::{
-    ports::wall_ms,
-    types::units::{format_bytes, format_duration},
-    wire::api::{
-        Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node, NodeShare,
-        ProgressView, TaskResult, TaskRow, WorkView,
-    },
-};
 use comfy_table::{Table as Grid, presets};
+use nodectl_ports::wall_ms;
+use nodectl_types::{
+    text,
+    units::{format_bytes, format_duration},
+};
+use nodectl_wire::api::{
+    AuditLine, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node,
+    NodeShare, ProgressView, SecretView, TaskResult, TaskRow, WorkView,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// Failures that are shown with their traceback.
 const TRACEBACKS: usize = 3;
 /// Characters of a cell that may hold anything.
 const CELL_CHARS: usize = 60;
+/// Of a value that has a line of its own; `--json` has all of it.
+const ROW_CHARS: usize = 1000;
 
 pub struct Table;
 
@@ -44,10 +47,10 @@ impl Output for Table {
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {
-        columns(
+        let table = columns(
             &["NODE", "ID", "STATE", "MODEL", "CORES", "MEMORY", "GPUS", "DRIVER", "LOAD", "RUNS", "QUEUED", "ADDRESS"],
             nodes.iter().map(|node| {
-                let load = |text: fn(&crate::wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
+                let load = |text: fn(&nodectl_wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
                 vec![
                     format!("{}{}", node.name, if node.this_node { " *" } else { "" }),
                     short_id(&node.id),
@@ -63,7 +66,8 @@ impl Output for Table {
                     node.addrs.first().cloned().unwrap_or_default(),
                 ]
             }),
-        )
+        );
+        table + &closed_notes(nodes, wall_ms())
     }
 
     fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String {
@@ -71,7 +75,7 @@ impl Output for Table {
             return "no jobs\n".into();
         }
         columns(
-            &["JOB", "NAME", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK"],
+            &["JOB", "NAME", "USER", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK"],
             jobs.iter().map(|job| {
                 let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
                 let counts = match job.workers {
@@ -83,7 +87,8 @@ impl Output for Table {
                 vec![
                     job.id.clone(),
                     cut(&job.name),
-                    job.phase.word().into(),
+                    cut(&job.user),
+                    if job.aside { "put aside".into() } else { job.phase.word().into() },
                     tasks,
                     done,
                     failed,
@@ -92,6 +97,14 @@ impl Output for Table {
                 ]
             }),
         )
+    }
+
+    fn secrets(&self, secrets: &[SecretView], now_ms: u64) -> String {
+        if secrets.is_empty() {
+            return "no secrets; `nodectl secret put NAME` keeps one\n".into();
+        }
+        let row = |secret: &SecretView| vec![secret.name.clone(), since(secret.changed_ms, now_ms)];
+        columns(&["SECRET", "AGE"], secrets.iter().map(row))
     }
 
     fn devices(&self, devices: &[Device]) -> String {
@@ -132,10 +145,11 @@ impl Output for Table {
         let mut rows = vec![
             ("job", format!("{} {}", line.id, line.name)),
             ("state", format!("{}{}", state(job), ended.unwrap_or_default())),
+            ("user", user(line)),
             ("age", since(line.submitted_ms, now_ms)),
             match &job.work.worker {
                 Some(worker) => ("worker", worker.clone()),
-                None => ("command", job.work.command.join(" ")),
+                None => ("command", text::ends(&job.work.command.join(" "), ROW_CHARS - 1).into_owned()),
             },
             ("needs", needs(&job.work)),
             ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
@@ -163,7 +177,8 @@ impl Output for Table {
             rows.push(("slow", format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}")));
         }
         rows.extend(job.work.exchange.iter().map(|layer| ("gradients", exchange(layer))));
-        let mut text: String = rows.iter().map(|(key, value)| format!("{key:<12} {}\n", one_line(value))).collect();
+        let row = |(key, value): &(&str, String)| format!("{key:<12} {}\n", text::shortened(value, ROW_CHARS));
+        let mut text: String = rows.iter().map(row).collect();
         if let Some(reason) = &line.reason {
             text += "given up\n";
             text += &indented(reason, "  ");
@@ -244,7 +259,7 @@ pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Stri
         grid.set_header(header.iter().copied());
     }
     for row in rows {
-        grid.add_row(row.iter().map(|cell| one_line(cell)));
+        grid.add_row(row.iter().map(|cell| text::one_line(cell)));
     }
     let count = grid.column_count();
     for column in grid.column_iter_mut() {
@@ -301,7 +316,7 @@ pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
     let text = |(index, group): (usize, &FailureGroup)| {
         let plural = if group.tasks == 1 { "task" } else { "tasks" };
         let logs = format!("nodectl logs --stderr {job} {}", group.example);
-        let line = format!("  {} {plural}: {} ({logs})\n", group.tasks, one_line(&group.reason));
+        let line = format!("  {} {plural}: {} ({logs})\n", group.tasks, text::one_line(&group.reason));
         let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
         line + &traceback.map(|traceback| indented(traceback, "      ")).unwrap_or_default()
     };
@@ -310,7 +325,7 @@ pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
 
 /// Lines of a text that a task wrote, set off by `margin`.
 pub fn indented(text: &str, margin: &str) -> String {
-    text.trim_end().lines().map(|line| format!("{margin}{}\n", one_line(line))).collect()
+    text.trim_end().lines().map(|line| format!("{margin}{}\n", text::one_line(line))).collect()
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
@@ -331,17 +346,67 @@ fn drivers(node: &Node) -> String {
 }
 
 /// Running tasks, and of which jobs: `3 (sweep 2, table 1)`.
-fn runs(load: &crate::wire::api::Load) -> String {
+fn runs(load: &nodectl_wire::api::Load) -> String {
     let jobs: Vec<_> = load.jobs.iter().map(|job| format!("{} {}", job.name, job.running)).collect();
     if jobs.is_empty() { load.running.to_string() } else { cut(&format!("{} ({})", load.running, jobs.join(", "))) }
 }
 
 fn node_state(node: &Node) -> &'static str {
-    match (node.alive, node.draining) {
-        (false, _) => "away",
-        (true, true) => "draining",
-        (true, false) => "alive",
+    let closed = node.closed.as_ref().map(|closed| match closed.state {
+        ClosedName::TakesNone => "takes no work",
+        ClosedName::Drained => "drained (owner)",
+        ClosedName::Paused => "paused",
+        ClosedName::Looking => "looking",
+        ClosedName::Hours => "not now",
+        ClosedName::Keyboard | ClosedName::Busy => "in use",
+    });
+    match (node.alive, closed, node.draining, &node.problem) {
+        (false, ..) => "away",
+        (true, Some(closed), ..) => closed,
+        (true, None, true, _) => "draining",
+        (true, None, false, Some(_)) => "in trouble",
+        (true, None, false, None) => "alive",
     }
+}
+
+/// `alice@box-1`.
+fn user(line: &JobLine) -> String {
+    match line.submitter_name.as_str() {
+        "" => line.user.clone(),
+        node => format!("{}@{node}", line.user),
+    }
+}
+
+/// Who did what.
+pub fn audit(lines: &[AuditLine]) -> String {
+    if lines.is_empty() {
+        return "nothing yet\n".into();
+    }
+    columns(
+        &["TIME", "USER", "NODE", "WHAT", "ABOUT", "REFUSED"],
+        lines.iter().map(|line| {
+            let time = UNIX_EPOCH + Duration::from_millis(line.at_ms);
+            vec![
+                humantime::format_rfc3339_seconds(time).to_string(),
+                cut(&line.user),
+                cut(&line.node),
+                line.what.word().into(),
+                cut(line.about.as_deref().unwrap_or_default()),
+                text::shortened(line.refused.as_deref().unwrap_or_default(), ROW_CHARS).into_owned(),
+            ]
+        }),
+    )
+}
+
+/// Why owners let their nodes take no work.
+fn closed_notes(nodes: &[Node], now_ms: u64) -> String {
+    let note = |node: &Node| {
+        let closed = node.closed.as_ref().filter(|_| node.alive)?;
+        let left = closed.until_ms.map(|until| Duration::from_millis(until.saturating_sub(now_ms)));
+        let left = left.map(|left| format!(", for another {}", format_duration(left))).unwrap_or_default();
+        Some(format!("{} {}{left}\n", text::one_line(&node.name), text::one_line(&closed.why)))
+    };
+    nodes.iter().filter_map(note).collect()
 }
 
 fn gpu_kind(kind: GpuKindName) -> &'static str {
@@ -386,29 +451,21 @@ fn since(start_ms: u64, end_ms: u64) -> String {
     format_duration(Duration::from_millis(end_ms.saturating_sub(start_ms)))
 }
 
-/// What came from tasks and files must not move the cursor or break the table.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 fn cut(text: &str) -> String {
-    if text.chars().count() <= CELL_CHARS {
-        return text.to_string();
-    }
-    text.chars().take(CELL_CHARS - 1).chain(['…']).collect()
+    text::shortened(text, CELL_CHARS).into_owned()
 }
 
 /// Why some GPUs are not used, and how to know what is not known.
 fn device_notes(devices: &[Device]) -> String {
     let mut notes: Vec<String> = Vec::new();
     for gpu in devices.iter().map(|device| &device.gpu).filter(|gpu| !gpu.used) {
-        let note = format!("not used: {}: {}\n", one_line(&gpu.name), gpu.why);
+        let note = format!("not used: {}: {}\n", text::one_line(&gpu.name), text::one_line(&gpu.why));
         if !notes.contains(&note) {
             notes.push(note);
         }
     }
     let unmeasured = devices.iter().filter(|device| device.gpu.used && device.gpu.rates.is_none());
-    let mut nodes: Vec<String> = unmeasured.map(|device| one_line(&device.node_name)).collect();
+    let mut nodes: Vec<String> = unmeasured.map(|device| text::one_line(&device.node_name).into_owned()).collect();
     nodes.dedup();
     if !nodes.is_empty() {
         notes.push(format!("not measured: `nodectl devices --measure` on {} does it\n", nodes.join(", ")));

@@ -1,13 +1,11 @@
 //! What people and programs see.
 
 use super::*;
-use crate::wire::api::StateName;
-use crate::{
-    cli::args::Cli,
-    http::testing::{head, member, progress, record, spec},
-    types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail},
-};
+use crate::args::Cli;
 use clap::CommandFactory;
+use nodectl_http::testing::{head, member, progress, record, spec};
+use nodectl_types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail};
+use nodectl_wire::api::StateName;
 use std::sync::Arc;
 
 fn nodes() -> Vec<Node> {
@@ -30,9 +28,9 @@ fn tables_line_up() {
     beta     02020202  away   Alienware Aurora R6  8      16.0 GiB  1 NVIDIA H200  570.1   ?     ?                 ?       192.0.2.2:40000
     ");
     insta::assert_snapshot!(table::Table.jobs(&jobs(), 120_000), @r"
-    JOB               NAME               STATE    TASKS  DONE  FAILED  AGE     TOOK
-    00000000000000ab  sweep              running  4      1     0       1m 30s
-    00000000000000cd  control character  done     4      4     0       1m 20s  1m 00s
+    JOB               NAME               USER     STATE    TASKS  DONE  FAILED  AGE     TOOK
+    00000000000000ab  sweep              unknown  running  4      1     0       1m 30s
+    00000000000000cd  control character  unknown  done     4      4     0       1m 20s  1m 00s
     ");
     assert_eq!(table::Table.jobs(&[], 0), "no jobs\n");
 }
@@ -69,6 +67,7 @@ fn a_job_is_described() {
     insta::assert_snapshot!(table::Table.job(&Job::from(&detail), 120_000), @r"
     job          00000000000000ab sweep
     state        running: 1/4 done, 1 failed, 2.5/s, ETA 800 ms
+    user         unknown
     age          1m 30s
     command      echo {x}
     needs        1 core
@@ -141,7 +140,17 @@ fn the_help_names_every_command() {
       down         Stops what `up` started
       psd-run      Runs a command on the workers of a Poseidon cluster, with its servers
       drain        Gives a node no new work; what runs there goes on to its end
+      pause        Has this machine for its owner alone: its tasks stand still, it takes no others
+      resume       Ends a pause: this machine's tasks go on
+      audit        Who did what at this node
       forget       Says that a machine is dead for good: trainings that wait for it go on without it
+      ban          Refuses a node's key everywhere, until `unban`
+      unban        Takes a ban back
+      admit        Lets a node in that waits for it (`nodectl nodes` lists them)
+      admission    Whether nodes that have the secret still wait until a member admits them
+      invite       Makes a code with which one machine can join within ten minutes, in place of the
+                   secret
+      secret       The cluster's secret, and named values for jobs, such as tokens
       run          Runs the jobs of a job file, shows progress, fetches results
       status       The cluster at a glance: nodes and open jobs
       nodes        The nodes, what they have and how busy they are
@@ -153,6 +162,7 @@ fn the_help_names_every_command() {
       attach       Follows a submitted job as `run` does, and fetches its results
       cancel       Stops a job, or single tasks of it, for good; results so far are kept
       retry        Gives the failed tasks of a job as many attempts again
+      remove       Forgets jobs that have ended, with their results, on all nodes
       explain      Why a job or a task is not running, node by node
       init         Writes a commented job file that runs as it is
       predict      What a trained model says of data: classes with their probabilities, or values

@@ -1,6 +1,7 @@
 //! The picture: axes, points, a legend of the colours, the best point with its caption.
 
 use super::{Axis, Cell, PlotSpec, Point, axis, caption};
+use nodectl_types::text::xml;
 use plotters::{prelude::*, style::RGBColor};
 
 const WIDTH: u32 = 900;
@@ -24,14 +25,14 @@ type Failed = Box<dyn std::error::Error>;
 
 /// The picture as text.
 pub fn svg(title: &str, spec: &PlotSpec, points: &[Point], best: Option<usize>) -> Result<String, Failed> {
-    let mut text = String::new();
+    let mut drawn = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut drawn, (WIDTH, HEIGHT)).into_drawing_area();
         root.fill(&WHITE)?;
         draw(&root, title, spec, points, best)?;
         root.present()?;
     }
-    Ok(text)
+    Ok(xml(&drawn))
 }
 
 fn draw<'a>(

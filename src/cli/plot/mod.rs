@@ -14,12 +14,11 @@ use super::{
     exit::{CliError, Exit, print},
     run,
 };
-use crate::{
-    http::Client,
-    types::suggest::nearest,
-    wire::api::{StatusName, SweepView, TaskResult},
-};
 use axis::{Axis, Cell};
+use nodectl_http::Client;
+use nodectl_ports::say::tell;
+use nodectl_types::{suggest::nearest, text::escaped};
+use nodectl_wire::api::{StatusName, SweepView, TaskResult};
 use serde_json::Value as Json;
 use std::{
     collections::BTreeSet,
@@ -84,7 +83,7 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
     let svg = draw::svg(&title, spec, &points, best).map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
     std::fs::write(&path, svg).map_err(|source| CliError::file("writing", &path, source))?;
     if let Some(best) = best {
-        eprintln!("best: {}", caption(&points[best], spec));
+        tell!("best: {}", escaped(&caption(&points[best], spec)));
     }
     print(&format!("{}\n", path.display()))?;
     Ok(Exit::Done)

@@ -3,21 +3,20 @@
 
 use super::{
     Plan, collector::Collector, collector::check_directory, default_directory, follow::Followed, follow_submitted,
-    summary,
+    submit, summary,
 };
 use crate::{
-    app::settings::Settings,
-    cli::{
-        args::{ResultsArgs, RunArgs},
-        exit::{CliError, Exit},
-        output::RunSummary,
-    },
-    http::{Client, ClientError, socket_path},
-    ports::wall_ms,
-    types::{JobSpec, NodeId, ParamSpace},
-    wire::api::{CursorView, Job, TaskResult},
-    workloads::load_rows,
+    args::{ResultsArgs, RunArgs},
+    exit::{CliError, Exit},
+    flags,
+    output::RunSummary,
 };
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, ClientError};
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_types::{JobSpec, NodeId, ParamSpace};
+use nodectl_wire::api::{CursorView, Job, TaskResult};
+use nodectl_workloads::load_rows;
 use std::{collections::BTreeMap, path::Path, time::Instant};
 
 /// Jobs that are seen together.
@@ -25,7 +24,7 @@ const MOST_JOBS: usize = 1000;
 
 /// `run --extend`: submits the parameter sets of a file as one more job of the same work, and follows it.
 pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let client = Client::new(socket_path(&settings.node.data_dir));
+    let client = Client::new(flags::socket(settings));
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
     let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
@@ -35,7 +34,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
     let spec = JobSpec { params, extends: Some(extends), submitter, submitted_ms, ..spec };
     args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = client.submit(&spec).await?.job;
+    let id = submit::submit_spec(&client, &spec, (&submit::Key::of(args), 0), None).await?.to_string();
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&base.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed { id, name: base.name, tasks, directory, is_step: false, delivery: None }];
@@ -129,7 +128,7 @@ async fn jobs(client: &Client, job: &str, all: bool) -> Result<Vec<Job>, CliErro
             Ok(job) if jobs.len() < MOST_JOBS => jobs.push(job),
             Ok(_) => return Err(CliError::Usage(format!("more than {MOST_JOBS} jobs extend one another"))),
             Err(ClientError::Refused { status: 404, .. }) => {
-                eprintln!("warning: job {earlier}, which was extended, is forgotten; its results are left out");
+                tell!("warning: job {earlier}, which was extended, is forgotten; its results are left out");
                 break;
             }
             Err(error) => return Err(error.into()),

@@ -6,15 +6,15 @@
 
 use super::{fetch, follow::Followed, lines::Lines, throughput::Throughput};
 use crate::{
-    cli::{
-        exit::CliError,
-        output::{ComputeRate, FailureGroup},
-    },
-    http::Client,
-    wire::api::{StatusName, TaskResult},
-    workloads::Delivery,
+    exit::CliError,
+    output::{ComputeRate, FailureGroup},
 };
 use futures::{StreamExt, TryStreamExt, stream};
+use nodectl_http::Client;
+use nodectl_ports::say::tell;
+use nodectl_types::manifest::safe_path;
+use nodectl_wire::api::{StatusName, TaskResult};
+use nodectl_workloads::Delivery;
 use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -128,13 +128,15 @@ impl Collector {
         let files = result.value.as_ref().and_then(|value| value.get("files")).and_then(Json::as_array);
         let is_meant = |path: &str| files.is_some_and(|files| files.iter().any(|file| file.as_str() == Some(path)));
         let mut missing = 0;
-        for output in result.outputs.iter().filter(|output| is_meant(&output.path)) {
+        // From the network: it must not lead out of the directories.
+        let is_safe = |path: &str| safe_path(path) && is_meant(path);
+        for output in result.outputs.iter().filter(|output| is_safe(&output.path)) {
             let (source, target) = (from.join(&output.path), delivery.directory.join(&output.path));
             if !source.exists() {
                 continue;
             }
             if let Err(error) = place(&source, &target, delivery.replaces) {
-                eprintln!("warning: task {}: {}: {error}", result.task, target.display());
+                tell!("warning: task {}: {}: {error}", result.task, target.display());
                 missing += 1;
             }
         }

@@ -2,22 +2,22 @@
 
 use super::submit_and_follow;
 use crate::{
-    app::{self, settings::Settings},
-    cli::{
-        args::RunArgs,
-        exit::{CliError, Exit},
-        up::{Board, Ground, Kind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
-    },
-    http::Client,
-    launch::{
-        cluster_file,
-        computing::{self, Computing, Machines},
-        node::LAUNCH_LABEL,
-    },
-    types::{Resources, servers::MAX_WORKERS},
-    wire::api::Node,
-    workloads::{PlannedJob, train},
+    args::RunArgs,
+    exit::{CliError, Exit},
+    up::{Board, Ground, Kind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
 };
+use nodectl_app as app;
+use nodectl_app::settings::Settings;
+use nodectl_http::Client;
+use nodectl_launch::{
+    cluster_file,
+    computing::{self, Computing, Machines},
+    node::LAUNCH_LABEL,
+};
+use nodectl_ports::say::tell;
+use nodectl_types::{Resources, servers::MAX_WORKERS};
+use nodectl_wire::api::Node;
+use nodectl_workloads::{PlannedJob, train};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -89,7 +89,7 @@ pub async fn run(
 /// Submits and waits for the scheduler's jobs.
 async fn start(ground: &Ground, kind: Kind, computing: &Computing, board: &Board) -> Result<(), CliError> {
     let scheduler = Scheduler::new(ground, kind).await?;
-    eprintln!("{}", computing.total());
+    tell!("{}", computing.total());
     start_jobs(ground, &scheduler, computing.allocations, None, board).await
 }
 
@@ -121,7 +121,7 @@ async fn here(
     settings: &Settings,
 ) -> Result<Exit, CliError> {
     let parent = &settings.node.data_dir;
-    std::fs::create_dir_all(parent).map_err(|source| CliError::file("making", parent, source))?;
+    app::make_private_dir(parent).map_err(|source| CliError::file("making", parent, source))?;
     let data_dir = parent.join(format!("computing-{}", Ground::new_id()?));
     let mut settings = settings.clone();
     settings.node.data_dir = data_dir.clone();
@@ -161,7 +161,7 @@ async fn count_gpus(client: &Client, is_ours: impl Fn(&Node) -> bool, expected: 
 /// told how many there are.
 fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64, place: Option<&str>) {
     if let Some(warning) = computing.gpu_warning(workers, gpus) {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     let cores = computing.cores_per_worker;
     for job in jobs {
@@ -193,7 +193,8 @@ fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{types::predicate::Predicate, workloads::job_file};
+    use nodectl_types::predicate::Predicate;
+    use nodectl_workloads::job_file;
 
     #[test]
     fn jobs_that_leave_it_open_get_the_modes_threads_and_share() {

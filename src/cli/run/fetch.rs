@@ -1,16 +1,15 @@
 //! A task's files: its stdout and stderr and what it made. They are gathered in a directory beside the final one and
 //! renamed into its place, so that a task's directory is whole whenever it is there.
 
-use crate::{
-    cli::exit::CliError,
-    http::{
-        Client, ClientError,
-        client::{ByteStream, LogRequest},
-    },
-    types::manifest::safe_path,
-    wire::api::{OutputView, StreamView, TaskResult},
-};
+use crate::exit::CliError;
 use futures::TryStreamExt;
+use nodectl_http::{
+    Client, ClientError,
+    client::{ByteStream, LogRequest},
+};
+use nodectl_ports::say::tell;
+use nodectl_types::manifest::safe_path;
+use nodectl_wire::api::{OutputView, StreamView, TaskResult};
 use std::{
     io,
     os::unix::fs::PermissionsExt,
@@ -104,10 +103,7 @@ impl Gathering<'_> {
     async fn output(&self, output: &OutputView) -> Result<u32, CliError> {
         // From the network: it must not lead out of the directory.
         if !safe_path(&output.path) {
-            eprintln!(
-                "warning: task {}: an output with the unsafe path {:?} is left out",
-                self.result.task, output.path
-            );
+            tell!("warning: task {}: an output with the unsafe path {:?} is left out", self.result.task, output.path);
             return Ok(1);
         }
         let path = self.temporary.join(&output.path);
@@ -152,7 +148,7 @@ impl Gathering<'_> {
 
     fn missing(&self, path: &Path, error: &ClientError) -> u32 {
         let name = path.strip_prefix(&self.temporary).unwrap_or(path).display();
-        eprintln!("warning: task {}: {name} could not be fetched: {error}", self.result.task);
+        tell!("warning: task {}: {name} could not be fetched: {error}", self.result.task);
         1
     }
 }

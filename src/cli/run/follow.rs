@@ -1,14 +1,13 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
 use super::{collector::Collector, default_directory, live, progress::Progress};
-use crate::{
-    cli::{exit::CliError, output::RunSummary},
-    http::{Client, ClientError},
-    types::limits,
-    wire::api::{CursorView, JobLine, PhaseName, Results},
-    workloads::Delivery,
-};
+use crate::{exit::CliError, output::RunSummary};
 use futures::future::try_join_all;
+use nodectl_http::{Client, ClientError};
+use nodectl_ports::say::tell;
+use nodectl_types::limits;
+use nodectl_wire::api::{CursorView, JobLine, PhaseName, Results};
+use nodectl_workloads::Delivery;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -93,7 +92,7 @@ async fn next_page(client: &Client, job: &Followed, cursor: CursorView, wait: bo
             Ok(page) => return Ok(page),
             Err(error @ ClientError::Refused { status: 503 | 504, .. }) if wait => {
                 if !told {
-                    eprintln!("job {}: {error}; asking again", job.id);
+                    tell!("job {}: {error}; asking again", job.id);
                     told = true;
                 }
                 tokio::time::sleep(ASK_AGAIN).await;

@@ -4,13 +4,12 @@
 //! cancels, and so does SIGTERM. While jobs are being submitted, it counts once they are; a second one gives up. With a node inside this process, nothing would run after a detach: it cancels and says so.
 
 use super::{Plan, follow::Followed, progress::Progress};
-use crate::{
-    cli::{exit::CliError, output::RunSummary},
-    http::Client,
-};
+use crate::{exit::CliError, output::RunSummary};
+use nodectl_http::Client;
+use nodectl_ports::say::{self, tell};
 use std::{
     future::Future,
-    io::{self, BufRead, IsTerminal, Write},
+    io::{self, BufRead, IsTerminal},
     time::Duration,
 };
 use tokio::{
@@ -28,7 +27,7 @@ pub enum Policy {
     Ask,
     Cancel,
     Detach,
-    /// Cancel, because the only node is in this process.
+    /// Cancel, because the only node is in this process or another command's.
     CancelSolo,
 }
 
@@ -82,7 +81,7 @@ impl Interrupts {
                     if self.pending.replace(kind).is_some() {
                         return None;
                     }
-                    eprintln!("the submission is about to end; Ctrl-C again gives it up");
+                    tell!("the submission is about to end; Ctrl-C again gives it up");
                 }
             }
         }
@@ -123,7 +122,7 @@ pub(super) async fn guard(
         tokio::select! {
             ends = &mut following => return Ok(Ended::Followed { ends: ends?, interrupted: false }),
             () = &mut expired => {
-                eprintln!("the time is up: cancelling");
+                tell!("the time is up: cancelling");
                 break false;
             }
             kind = interrupts.next_or_pending() => match decide(kind, plan.policy, progress, interrupts).await {
@@ -151,16 +150,17 @@ pub(super) async fn guard(
 
 async fn decide(kind: SignalKind, policy: Policy, progress: &Progress, interrupts: &mut Interrupts) -> Choice {
     match policy {
-        _ if kind == SignalKind::terminate() => Choice::Cancel,
+        // A batch system, or `timeout`, that ends the command may have been told to leave its job alone.
+        _ if kind == SignalKind::terminate() && policy != Policy::Detach => Choice::Cancel,
         Policy::Cancel => Choice::Cancel,
         Policy::Detach => Choice::Detach,
         Policy::CancelSolo => {
-            eprintln!("the only node is inside this command, so there is nothing to detach from: cancelling");
+            tell!("the only node is inside a command and ends with it, so there is nothing to detach from: cancelling");
             Choice::Cancel
         }
         Policy::Ask => {
             progress.suspend(|| {
-                let _ = write!(io::stderr(), "\ndetach (d), cancel (c) or go on (Enter)? Ctrl-C again cancels: ");
+                say::open(format_args!("\ndetach (d), cancel (c) or go on (Enter)? Ctrl-C again cancels: "));
             });
             tokio::select! {
                 line = read_line() => choice(line.as_deref()),
@@ -199,9 +199,12 @@ async fn cancel(client: &Client, jobs: &[Followed]) -> Result<(), CliError> {
 
 fn tell_detached(jobs: &[Followed]) {
     for job in jobs {
-        eprintln!(
+        tell!(
             "job {} ({}) goes on; `nodectl attach {}` follows it, `nodectl cancel {}` stops it",
-            job.id, job.name, job.id, job.id
+            job.id,
+            job.name,
+            job.id,
+            job.id
         );
     }
 }

@@ -2,7 +2,8 @@
 //! spreadsheets). Lines are appended as results come. A task that was retried has a second line; `finish` keeps the last.
 //! A value column that shows up late makes the CSV be written anew from the JSON lines.
 
-use crate::{cli::exit::CliError, wire::api::TaskResult};
+use crate::exit::CliError;
+use nodectl_wire::api::TaskResult;
 use serde_json::{Map, Value as Json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -190,9 +191,15 @@ fn flatten(name: &str, value: &Json, cells: &mut Vec<(String, String)>) {
 fn cell(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
-        Json::String(text) => text.clone(),
+        Json::String(text) => text_cell(text),
         other => other.to_string(),
     }
+}
+
+/// Spreadsheets take text that begins so for a formula and carry it out; an apostrophe in front says that it is text.
+fn text_cell(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if is_formula { format!("'{text}") } else { text.to_string() }
 }
 
 fn row(line: &Map<String, Json>, columns: &[String]) -> Vec<String> {
@@ -205,4 +212,19 @@ fn write_csv(file: &mut impl Write, row: &[String]) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(file);
     writer.write_record(row).map_err(io::Error::other)?;
     writer.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_is_a_formula() {
+        assert_eq!(cell(&Json::from("=1+1")), "'=1+1");
+        assert_eq!(cell(&Json::from("@SUM(A1)")), "'@SUM(A1)");
+        for plain in ["-1.5", "+3", "1e-3", "a=b", "", "-inf"] {
+            assert_eq!(cell(&Json::from(plain)), plain);
+        }
+        assert_eq!(cell(&Json::from(-7)), "-7");
+    }
 }

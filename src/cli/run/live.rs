@@ -1,11 +1,9 @@
 //! What a job that trains says while it does: the last line of its first worker's log, beside its progress.
 
 use super::{follow::Followed, progress::JobProgress};
-use crate::{
-    http::{Client, client::LogRequest},
-    types::Builtin,
-};
 use futures::TryStreamExt;
+use nodectl_http::{Client, client::LogRequest};
+use nodectl_types::Builtin;
 
 /// The longest line that is kept while its end has not come.
 const LINE_BYTES: usize = 4096;

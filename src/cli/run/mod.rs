@@ -12,6 +12,7 @@
 //! | `progress` | the display on stderr |
 //! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
+//! | `patience` | how far something is that takes long |
 //! | `resume` | a training that goes on from a checkpoint |
 //! | `summary` | what to say at the end |
 //! | `watch` | files that are integrated as they appear |
@@ -24,6 +25,7 @@ mod follow;
 mod interrupt;
 mod lines;
 mod live;
+mod patience;
 mod progress;
 mod resume;
 mod submit;
@@ -38,16 +40,16 @@ use super::{
     exit::{CliError, Exit, print},
     output, solo,
 };
-use crate::{
-    app::settings::Settings,
-    http::Client,
-    workloads::{PlannedJob, job_file},
-};
 pub use chain::all_results;
 pub use fetch::blob_bytes;
 use follow::Followed;
 use interrupt::{Interrupts, Policy};
+use nodectl_app::settings::Settings;
+use nodectl_http::Client;
+use nodectl_ports::say::tell;
+use nodectl_workloads::{PlannedJob, job_file};
 use std::{path::PathBuf, time::Duration};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 /// What is done with the jobs that were submitted or named.
@@ -72,14 +74,15 @@ pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<St
     if let Some(file) = computing::chosen(&args, &jobs) {
         return computing::run(args, jobs, &file, settings, secret).await;
     }
-    let (client, mut own) = solo::connect(settings, !args.detach).await?;
-    if let Some(node) = &mut own
-        && jobs.iter().any(PlannedJob::concerns_gpus)
-    {
-        node.gpus_known().await;
+    let (client, mut stay) = solo::connect(settings, !args.detach).await?;
+    if let Some(node) = stay.own() {
+        solo::tell_of_left(&client).await;
+        if jobs.iter().any(PlannedJob::concerns_gpus) {
+            node.gpus_known().await;
+        }
     }
-    let ended = submit_and_follow(&client, args, jobs, own.is_some()).await;
-    solo::stop(own).await;
+    let ended = submit_and_follow(&client, args, jobs, stay.is_solo()).await;
+    stay.end().await;
     ended
 }
 
@@ -93,10 +96,14 @@ async fn submit_and_follow(
     if let Some(resumed) = &args.resume {
         resume::go_on(client, resumed, &mut jobs).await?;
     }
-    let submitting = submit::submit(client, jobs, args.follow.into.as_deref());
+    let key = submit::Key::of(&args);
+    let deadline = args.follow.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let submitting = submit::submit(client, jobs, args.follow.into.as_deref(), &key, deadline);
     let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
     let submitted = submitted?;
-    let plan = Plan::new(&args.follow, solo);
+    // Submitting took its part of the time.
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let plan = Plan { timeout: left, ..Plan::new(&args.follow, solo) };
     follow_submitted(client, &args, submitted, &plan, interrupts).await
 }
 
@@ -115,17 +122,27 @@ async fn follow_submitted(
         }
     }
     if args.detach {
-        eprintln!("submitted; `nodectl attach {}` follows", submitted.last().map_or("last", |job| job.id.as_str()));
+        tell!("submitted; `nodectl attach {}` follows", submitted.last().map_or("last", |job| job.id.as_str()));
         return Ok(Exit::Done);
     }
     follow_all(client, submitted, plan, interrupts).await
 }
 
-/// Follows a job as `run` does.
-pub async fn attach(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
+/// Follows a job as `run` does; goes on with one that a `run` left.
+pub async fn attach(args: AttachArgs, settings: &Settings) -> Result<Exit, CliError> {
+    let (client, stay) = solo::connect_to_left(settings).await?;
+    let ended = attach_to(&client, args).await;
+    stay.end().await;
+    ended
+}
+
+async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> {
+    let solo = client.node().await?.solo;
+    if solo {
+        client.resume(&args.name.job).await?;
+    }
     let job = client.job(&args.name.job).await?;
     let followed = Followed::of(job.line, args.follow.into.clone());
-    let solo = client.node().await?.solo;
     follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
 }
 
@@ -157,10 +174,17 @@ async fn follow_all(
 ) -> Result<Exit, CliError> {
     let progress = progress::Progress::choose(plan.list.quiet);
     let following = follow::follow_all(client, &jobs, &progress);
-    let (ends, interrupted) = match interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await?
-    {
-        interrupt::Ended::Followed { ends, interrupted } => (ends, interrupted),
-        interrupt::Ended::Detached => return Ok(Exit::Interrupted),
+    let followed = interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;
+    let (ends, interrupted) = match followed {
+        Ok(interrupt::Ended::Followed { ends, interrupted }) => (ends, interrupted),
+        Ok(interrupt::Ended::Detached) => return Ok(Exit::Interrupted),
+        Err(error) => {
+            // The command could not go on, a full disk, say; that says nothing of the jobs.
+            for job in &jobs {
+                tell!("job {} ({}) was submitted; `nodectl attach {} --into DIR` follows it", job.id, job.name, job.id);
+            }
+            return Err(error);
+        }
     };
     if !plan.list.quiet {
         summary::tell(&ends);

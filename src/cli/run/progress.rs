@@ -1,10 +1,10 @@
 //! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines elsewhere.
 
-use crate::{
-    cli::output::{ComputeRate, compute_line, progress_line},
-    wire::api::ProgressView,
-};
+use crate::output::{ComputeRate, compute_line, progress_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use nodectl_ports::say::tell;
+use nodectl_types::text;
+use nodectl_wire::api::ProgressView;
 use std::{
     io::IsTerminal,
     sync::{Mutex, PoisonError},
@@ -47,7 +47,7 @@ impl Progress {
 
     /// A job's part of the display.
     pub fn job(&self, name: &str, tasks: u32) -> JobProgress {
-        let name: String = name.chars().filter(|c| !c.is_control()).take(24).collect();
+        let name = text::shortened(name, 24).into_owned();
         let kind = match self {
             Self::Bars(all) => {
                 Kind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
@@ -87,14 +87,15 @@ impl JobProgress {
             Kind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
-                    eprintln!("{}: {line}", self.name);
+                    tell!("{}: {line}", self.name);
                 }
             }
             Kind::Bars { all, bar, nodes } => {
                 bar.set_length(u64::from(progress.tasks));
                 bar.set_position(u64::from(progress.done));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
-                bar.set_message(if note.is_empty() { message(progress, compute) } else { note.clone() });
+                let words = if note.is_empty() { message(progress, compute) } else { note.clone() };
+                bar.set_message(text::one_line(&words).into_owned());
                 drop(note);
                 let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
                 let lines = node_lines(progress);
@@ -103,7 +104,9 @@ impl JobProgress {
                     nodes.push(below);
                 }
                 for (index, node) in nodes.iter().enumerate() {
-                    node.set_message(lines.get(index).cloned().unwrap_or_default());
+                    node.set_message(
+                        lines.get(index).map(|line| text::one_line(line).into_owned()).unwrap_or_default(),
+                    );
                 }
             }
         }
@@ -111,14 +114,14 @@ impl JobProgress {
 
     /// A line of the job itself, shown until the next.
     pub fn note(&self, line: &str) {
-        let line: String = line.chars().filter(|c| !c.is_control()).take(160).collect();
+        let line = text::shortened(line, 160).into_owned();
         match &self.kind {
             Kind::Silent => {}
             Kind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 let is_due = told.as_ref().is_none_or(|(when, _)| when.elapsed() >= LINE_PERIOD);
                 if is_due {
-                    eprintln!("{}: {line}", self.name);
+                    tell!("{}: {line}", self.name);
                     *told = Some((Instant::now(), told.take().map_or_else(String::new, |(_, line)| line)));
                 }
             }
@@ -160,7 +163,7 @@ fn message(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
 }
 
 fn node_lines(progress: &ProgressView) -> Vec<String> {
-    let line = |share: &crate::wire::api::NodeShare| {
+    let line = |share: &nodectl_wire::api::NodeShare| {
         format!("{:<16} {} running, {} queued, {} done", share.name, share.running, share.queued, share.done)
     };
     let mut lines: Vec<_> = progress.nodes.iter().take(SHOWN_NODES).map(line).collect();
@@ -198,7 +201,8 @@ fn next_line(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{http::testing::progress, types::Phase};
+    use nodectl_http::testing::progress;
+    use nodectl_types::Phase;
 
     #[test]
     fn plain_lines_come_on_change_and_not_too_often() {

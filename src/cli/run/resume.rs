@@ -3,30 +3,28 @@
 
 use super::{
     Plan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
-    interrupt::Interrupts,
+    interrupt::Interrupts, submit,
 };
 use crate::{
-    app::settings::Settings,
-    cli::{
-        args::RunArgs,
-        exit::{CliError, Exit},
-        solo,
-    },
-    http::Client,
-    ports::wall_ms,
-    types::{BlobHash, FileEntry, JobSpec, Manifest, NodeId, WorkSpec},
-    wire::api::Stored,
-    workloads::{
-        PlannedJob,
-        train::{self, PLAN_FILE, RESUMED},
-    },
+    args::RunArgs,
+    exit::{CliError, Exit},
+    solo,
+};
+use nodectl_app::settings::Settings;
+use nodectl_http::Client;
+use nodectl_ports::wall_ms;
+use nodectl_types::{BlobHash, FileEntry, JobSpec, Manifest, NodeId, WorkSpec};
+use nodectl_wire::api::Stored;
+use nodectl_workloads::{
+    PlannedJob,
+    train::{self, PLAN_FILE, RESUMED},
 };
 use std::sync::Arc;
 
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let (client, own) = solo::connect(settings, !args.detach).await?;
+    let (client, stay) = solo::connect(settings, !args.detach).await?;
     let ended = submit_and_follow(&client, resumed, args).await;
-    solo::stop(own).await;
+    stay.end().await;
     ended
 }
 
@@ -52,7 +50,7 @@ async fn submit_and_follow(client: &Client, resumed: &str, args: &RunArgs) -> Re
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
     let spec = JobSpec { work: Arc::new(work), submitter, submitted_ms, ..spec };
     args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = client.submit(&spec).await?.job;
+    let id = submit::submit_spec(client, &spec, (&submit::Key::of(args), 0), None).await?.to_string();
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&line.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed { id, name: line.name, tasks, directory, is_step: false, delivery: None }];

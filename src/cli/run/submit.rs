@@ -1,23 +1,34 @@
 //! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order of dependencies.
 
-use super::{collector::check_directory, default_directory, follow::Followed};
-use crate::{
-    cli::exit::CliError,
-    http::Client,
-    ports::wall_ms,
-    types::{BlobHash, JobId, NodeId, units::format_bytes},
-    wire::api::Submitted,
-    workloads::{PlannedJob, Source, Submission},
-};
+use super::{collector::check_directory, default_directory, follow::Followed, patience::telling};
+use crate::{args::RunArgs, exit::CliError};
 use futures::{StreamExt, TryStreamExt, stream};
+use nodectl_http::{Client, ClientError, client::SubmissionKey};
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_types::{BlobHash, JobId, JobSpec, NodeId, text, units::format_bytes};
+use nodectl_wire::api::Submitted;
+use nodectl_workloads::{PlannedJob, Source, Submission};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
+    io::{self, Read},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
+use tokio::time::{Instant, timeout_at};
 
 /// Files hashed and uploaded at once.
 const UPLOADS_AT_ONCE: usize = 8;
+
+/// A job whose files are copied to other nodes may not be safe for a while.
+const UNDECIDED: Duration = Duration::from_secs(600);
+/// A node that went away may be started again.
+const NODE_AWAY: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// More than this is not sent to other nodes unless the job file says so.
 const MAX_UNASKED_BYTES: u64 = 16 << 30;
@@ -25,8 +36,14 @@ const MAX_UNASKED_BYTES: u64 = 16 << 30;
 type Stored = BTreeMap<Source, (BlobHash, u64)>;
 
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
-/// itself for one job, a directory in it for each of several.
-pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>) -> Result<Vec<Followed>, CliError> {
+/// itself for one job, a directory in it for each of several. What is not submitted by the `deadline` takes back what was.
+pub async fn submit(
+    client: &Client,
+    jobs: Vec<PlannedJob>,
+    into: Option<&Path>,
+    key: &Key,
+    deadline: Option<Instant>,
+) -> Result<Vec<Followed>, CliError> {
     let jobs = with_cluster_uploads(client, jobs).await?;
     let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
@@ -41,26 +58,51 @@ pub async fn submit(client: &Client, jobs: Vec<PlannedJob>, into: Option<&Path>)
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
     }
-    jobs.iter().filter_map(|job| job.note.as_ref()).for_each(|note| eprintln!("{note}"));
-    let stored = upload_all(client, &jobs).await?;
-    let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
-    let mut submitted = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        let id = match submit_one(client, &job, &stored, &ids).await {
-            Ok(id) => id,
-            Err(error) => {
-                cancel(client, &submitted).await;
-                return Err(error);
+    jobs.iter().filter_map(|job| job.note.as_ref()).for_each(|note| tell!("{}", text::message(note)));
+    let uploading = upload_all(client, &jobs);
+    let stored = match deadline {
+        None => uploading.await?,
+        Some(deadline) => {
+            timeout_at(deadline, uploading).await.map_err(|_| too_late("its files were still on their way"))??
+        }
+    };
+    let (count, done) = (jobs.len(), AtomicU64::new(0));
+    let mut submitted = Vec::with_capacity(count);
+    let each = async {
+        let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
+        for (index, job) in jobs.into_iter().enumerate() {
+            // Between jobs: of one that is on its way, nobody knows whether it has arrived.
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(too_late(&format!(
+                    "{} of {count} jobs were submitted, and are cancelled",
+                    submitted.len()
+                )));
             }
-        };
-        let default = || if job.is_step { PathBuf::new() } else { default_directory(&job.name, &id.to_string()) };
-        let directory = chosen(&job).unwrap_or_else(default);
-        ids.insert(job.name.clone(), id);
-        let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-        let (id, delivery) = (id.to_string(), job.delivery);
-        submitted.push(Followed { id, name: job.name, tasks, directory, is_step: job.is_step, delivery });
+            let id = submit_one(client, (&job, index), &stored, &ids, (key, deadline)).await?;
+            let default = || if job.is_step { PathBuf::new() } else { default_directory(&job.name, &id.to_string()) };
+            let directory = chosen(&job).unwrap_or_else(default);
+            ids.insert(job.name.clone(), id);
+            let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
+            let (id, delivery) = (id.to_string(), job.delivery);
+            submitted.push(Followed { id, name: job.name, tasks, directory, is_step: job.is_step, delivery });
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    match telling(each, || format!("{} of {count} jobs are submitted", done.load(Ordering::Relaxed))).await {
+        Ok(()) => Ok(submitted),
+        // It may have been accepted, and then the whole file can be submitted again.
+        Err(error @ CliError::Unconfirmed { .. }) => Err(error),
+        Err(error) => {
+            cancel(client, &submitted).await;
+            Err(error)
+        }
     }
-    Ok(submitted)
+}
+
+fn too_late(what: &str) -> CliError {
+    let source = io::Error::new(io::ErrorKind::TimedOut, format!("--timeout has passed: {what}"));
+    CliError::File { doing: "submitting".into(), source }
 }
 
 /// With the files that other nodes, where there are some, cannot read where they lie.
@@ -68,11 +110,6 @@ async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Res
     if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
         let sources: BTreeSet<&Source> =
             jobs.iter().flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source)).collect();
-        let length = |source: &Source| match source {
-            Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Stored(_, bytes) => *bytes,
-        };
         let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
         if total > MAX_UNASKED_BYTES {
             let hint = "input = \"shared\" if every node sees the files where they lie, input = \"upload\" if they are to travel";
@@ -91,16 +128,17 @@ async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Res
 async fn cancel(client: &Client, submitted: &[Followed]) {
     for job in submitted {
         if let Err(error) = client.cancel(&job.id).await {
-            eprintln!("warning: job {} was submitted and could not be cancelled: {error}", job.id);
+            tell!("warning: job {} was submitted and could not be cancelled: {error}", job.id);
         }
     }
 }
 
 async fn submit_one(
     client: &Client,
-    job: &PlannedJob,
+    (job, index): (&PlannedJob, usize),
     stored: &Stored,
     ids: &BTreeMap<String, JobId>,
+    (key, deadline): (&Key, Option<Instant>),
 ) -> Result<JobId, CliError> {
     let known = async |source: &Source| stored.get(source).copied().ok_or_else(|| changed(source));
     let inputs = match job.manifest(known).await? {
@@ -115,26 +153,107 @@ async fn submit_one(
     let after = job.after.iter().filter_map(|name| Some((name.clone(), *ids.get(name)?))).collect();
     // The node puts itself and its clock in their place.
     let submission = Submission { inputs, after, submitter: NodeId([0; 32]), submitted_ms: wall_ms() };
-    let Submitted { job: id } = client.submit(&job.spec(submission)).await?;
-    id.parse().map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))
+    submit_spec(client, &job.spec(submission), (key, index), deadline).await
+}
+
+/// Names what one command submits. It is kept while the command tries, and shown when it gives up: with the same key another
+/// command submits the same jobs.
+pub struct Key(String);
+
+impl Key {
+    pub fn of(args: &RunArgs) -> Self {
+        args.key.clone().map_or_else(Self::draw, Self)
+    }
+
+    pub fn draw() -> Self {
+        Self(format!("{:032x}", rand::random::<u128>()))
+    }
+}
+
+/// Submits until the answer is clear: one that is lost, or says that nothing is known yet, is asked for again, though not past the
+/// `deadline`.
+pub async fn submit_spec(
+    client: &Client,
+    spec: &JobSpec,
+    (key, index): (&Key, usize),
+    deadline: Option<Instant>,
+) -> Result<JobId, CliError> {
+    let name = &spec.work.name;
+    let own = SubmissionKey::new(&key.0, index, name);
+    let begin = Instant::now();
+    let mut lost = false;
+    let mut told = false;
+    loop {
+        let error = match client.submit(spec, &own).await {
+            Ok(Submitted { job }) => {
+                return job
+                    .parse()
+                    .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")));
+            }
+            Err(error) => error,
+        };
+        lost |= matches!(error, ClientError::Lost { .. });
+        let patience = match &error {
+            ClientError::Refused { status: 504, .. } => UNDECIDED,
+            ClientError::Lost { .. } => NODE_AWAY,
+            ClientError::Unreachable { .. } if lost => NODE_AWAY,
+            _ if lost || told => return Err(unconfirmed(error, own.job(), key)),
+            _ => return Err(error.into()),
+        };
+        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if is_late || begin.elapsed() > patience {
+            return Err(unconfirmed(error, own.job(), key));
+        }
+        if !std::mem::replace(&mut told, true) {
+            // Without its hint, which is what happens now.
+            let why = error.to_string();
+            tell!("job {name}: {}; asking again, with the same key", why.lines().next().unwrap_or_default());
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
+
+fn unconfirmed(error: ClientError, job: JobId, key: &Key) -> CliError {
+    CliError::Unconfirmed { error: Box::new(error), job, key: key.0.clone() }
 }
 
 async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<Stored, CliError> {
     let sources: BTreeSet<Source> =
         jobs.iter().flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone())).collect();
-    let uploads = stream::iter(sources).map(|source| upload(client, source));
-    uploads.buffer_unordered(UPLOADS_AT_ONCE).try_collect().await
+    let total = sources.iter().map(length).fold(0, u64::saturating_add);
+    let read = Arc::new(AtomicU64::new(0));
+    let uploads = stream::iter(sources).map(|source| upload(client, source, read.clone()));
+    let all = uploads.buffer_unordered(UPLOADS_AT_ONCE).try_collect();
+    let how_far = || {
+        let read = read.load(Ordering::Relaxed);
+        format!(
+            "{} of {} of files are read, and sent where the node lacks them",
+            format_bytes(read),
+            format_bytes(total)
+        )
+    };
+    telling(all, how_far).await
 }
 
-async fn upload(client: &Client, source: Source) -> Result<(Source, (BlobHash, u64)), CliError> {
+fn length(source: &Source) -> u64 {
+    match source {
+        Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
+        Source::Bytes(bytes) => bytes.len() as u64,
+        Source::Stored(_, bytes) => *bytes,
+    }
+}
+
+/// `read` counts the bytes that were looked at.
+async fn upload(client: &Client, source: Source, read: Arc<AtomicU64>) -> Result<(Source, (BlobHash, u64)), CliError> {
     let stored = match &source {
         Source::Bytes(bytes) => {
             client.put_bytes(bytes::Bytes::copy_from_slice(bytes)).await?;
+            read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             (BlobHash::of(bytes), bytes.len() as u64)
         }
         Source::Stored(hash, bytes) => (*hash, *bytes),
         Source::File(path) => {
-            let (hash, bytes) = hash_file(path.clone()).await?;
+            let (hash, bytes) = hash_file(path.clone(), read).await?;
             if !client.has_blob(hash).await? {
                 client.put_file(path, Some(hash)).await?;
             }
@@ -144,15 +263,29 @@ async fn upload(client: &Client, source: Source) -> Result<(Source, (BlobHash, u
     Ok((source, stored))
 }
 
-async fn hash_file(path: PathBuf) -> Result<(BlobHash, u64), CliError> {
+/// A file of which every byte that is read is counted.
+struct Counted {
+    file: File,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+async fn hash_file(path: PathBuf, read: Arc<AtomicU64>) -> Result<(BlobHash, u64), CliError> {
     let failed = |source| CliError::file("reading", &path, source);
     let own = path.clone();
     let hashing = tokio::task::spawn_blocking(move || {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(File::open(own)?)?;
+        hasher.update_reader(Counted { file: File::open(own)?, read })?;
         Ok((BlobHash(*hasher.finalize().as_bytes()), hasher.count()))
     });
-    let hashed: std::io::Result<_> = hashing.await.unwrap_or_else(|_| Err(std::io::Error::other("interrupted")));
+    let hashed: io::Result<_> = hashing.await.unwrap_or_else(|_| Err(io::Error::other("interrupted")));
     hashed.map_err(failed)
 }
 

@@ -1,20 +1,20 @@
 //! What to say at the end of a run.
 
 use crate::{
-    cli::{
-        exit::{CliError, Exit, print_bytes},
-        output::{RunSummary, compute_line, failures_text, indented},
-    },
-    http::{Client, client::LogRequest},
-    types::units::format_duration,
-    wire::api::PhaseName,
+    exit::{CliError, Exit},
+    output::{RunSummary, compute_line, failures_text, indented},
+    shown::Shown,
 };
 use futures::TryStreamExt;
+use nodectl_http::{Client, client::LogRequest};
+use nodectl_ports::say;
+use nodectl_types::units::format_duration;
+use nodectl_wire::api::PhaseName;
 use std::time::Duration;
 
 /// A remark for people, on stderr.
 pub fn tell(ends: &[RunSummary]) {
-    eprint!("{}", ends.iter().map(text).collect::<String>());
+    say::open(format_args!("{}", ends.iter().map(text).collect::<String>()));
 }
 
 fn text(end: &RunSummary) -> String {
@@ -37,7 +37,8 @@ fn text(end: &RunSummary) -> String {
     text += &end.compute.as_ref().map(|rate| format!("  {}\n", compute_line(rate))).unwrap_or_default();
     text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();
     text += &failures_text(&end.job, &end.failures);
-    if end.phase == PhaseName::Failed {
+    // What raised an exception does so again.
+    if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none()) {
         text += &format!("hint: `nodectl retry {} --failed` gives them new attempts\n", end.job);
     }
     if end.missing_files > 0 {
@@ -51,8 +52,9 @@ fn text(end: &RunSummary) -> String {
 pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<(), CliError> {
     for end in ends.iter().filter(|end| end.tasks == 1 && end.phase == PhaseName::Done) {
         let mut log = client.log(&end.job, 0, LogRequest::default()).await?;
+        let mut shown = Shown::new(false);
         while let Some(bytes) = log.try_next().await? {
-            print_bytes(&bytes)?;
+            shown.print(&bytes)?;
         }
     }
     Ok(())
@@ -67,7 +69,7 @@ pub fn exit(ends: &[RunSummary]) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::{ComputeRate, FailureGroup};
+    use crate::output::{ComputeRate, FailureGroup};
 
     #[test]
     fn a_failed_job_says_why_and_what_to_do() {

@@ -8,16 +8,15 @@ use super::{
     progress::Progress,
     submit, *,
 };
-use crate::{
-    cli::args::ListArgs,
-    http::{
-        socket_path,
-        testing::{self, FakeNode, progress, record},
-    },
-    ports::Blobs,
-    types::{query::*, *},
-    wire::api::{PhaseName, TaskResult},
+use crate::args::ListArgs;
+use nodectl_http::{
+    socket_path,
+    testing::{self, FakeNode, progress, record},
 };
+use nodectl_ports::Blobs;
+use nodectl_types::{query::*, *};
+use nodectl_wire::api::{PhaseName, TaskResult};
+use nodectl_workloads::Delivery;
 use std::{fs, path::Path, sync::Arc};
 
 fn followed(directory: &Path) -> Followed {
@@ -63,7 +62,31 @@ fn pages(
     }
 }
 
-type Progress_ = crate::types::query::Progress;
+type Progress_ = nodectl_types::query::Progress;
+
+#[tokio::test]
+async fn what_is_delivered_stays_in_its_directory() {
+    let result = |task: u32, path: &str| {
+        let mut record = (*record(task, Outcome::Done, b"")).clone();
+        record.value = Some(format!(r#"{{"files": ["a.txt", "{path}"]}}"#));
+        let file =
+            |path: &str| OutputFile { path: path.into(), bytes: 7, hash: BlobHash::of(b"content"), executable: false };
+        record.outputs = vec![file(path), file("a.txt")];
+        Arc::new(record)
+    };
+    let records = vec![result(0, "b.txt"), result(1, "../0/b.txt")];
+    let node = FakeNode::start(pages(vec![records], progress(Phase::Done, 2, 0))).await;
+    node.blobs.put_bytes(b"content").unwrap();
+    let directory = node.directory.path().join("delivered/here");
+    // Where it would land that leads out.
+    fs::create_dir_all(node.directory.path().join("delivered/0")).unwrap();
+    let delivery = Some(Delivery { directory: directory.clone(), replaces: true });
+    let job = Followed { delivery, ..followed(node.directory.path()) };
+    follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    assert_eq!(files(&job.directory.join("1")), ["a.txt"], "it has files of its own");
+    assert_eq!(files(&directory), ["a.txt", "b.txt"]);
+    assert_eq!(files(&node.directory.path().join("delivered/0")), Vec::<String>::new());
+}
 
 #[tokio::test]
 async fn results_logs_and_outputs_land_in_the_directory() {
@@ -242,19 +265,20 @@ async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
     fs::write(directory.path().join("data.txt"), "data").unwrap();
     fs::write(directory.path().join("job.toml"), TWO_JOBS).unwrap();
     let jobs = || job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
-    let submitted = submit::submit(&node.client, jobs(), Some(Path::new("out"))).await.unwrap();
+    let submitted =
+        submit::submit(&node.client, jobs(), Some(Path::new("out")), &submit::Key::draw(), None).await.unwrap();
     let told: Vec<_> = submitted.iter().map(|job| (job.name.as_str(), job.directory.to_str().unwrap())).collect();
     assert_eq!(told, [("first", "out/first"), ("second", "out/second")]);
     assert!(node.blobs.has(BlobHash::of(b"data")));
     let specs: Vec<_> = node.asked.lock().unwrap().iter().filter_map(spec_of).collect();
     assert_eq!(specs[1].work.after, [("first".to_string(), JobId(1))]);
-    let manifest = node.blobs.path(specs[0].work.inputs.unwrap()).expect("the manifest is stored");
-    let manifest: Manifest = postcard::from_bytes(&fs::read(manifest).unwrap()).unwrap();
+    let manifest = node.blobs.read(specs[0].work.inputs.unwrap(), 1 << 20).expect("the manifest is stored");
+    let manifest: Manifest = postcard::from_bytes(&manifest).unwrap();
     assert_eq!((manifest.files[0].path.as_str(), manifest.files[0].hash), ("data.txt", BlobHash::of(b"data")));
 }
 
 fn spec_of(query: &Query) -> Option<Arc<JobSpec>> {
-    if let Query::Submit { spec } = query { Some(spec.clone()) } else { None }
+    if let Query::Submit { spec, .. } = query { Some(spec.clone()) } else { None }
 }
 
 #[tokio::test]
@@ -269,7 +293,7 @@ async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
     let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
-    let error = submit::submit(&node.client, jobs, None).await.unwrap_err();
+    let error = submit::submit(&node.client, jobs, None, &submit::Key::draw(), None).await.unwrap_err();
     assert!(error.to_string().contains("9 GPUs") && error.exit() == Exit::Usage, "{error}");
     assert!(node.asked.lock().unwrap().contains(&Query::Cancel { job: JobId(1) }));
 }

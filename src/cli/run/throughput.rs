@@ -1,10 +1,8 @@
 //! What a kernel job's results say of its GPUs: how much they did a second, and which part of the time they computed. Its
 //! tasks give `{"items", "gpu_seconds", "gpu"}` as their value; those of an integration `{"integrated"}`, in frames. Pure.
 
-use crate::{
-    cli::output::ComputeRate,
-    wire::api::{StatusName, TaskResult},
-};
+use crate::output::ComputeRate;
+use nodectl_wire::api::{StatusName, TaskResult};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 

@@ -3,19 +3,17 @@
 
 use super::{Followed, Interrupts, Plan, follow, interrupt, progress::Progress, submit, summary};
 use crate::{
-    app::settings::Settings,
-    cli::{
-        args::RunArgs,
-        exit::{CliError, Exit, print},
-        output, solo,
-    },
-    http::Client,
-    ports::wall_ms,
-    workloads::{
-        PlannedJob,
-        integrate::{self, frames::Stack},
-        job_file::{self, Following},
-    },
+    args::RunArgs,
+    exit::{CliError, Exit, print},
+    output, solo,
+};
+use nodectl_app::settings::Settings;
+use nodectl_http::Client;
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_workloads::{
+    PlannedJob,
+    integrate::{self, frames::Stack},
+    job_file::{self, Following},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,9 +54,9 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
     // Mistakes in the job file show at once.
     let jobs = job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
     let watch = Watch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
-    let (client, own) = solo::connect(settings, true).await?;
-    let ended = integrate_all(&client, &args, watch, own.is_some()).await;
-    solo::stop(own).await;
+    let (client, stay) = solo::connect(settings, true).await?;
+    let ended = integrate_all(&client, &args, watch, stay.is_solo()).await;
+    stay.end().await;
     ended
 }
 
@@ -66,7 +64,7 @@ async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: 
     let mut interrupts = Interrupts::listen()?;
     let plan = Plan::new(&args.follow, solo);
     let mut exit = Exit::Done;
-    eprintln!("watching {}; Ctrl-C ends it", watch.dir.display());
+    tell!("watching {}; Ctrl-C ends it", watch.dir.display());
     loop {
         let (files, is_again) = watch.ready(Instant::now());
         if files.is_empty() {
@@ -77,7 +75,8 @@ async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: 
         }
         let jobs = job_file::load_following(args.job_file(), &Following { files, is_again })?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
-        let submitting = submit::submit(client, jobs, Some(&into));
+        let key = submit::Key::draw();
+        let submitting = submit::submit(client, jobs, Some(&into), &key, None);
         let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
         let (ended, is_over) = follow_batch(client, &submitted?, &plan, &mut interrupts).await?;
         // One bad file is told of, and does not end the watch.
@@ -103,7 +102,7 @@ async fn follow_batch(
     let (ends, is_over) = tokio::select! {
         ends = &mut following => (ends?, false),
         _ = interrupts.next() => {
-            eprintln!("ends with what is running; Ctrl-C again cancels it");
+            tell!("ends with what is running; Ctrl-C again cancels it");
             match interrupt::guard(client, jobs, plan, &progress, interrupts, following).await? {
                 interrupt::Ended::Followed { ends, .. } => (ends, true),
                 interrupt::Ended::Detached => return Ok((Exit::Interrupted, true)),
@@ -183,7 +182,7 @@ mod tests {
     #[test]
     fn a_file_is_taken_when_it_rests_and_again_when_it_changed() {
         let dir = tempfile::tempdir().unwrap();
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames");
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames");
         fs::create_dir(dir.path().join("scan")).unwrap();
         let (path, bad) = (dir.path().join("scan/a.h5"), dir.path().join("bad.h5"));
         fs::copy(fixture.join("chunked.h5"), &path).unwrap();

@@ -1,12 +1,11 @@
 //! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn anew in place; elsewhere each
 //! change is a line on stderr.
 
-use crate::{
-    cli::output::columns,
-    launch::node::{LAUNCH_LABEL, MEMBER_LABEL},
-    types::units::format_duration,
-    wire::api::Node,
-};
+use crate::output::columns;
+use nodectl_launch::node::{LAUNCH_LABEL, MEMBER_LABEL};
+use nodectl_ports::say::tell;
+use nodectl_types::{text, units::format_duration};
+use nodectl_wire::api::Node;
 use serde::Serialize;
 use std::{
     io::{self, IsTerminal, Write},
@@ -154,13 +153,13 @@ impl Board {
                 .join_seconds
                 .map(|seconds| format!(" after {}", format_duration(Duration::from_secs_f64(seconds))));
             let note = if changed.note.is_empty() { String::new() } else { format!(": {}", one_line(&changed.note)) };
-            eprintln!("{}: {}{}{note}", changed.host, changed.state.word(), time.unwrap_or_default());
+            tell!("{}: {}{}{note}", changed.host, changed.state.word(), time.unwrap_or_default());
             return;
         }
         self.wipe();
         let text = table(&self.rows());
         let lines: Vec<&str> = text.lines().take(MOST_DRAWN).collect();
-        eprintln!("{}", lines.join("\n"));
+        tell!("{}", lines.join("\n"));
         *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = lines.len();
     }
 
@@ -190,7 +189,8 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    let joined = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    text::one_line(&joined).into_owned()
 }
 
 #[cfg(test)]

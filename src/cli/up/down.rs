@@ -1,39 +1,32 @@
-//! Stopping what `up` started: everything written down in this data directory, or also whatever carries this cluster's tag in
+//! Stopping what `up` started: everything written down in this data directory, or also whatever carries this data directory's tag in
 //! the schedulers' queues. What could not be stopped stays written down.
 
-use super::ground::{self, Ground};
+use super::ground::Ground;
 use crate::{
-    app::settings::Settings,
-    cli::{
-        args::DownArgs,
-        exit::{CliError, Exit},
-        secret,
-    },
-    http::{Client, socket_path},
-    launch::{
-        LaunchError,
-        condor::Condor,
-        process,
-        slurm::Slurm,
-        ssh,
-        state::{HostNode, Launch, Launches, Process, What},
-    },
+    args::DownArgs,
+    exit::{CliError, Exit},
 };
 use futures::{StreamExt, stream};
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, socket_path};
+use nodectl_launch::{
+    LaunchError,
+    condor::Condor,
+    process,
+    slurm::Slurm,
+    ssh,
+    state::{HostNode, Launch, Launches, Process, What},
+};
+use nodectl_ports::say::tell;
 use std::{path::Path, time::Duration};
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 const AT_ONCE: usize = 10;
 /// A launcher in the background takes its jobs back itself.
 const LAUNCHER_ENDS: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-pub async fn down(
-    mut args: DownArgs,
-    settings: Settings,
-    variable: Option<Zeroizing<String>>,
-) -> Result<Exit, CliError> {
+pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError> {
     let launches = Launches::below(&settings.node.data_dir);
     let client = Client::new(socket_path(&settings.node.data_dir));
     let known = launches.list()?;
@@ -41,7 +34,7 @@ pub async fn down(
     if chosen.is_empty() && !args.all {
         return match &args.what {
             None => {
-                eprintln!("nothing was started from here; `nodectl down --all` looks in the schedulers' queues");
+                tell!("nothing was started from here; `nodectl down --all` looks in the schedulers' queues");
                 Ok(Exit::Done)
             }
             Some(what) => {
@@ -61,9 +54,7 @@ pub async fn down(
         problems += stop(&launches, &client, launch, args.connect_timeout).await?;
     }
     if args.all {
-        let flag = args.secret.take().map(Zeroizing::new);
-        let secret = secret::resolve(flag, variable, &settings)?.text;
-        problems += sweep(&secret, &settings.cluster.name).await?;
+        problems += sweep(&launches.job_name()?).await;
     }
     Ok(if problems > 0 { Exit::Failed } else { Exit::Done })
 }
@@ -114,18 +105,18 @@ async fn stop(launches: &Launches, client: &Client, launch: Launch, connect: Dur
         return Ok(problems);
     }
     launches.forget(&launch.id)?;
-    eprintln!("{} ({}) is down", launch.id, launch.source);
+    tell!("{} ({}) is down", launch.id, launch.source);
     let is_last = launches.list()?.is_empty();
     if launch.own_node && is_last && client.node().await.is_ok() {
         let _ = client.leave().await;
-        eprintln!("this machine's node, which `up` had started, has left");
+        tell!("this machine's node, which `up` had started, has left");
     }
     Ok(0)
 }
 
 fn tell(stopped: Result<(), LaunchError>, what: impl Fn() -> What) -> Option<(What, usize)> {
     let error = stopped.err()?;
-    eprintln!("error: {error}");
+    tell!("error: {error}");
     Some((what(), 1))
 }
 
@@ -146,7 +137,7 @@ async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Du
     let failed = ends.into_iter().filter_map(|(node, stopped)| Some((node, stopped.err()?)));
     let left: Vec<HostNode> = failed
         .map(|(node, error)| {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             node
         })
         .collect();
@@ -154,17 +145,16 @@ async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Du
     (problems > 0).then(|| (What::Hosts { program: program.into(), hosts: left }, problems))
 }
 
-/// Whatever of this cluster is in a queue, whoever put it there. A scheduler that is not here has nothing.
-async fn sweep(secret: &str, cluster: &str) -> Result<usize, CliError> {
-    let name = ground::job_name(secret, cluster).await?;
-    let (slurm, condor) = (Slurm::new(&name), Condor::new(&name));
+/// Whatever has that name in a queue. A scheduler that is not here has nothing.
+async fn sweep(name: &str) -> usize {
+    let (slurm, condor) = (Slurm::new(name), Condor::new(name));
     let mut problems = 0;
     let mut count = |ended: Result<usize, LaunchError>, who: &str| match ended {
         Ok(0) => {}
-        Ok(jobs) => eprintln!("{jobs} jobs of {who} are down"),
+        Ok(jobs) => tell!("{jobs} jobs of {who} are down"),
         Err(error) if error.is_absence() => {}
         Err(error) => {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             problems += 1;
         }
     };
@@ -184,5 +174,5 @@ async fn sweep(secret: &str, cluster: &str) -> Result<usize, CliError> {
         .await,
         "HTCondor",
     );
-    Ok(problems)
+    problems
 }

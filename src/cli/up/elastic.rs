@@ -7,18 +7,17 @@ use super::{
     take_back,
 };
 use crate::{
-    cli::{
-        args::{RequestArgs, UpArgs},
-        exit::{CliError, Exit},
-        join,
-    },
-    launch::{
-        elastic::{Bounds, Seen, change},
-        node::{LAUNCH_LABEL, MEMBER_LABEL},
-        state::Process,
-    },
-    wire::api::{JobLine, Node},
+    args::{RequestArgs, UpArgs},
+    exit::{CliError, Exit},
+    join,
 };
+use nodectl_launch::{
+    elastic::{Bounds, Seen, change},
+    node::{LAUNCH_LABEL, MEMBER_LABEL},
+    state::Process,
+};
+use nodectl_ports::say::tell;
+use nodectl_wire::api::{JobLine, Node};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
@@ -38,7 +37,7 @@ pub fn bounds(request: &RequestArgs) -> Option<Bounds> {
 pub async fn run(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, args: &UpArgs) -> Result<Exit, CliError> {
     scheduler.keep(ground, Some(Process::own()))?;
     let per_node = args.request.tasks_per_node.unwrap_or_else(|| scheduler.tasks_per_node()).max(1);
-    eprintln!("{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back", bounds.min, bounds.max);
+    tell!("{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back", bounds.min, bounds.max);
     let looping = look(ground, scheduler, bounds, per_node);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
@@ -47,7 +46,7 @@ pub async fn run(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, args: &
             Err(error)
         }
         None => {
-            eprintln!("taking everything back");
+            tell!("taking everything back");
             take_back(ground, args.connect_timeout).await?;
             Ok(Exit::Interrupted)
         }
@@ -69,13 +68,13 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
                 let change = change(bounds, &seen);
                 let now = format!("{} nodes, {} coming, {} tasks wait", seen.nodes.len(), seen.coming, seen.waiting);
                 if now != said {
-                    eprintln!("{now}");
+                    tell!("{now}");
                     said = now;
                 }
                 if change.submit > 0 {
                     match scheduler.submit(change.submit).await {
                         Ok(_) => has_submitted = true,
-                        Err(error) if has_submitted => eprintln!("warning: {error}"),
+                        Err(error) if has_submitted => tell!("warning: {error}"),
                         Err(error) => return error.into(),
                     }
                 }
@@ -86,7 +85,7 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
             Err(error) => {
                 let now = format!("warning: {error}");
                 if now != said {
-                    eprintln!("{now}");
+                    tell!("{now}");
                     said = now;
                 }
             }
@@ -98,7 +97,7 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
 /// Drained first: no task comes between the decision and the end.
 async fn release(ground: &Ground, scheduler: &Scheduler, members: &[String], jobs: &[Job]) {
     for member in members.iter().filter(|member| jobs.iter().any(|job| job.id == **member)) {
-        eprintln!("giving {member} back: nothing to do");
+        tell!("giving {member} back: nothing to do");
         let node = ground.client.nodes().await.ok().and_then(|nodes| {
             nodes.into_iter().find(|node| node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, ground))
         });
@@ -107,7 +106,7 @@ async fn release(ground: &Ground, scheduler: &Scheduler, members: &[String], job
         }
     }
     if let Err(error) = scheduler.cancel(members).await {
-        eprintln!("warning: {error}");
+        tell!("warning: {error}");
     }
 }
 
@@ -165,7 +164,7 @@ pub async fn in_background(ground: &Ground, kind: Kind) -> Result<Exit, CliError
         }
         tokio::time::sleep(LOOK_AGAIN / 10).await;
     }
-    eprintln!(
+    tell!(
         "it goes on in the background (process {}); `nodectl down {}` stops it; its log: {}",
         child.id(),
         ground.launch,

@@ -2,20 +2,18 @@
 //! nodes are told, and where the launch is written down.
 
 use crate::{
-    app::{self, settings::Settings},
-    cli::{
-        exit::CliError,
-        secret::{self, Secret},
-    },
-    http::{Client, ClientError, socket_path},
-    launch::{
-        LaunchError,
-        node::ClusterFacts,
-        process::Call,
-        state::{Launch, Launches, Process, What},
-    },
-    ports::wall_ms,
+    exit::CliError,
+    secret::{self, Secret},
 };
+use nodectl_app::settings::Settings;
+use nodectl_http::{Client, ClientError, socket_path};
+use nodectl_launch::{
+    LaunchError,
+    node::ClusterFacts,
+    process::Call,
+    state::{Launch, Launches, Process, What},
+};
+use nodectl_ports::wall_ms;
 use rand::{TryRng, rngs::SysRng};
 use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
@@ -67,7 +65,13 @@ impl Ground {
         let before = launches.list()?.into_iter().find(|launch| Some(&launch.id) == resume.as_ref());
         own_node |= before.is_some_and(|launch| launch.own_node);
         let launch = resume.map_or_else(launch_id, Ok)?;
-        let facts = ClusterFacts { cluster: node.cluster, peers: peers(&node.addrs), launch: launch.clone(), binary };
+        let facts = ClusterFacts {
+            cluster: node.cluster,
+            peers: peers(&node.addrs),
+            launch: launch.clone(),
+            binary,
+            weak_secret: settings.cluster.weak_secret,
+        };
         Ok(Self { client, secret, facts, launches, launch, source, own_node })
     }
 
@@ -96,7 +100,8 @@ pub fn own_binary() -> Result<PathBuf, CliError> {
 
 async fn start_node(settings: &Settings, binary: &std::path::Path, secret: &str) -> Result<(), CliError> {
     let data_dir = settings.node.data_dir.display().to_string();
-    let args = ["--data-dir", &data_dir, "join", "--detach", "--secret-file", "/dev/stdin"];
+    let mut args = vec!["--data-dir", &data_dir, "join", "--allow-root", "--detach", "--secret-file", "/dev/stdin"];
+    args.extend(settings.cluster.weak_secret.then_some("--weak-secret"));
     let call = Call::new(&binary.display().to_string(), args, START).input(secret);
     let doing = "starting this machine's node".to_string();
     let ended = call.run().await.map_err(|source| LaunchError::Call { doing: doing.clone(), source })?;
@@ -116,12 +121,6 @@ fn launch_id() -> Result<String, CliError> {
     let drawn = SysRng.try_fill_bytes(&mut bytes);
     drawn.map_err(|error| CliError::Node(anyhow::anyhow!("asking the kernel for randomness: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// The name that this cluster's jobs have in a scheduler's queue.
-pub(super) async fn job_name(secret: &str, cluster: &str) -> Result<String, CliError> {
-    let tag = app::cluster_tag(secret, cluster).await.map_err(CliError::Node)?;
-    Ok(format!("nodectl-{tag}"))
 }
 
 #[cfg(test)]

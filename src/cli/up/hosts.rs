@@ -4,16 +4,14 @@ use super::{
     board::{Board, Row, State},
     ground::Ground,
 };
-use crate::{
-    cli::exit::CliError,
-    launch::{
-        cluster_file::Host,
-        node::NodeFacts,
-        ssh::{self, Program, Step, Target},
-        state::{HostNode, What},
-    },
-};
+use crate::exit::CliError;
 use futures::{StreamExt, stream};
+use nodectl_launch::{
+    cluster_file::Host,
+    node::NodeFacts,
+    ssh::{self, Program, Step, Target},
+    state::{HostNode, What},
+};
 use std::time::Duration;
 use tokio::time::Instant;
 

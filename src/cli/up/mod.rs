@@ -24,14 +24,13 @@ use super::{
     exit::{CliError, Exit, print},
     output,
 };
-use crate::{
-    app::settings::Settings,
-    launch::{cluster_file, condor, slurm},
-};
 pub use board::Board;
 pub use down::{down, take_back};
 pub use ground::{Ground, own_binary};
 pub use hosts::start_hosts;
+use nodectl_app::settings::Settings;
+use nodectl_launch::{cluster_file, condor, slurm};
+use nodectl_ports::say::tell;
 pub use scheduled::start_jobs;
 pub use scheduler::{Kind, Scheduler};
 use std::path::Path;
@@ -60,7 +59,7 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
         return finish(&ground, &args, &board).await;
     }
     if args.request.partition.as_deref() == Some(LOCAL) {
-        eprintln!("partition `local` is this machine: its node is up, nothing was submitted");
+        tell!("partition `local` is this machine: its node is up, nothing was submitted");
         return Ok(Exit::Done);
     }
     let kind = kind(&args)?;
@@ -72,7 +71,7 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
         return elastic::run(&ground, &scheduler, bounds, &args).await;
     }
     let board = Board::new(!args.list.quiet);
-    eprintln!("{}", total(&args.request));
+    tell!("{}", total(&args.request));
     let starting = start_jobs(&ground, &scheduler, args.request.nodes, args.timeout, &board);
     let Some(started) = interruptible(starting).await? else {
         return undo(&ground, &args, &board, Exit::Interrupted).await;
@@ -143,7 +142,7 @@ fn total(request: &RequestArgs) -> String {
         parts.push(format!("{} GPUs", nodes * u64::from(gpus)));
     }
     if let Some(time) = request.time {
-        parts.push(format!("for {}", crate::types::units::format_duration(time)));
+        parts.push(format!("for {}", nodectl_types::units::format_duration(time)));
     }
     parts.join(", ")
 }
@@ -157,17 +156,17 @@ async fn finish(ground: &Ground, args: &UpArgs, board: &Board) -> Result<Exit, C
     }
     show(args, board)?;
     if failed > 0 {
-        eprintln!("{failed} of {} did not join; the others are up. `nodectl down` stops them", board.rows().len());
+        tell!("{failed} of {} did not join; the others are up. `nodectl down` stops them", board.rows().len());
         return Ok(Exit::Failed);
     }
-    eprintln!("all are up; `nodectl down {}` stops them", ground.launch);
+    tell!("all are up; `nodectl down {}` stops them", ground.launch);
     Ok(Exit::Done)
 }
 
 async fn undo(ground: &Ground, args: &UpArgs, board: &Board, exit: Exit) -> Result<Exit, CliError> {
     board.end();
     show(args, board)?;
-    eprintln!("taking everything back");
+    tell!("taking everything back");
     take_back(ground, args.connect_timeout).await?;
     Ok(exit)
 }

@@ -5,7 +5,7 @@ use super::{
     ground::Ground,
     scheduler::{Job, JobIs, Scheduler},
 };
-use crate::cli::exit::CliError;
+use crate::exit::CliError;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 

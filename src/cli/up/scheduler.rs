@@ -1,17 +1,16 @@
 //! SLURM and HTCondor, seen alike: submit, look, cancel.
 
-use super::ground::{self, Ground};
-use crate::{
-    cli::exit::CliError,
-    launch::{
-        LaunchError,
-        condor::{self, Condor, JobState, Submission},
-        node::NodeFacts,
-        slurm::{self, AllocationState, Script, Slurm},
-        ssh::Program,
-        state::{Process, What},
-    },
+use super::ground::Ground;
+use crate::exit::CliError;
+use nodectl_launch::{
+    LaunchError,
+    condor::{self, Condor, JobState, Submission},
+    node::NodeFacts,
+    slurm::{self, AllocationState, Script, Slurm},
+    ssh::Program,
+    state::{Process, What},
 };
+use nodectl_ports::say::tell;
 use std::{
     collections::BTreeSet,
     io::{Read, Seek, SeekFrom},
@@ -64,7 +63,7 @@ pub enum JobIs {
 impl Scheduler {
     /// Puts the secret where jobs of this user find it, and prepares the script.
     pub async fn new(ground: &Ground, kind: Kind) -> Result<Self, CliError> {
-        let name = ground::job_name(&ground.secret, &ground.facts.cluster).await?;
+        let name = ground.launches.job_name()?;
         let launch = ground.launch.clone();
         let directory = ground.launches.directory(&launch)?;
         let directory =
@@ -114,7 +113,7 @@ impl Scheduler {
                 let jobs = slurm.jobs(Some(&script.launch)).await?;
                 if script.sent.is_some() {
                     let failed = slurm.deliver(&jobs, script, &mut *sent.lock().await).await;
-                    failed.into_iter().for_each(|error| eprintln!("warning: {error}"));
+                    failed.into_iter().for_each(|error| tell!("warning: {error}"));
                 }
                 Ok(jobs.into_iter().map(|job| Job { state: slurm_state(&job), id: job.id }).collect())
             }

@@ -29,10 +29,10 @@ pub enum DeviceError {
     Invalid(String),
 }
 
-pub(in crate::gpu) const NO_DRIVER: &str = "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its \
+pub(crate) const NO_DRIVER: &str = "no Vulkan driver\nhint: install the GPU's (NVIDIA: the `nvidia` driver with its \
                                             Vulkan part, AMD and Intel: `mesa-vulkan-drivers`)";
 
-pub(in crate::gpu) fn no_loader(why: &str) -> String {
+pub(crate) fn no_loader(why: &str) -> String {
     format!("no Vulkan loader: {why}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")
 }
 

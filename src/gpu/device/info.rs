@@ -1,7 +1,8 @@
 //! What a device is and can do.
 
-use crate::{gpu::probe, types::Gpu};
+use crate::probe;
 use ash::vk;
+use nodectl_types::Gpu;
 use serde::{Deserialize, Serialize};
 use vulkano::{
     VulkanObject,
@@ -105,7 +106,7 @@ impl DeviceInfo {
     }
 
     /// Whether its subgroups, of 32 invocations always, multiply 16 × 16 matrices of f16 with sums of f32.
-    pub(in crate::gpu) fn multiplies_halves(&self) -> bool {
+    pub(crate) fn multiplies_halves(&self) -> bool {
         let is_it = |shape: &CooperativeShape| {
             let sizes = [shape.m, shape.n, shape.k];
             let types = [&shape.a, &shape.b, &shape.c, &shape.result].map(String::as_str);
@@ -120,7 +121,7 @@ impl DeviceInfo {
 }
 
 /// What would be switched on here.
-pub(in crate::gpu) fn offered(physical: &PhysicalDevice) -> DeviceFeatures {
+pub(crate) fn offered(physical: &PhysicalDevice) -> DeviceFeatures {
     features(physical, &super::open::wanted().intersection(physical.supported_features()))
 }
 
@@ -166,7 +167,7 @@ fn features(physical: &PhysicalDevice, enabled: &Enabled) -> DeviceFeatures {
 }
 
 /// Free bytes of the device's own memory, all processes considered.
-pub(in crate::gpu) fn memory_free(physical: &PhysicalDevice) -> Option<u64> {
+pub(crate) fn memory_free(physical: &PhysicalDevice) -> Option<u64> {
     if !physical.supported_extensions().ext_memory_budget {
         return None;
     }

@@ -1,7 +1,7 @@
 //! From the loader to a logical device and its queues: which device is taken, and what is switched on.
 
 use super::{DeviceError, DeviceOptions, error::refused, info::DeviceInfo, memory::LANES};
-use crate::types::{Gpu, GpuKind};
+use nodectl_types::{Gpu, GpuKind};
 use std::{
     fmt::Write,
     sync::{Arc, Mutex},
@@ -116,7 +116,7 @@ fn listener(messages: Arc<Messages>) -> DebugUtilsMessengerCreateInfo {
 /// The device, among those that can do what `Device` needs.
 fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Result<Arc<PhysicalDevice>, DeviceError> {
     let all = instance.enumerate_physical_devices().map_err(refused("listing the GPUs"))?;
-    let known: Vec<_> = all.filter_map(|device| Some((crate::gpu::probe::describe(&device)?, device))).collect();
+    let known: Vec<_> = all.filter_map(|device| Some((crate::probe::describe(&device)?, device))).collect();
     let fits = |gpu: &Gpu| match wanted {
         Wanted::Uuid(uuid) => gpu.uuid == uuid,
         Wanted::Best => true,

@@ -9,7 +9,7 @@ use super::{
     op::Operation,
     shaders,
 };
-use crate::types::params::Optimizer;
+use nodectl_types::params::Optimizer;
 use rayon::prelude::*;
 
 /// One step: `parameters` are moved against `gradients`, by a rule that remembers something in `state`.

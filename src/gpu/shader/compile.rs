@@ -4,7 +4,6 @@ use super::{
     parse::{self, Language, Shader, ShaderError},
     reflect::{self, EntryPoint},
 };
-use crate::types::Scalar;
 use naga::{
     ShaderStage,
     back::{
@@ -14,6 +13,7 @@ use naga::{
     },
     proc::{BoundsCheckPolicies, BoundsCheckPolicy},
 };
+use nodectl_types::Scalar;
 
 /// What a device is given.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,10 @@ impl Shader {
     /// SPIR-V 1.3 for the entry point, with values for constants by name (see `Constant::name`). Fails on an entry point or a
     /// constant that is not there, a value that does not fit, and a constant that has neither a value nor a default.
     pub fn compile(&self, entry: &str, constants: &[(String, f64)]) -> Result<Compiled, ShaderError> {
+        parse::with_stack(|| self.compile_here(entry, constants))
+    }
+
+    fn compile_here(&self, entry: &str, constants: &[(String, f64)]) -> Result<Compiled, ShaderError> {
         let values: PipelineConstants = constants.iter().cloned().collect();
         let processed = process_overrides(&self.module, &self.info, Some((ShaderStage::Compute, entry)), &values);
         let (module, info) = processed.map_err(unfit)?;

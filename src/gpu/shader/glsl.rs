@@ -99,7 +99,7 @@ mod tests {
         let text = "#version 450\nlayout(local_size_x = 64) in;\nlayout(set = 0, binding = 0) buffer Y { float y[]; };\n\
                     void main() { y[gl_GlobalInvocationID.x] += 1.0; }\n";
         let bytes = compile("x.comp", text.as_bytes()).unwrap();
-        let shader = crate::gpu::shader::Shader::parse(crate::gpu::shader::Language::SpirV, &bytes).unwrap();
+        let shader = crate::shader::Shader::parse(crate::shader::Language::SpirV, &bytes).unwrap();
         assert_eq!(shader.entry("main").unwrap().workgroup, [64, 1, 1]);
         assert!(compile("x.comp", b"\xff").is_err() && compile("x.comp", b"a\0").is_err());
         assert!(compile("x.comp", b"").is_err(), "no version, no entry point");

@@ -1,7 +1,7 @@
 //! Where the numbers of a shader's types lie in memory: uniforms as named fields, array elements as numbers of one type.
 
-use crate::types::Scalar;
 use naga::{ArraySize, Handle, Module, ScalarKind, Type, TypeInner};
+use nodectl_types::Scalar;
 use serde::{Deserialize, Serialize};
 
 /// The most numbers that one uniform may have: 64 KiB, which is all that most devices bind.

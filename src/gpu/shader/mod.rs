@@ -6,6 +6,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `parse` | text or words to a validated module, with errors that point into the text |
+//! | `nesting` | how deep a text's expressions are, before it is parsed |
 //! | `glsl` | GLSL to SPIR-V |
 //! | `reflect` | what an entry point binds and needs |
 //! | `layout` | where the numbers of uniforms and array elements lie |
@@ -14,6 +15,7 @@
 mod compile;
 pub mod glsl;
 mod layout;
+mod nesting;
 mod parse;
 mod reflect;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Text or words to a validated module. Errors point into the user's own text where there is one.
 
-use super::glsl;
+use super::{glsl, nesting};
 use naga::{
     Module, WithSpan,
     valid::{Capabilities, ModuleInfo, ValidationError, ValidationFlags, Validator},
@@ -10,8 +10,9 @@ use std::{error::Error, ops::Range, thread};
 
 /// The largest shader that is read, in bytes.
 pub const MAX_SHADER_BYTES: usize = 4 << 20;
-/// naga's parser and validator recurse; its documentation asks callers for room.
-const STACK_BYTES: usize = 64 << 20;
+/// naga's parser, validator and writer call themselves for what lies within each other; its documentation asks callers for room.
+/// `nesting` bounds how deep that is. Only what is used of it becomes memory.
+const STACK_BYTES: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Language {
@@ -61,23 +62,23 @@ impl Shader {
             let message = format!("a shader of {} bytes; at most {MAX_SHADER_BYTES} are read", source.len());
             return Err(ShaderError::new(message));
         }
-        // A thread of its own for its stack, and because a parser that panics takes only itself down.
-        let parsed = thread::scope(|scope| {
-            let work = move || match language {
-                Language::Wgsl => wgsl(source),
-                Language::SpirV => spirv(source),
-            };
-            let builder = thread::Builder::new().name("shader".into()).stack_size(STACK_BYTES);
-            match builder.spawn_scoped(scope, work) {
-                Ok(thread) => {
-                    thread.join().unwrap_or_else(|_| Err(ShaderError::new("the shader's parser gave up on it")))
-                }
-                Err(error) => Err(ShaderError::new(format!("no thread for the shader's parser: {error}"))),
-            }
-        });
-        let (module, info, words) = parsed?;
+        let (module, info, words) = with_stack(|| match language {
+            Language::Wgsl => wgsl(source),
+            Language::SpirV => spirv(source),
+        })?;
         Ok(Self { module, info, language, words })
     }
+}
+
+/// In a thread of its own for its stack, and because a parser that panics takes only itself down.
+pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> Result<T, ShaderError> + Send) -> Result<T, ShaderError> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("shader".into()).stack_size(STACK_BYTES);
+        match builder.spawn_scoped(scope, work) {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err(ShaderError::new("the shader's parser gave up on it"))),
+            Err(error) => Err(ShaderError::new(format!("no thread for the shader's parser: {error}"))),
+        }
+    })
 }
 
 type Parsed = (Module, ModuleInfo, Vec<u32>);
@@ -87,6 +88,7 @@ fn wgsl(source: &[u8]) -> Result<Parsed, ShaderError> {
         let at = error.valid_up_to();
         ShaderError::new("the shader is not UTF-8 text from here on").at(Some(at..at + 1))
     })?;
+    nesting::check(text)?;
     let module = naga::front::wgsl::parse_str(text).map_err(|error| {
         let span = error.labels().find_map(|(span, _)| span.to_range());
         let label = error.labels().map(|(_, label)| label).find(|label| !label.is_empty() && *label != error.message());
@@ -95,7 +97,7 @@ fn wgsl(source: &[u8]) -> Result<Parsed, ShaderError> {
         let shader = ShaderError::new(format!("{}{about}", error.message())).at(span);
         if notes.is_empty() { shader } else { shader.hint(notes.join("; ")) }
     })?;
-    let info = validate(&module, offered()).map_err(|error| invalid(&error))?;
+    let info = validate(&module, offered()).map_err(|error| placed(invalid(&error), text))?;
     Ok((module, info, Vec::new()))
 }
 
@@ -116,6 +118,21 @@ fn spirv(source: &[u8]) -> Result<Parsed, ShaderError> {
     })?;
     let info = validate(&module, offered()).map_err(|error| ShaderError { span: None, ..invalid(&error) })?;
     Ok((module, info, words))
+}
+
+/// A problem of an entry point has no place: what naga says it about stands in the text.
+fn placed(error: ShaderError, text: &str) -> ShaderError {
+    const WORD: &str = "@workgroup_size";
+    let mut places = text.match_indices(WORD).map(|(at, _)| at);
+    match (&error.span, error.message.contains("Workgroup size"), places.next(), places.next()) {
+        (None, true, Some(at), None) => {
+            let length = text[at..].find(')').map_or(WORD.len(), |end| end + 1);
+            error
+                .at(Some(at..at + length))
+                .hint("from 1 to 16384 along each axis; every device runs 128 in all, most 1024")
+        }
+        _ => error,
+    }
 }
 
 /// What compute devices may offer; what a given one lacks is found when an entry point's features are compared with it.

@@ -4,11 +4,11 @@ use super::{
     layout::{self, Element, Field},
     parse::{self, Shader},
 };
-use crate::types::Scalar;
 use naga::{
     AddressSpace, GlobalVariable, Handle, Literal, Module, ShaderStage, StorageAccess,
     valid::{Capabilities, GlobalUse},
 };
+use nodectl_types::Scalar;
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Range};
 
@@ -127,7 +127,7 @@ impl Shader {
 
     /// What the entry point `name` binds and needs; None if there is no such compute entry point.
     pub fn entry(&self, name: &str) -> Option<EntryPoint> {
-        entry(&self.module, &self.info, name)
+        parse::with_stack(|| Ok(entry(&self.module, &self.info, name))).ok().flatten()
     }
 
     /// Where a name stands in WGSL, for errors about things that have no place of their own.
@@ -142,7 +142,7 @@ pub(super) fn entry(module: &Module, info: &naga::valid::ModuleInfo, name: &str)
     let uses = info.get_entry_point(index);
     let used = || module.global_variables.iter().filter(|(handle, _)| uses[*handle] != GlobalUse::empty());
     let mut bindings: Vec<Binding> =
-        used().filter_map(|(handle, variable)| binding(module, handle, variable)).collect();
+        used().filter_map(|(handle, variable)| binding(module, handle, variable, uses[handle])).collect();
     bindings.sort_by_key(|binding| (binding.set, binding.binding));
     let shared = used().filter(|(_, variable)| variable.space == AddressSpace::WorkGroup);
     let shared_bytes = shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum();
@@ -158,13 +158,22 @@ pub(super) fn entry(module: &Module, info: &naga::valid::ModuleInfo, name: &str)
     })
 }
 
-fn binding(module: &Module, handle: Handle<GlobalVariable>, variable: &GlobalVariable) -> Option<Binding> {
+fn binding(
+    module: &Module,
+    handle: Handle<GlobalVariable>,
+    variable: &GlobalVariable,
+    used: GlobalUse,
+) -> Option<Binding> {
     let place = variable.binding?;
     let kind = match variable.space {
         AddressSpace::Uniform => match layout::fields(module, variable.ty) {
             Ok(fields) => BindingKind::Uniform { bytes: module.types[variable.ty].inner.size(module.to_ctx()), fields },
             Err(why) => BindingKind::Other(why),
         },
+        // Drivers are told of what is read and written alone.
+        AddressSpace::Storage { .. } if used == GlobalUse::QUERY => {
+            BindingKind::Other("the shader asks for its length alone; a uniform can hold that".into())
+        }
         AddressSpace::Storage { access } => match layout::stored(module, variable.ty) {
             Ok(stored) => BindingKind::Storage {
                 element: stored.element,

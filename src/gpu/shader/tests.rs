@@ -1,7 +1,7 @@
 //! What shaders are taken for: their errors, their bindings and layouts, and that what comes out is SPIR-V.
 
 use super::*;
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 
 const HEAT: &str = "
 struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>, step: u32 }

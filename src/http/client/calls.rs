@@ -1,19 +1,19 @@
 //! One method a route.
 
 use super::{
+    super::jobs::IDEMPOTENCY_KEY,
     ByteStream, Client, ClientError,
     transport::{build, decode, empty, full, streamed},
 };
-use crate::{
-    types::{BlobHash, JobSpec},
-    wire::api::{
-        CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest, Forgotten, Job, JobLine,
-        Node, NodeSelf, Okay, Results, Retried, StateName, Stored, Submitted, TaskList,
-    },
-};
 use bytes::Bytes;
 use futures::TryStreamExt;
-use hyper::Method;
+use hyper::{Method, header::HeaderValue};
+use nodectl_types::{BlobHash, JobId, JobSpec};
+use nodectl_wire::api::{
+    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest, Forgotten,
+    Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeSelf, Okay, PauseRequest, Results, Retried,
+    SecretView, StateName, Stored, Submitted, TaskList,
+};
 use std::path::Path;
 use tokio_util::io::ReaderStream;
 
@@ -25,6 +25,22 @@ pub struct LogRequest {
     pub stderr: bool,
     pub offset: u64,
     pub follow: bool,
+}
+
+/// Names a submission: a hash of what its user named it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmissionKey(String);
+
+impl SubmissionKey {
+    /// The key of one of the jobs that are submitted together under a name.
+    pub fn new(name: &str, index: usize, job: &str) -> Self {
+        Self(BlobHash::of(format!("{name}\n{index}\n{job}").as_bytes()).to_string())
+    }
+
+    /// The job that it is the key of.
+    pub fn job(&self) -> JobId {
+        JobId::of_key(&self.0)
+    }
 }
 
 impl Client {
@@ -84,9 +100,25 @@ impl Client {
         self.get("asking why", &job_path(job, &format!("/explain{task}"))).await
     }
 
-    pub async fn submit(&self, spec: &JobSpec) -> Result<Submitted, ClientError> {
+    /// Again with the same key, it is the same job: whoever got no answer may ask once more.
+    pub async fn submit(&self, spec: &JobSpec, key: &SubmissionKey) -> Result<Submitted, ClientError> {
+        let doing = "submitting the job";
         let bytes = postcard::to_stdvec(spec).expect("plain data always encodes");
-        self.post("submitting the job", "/v1/jobs", Some(("application/octet-stream", bytes.into()))).await
+        let mut request = build(Method::POST, "/v1/jobs", Some("application/octet-stream"), full(bytes.into()));
+        let key = HeaderValue::from_str(&key.0).expect("hex digits are visible ASCII");
+        request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        decode(doing, self.send(doing, request).await?).await
+    }
+
+    /// Forgets a job that has ended.
+    pub async fn remove(&self, job: &str) -> Result<Okay, ClientError> {
+        let doing = "removing the job";
+        decode(doing, self.send(doing, build(Method::DELETE, &job_path(job, ""), None, empty())).await?).await
+    }
+
+    /// Goes on with a job that was put aside.
+    pub async fn resume(&self, job: &str) -> Result<Okay, ClientError> {
+        self.post("going on with the job", &job_path(job, "/resume"), None).await
     }
 
     pub async fn cancel(&self, job: &str) -> Result<Okay, ClientError> {
@@ -95,9 +127,7 @@ impl Client {
 
     /// Returns when it is durable that the tasks have ended.
     pub async fn cancel_tasks(&self, job: &str, tasks: Vec<u32>) -> Result<Okay, ClientError> {
-        let body = serde_json::to_vec(&CancelRequest { tasks }).expect("plain data always encodes");
-        let body = Some(("application/json", body.into()));
-        self.post("cancelling the tasks", &job_path(job, "/cancel"), body).await
+        self.post_json("cancelling the tasks", &job_path(job, "/cancel"), &CancelRequest { tasks }).await
     }
 
     /// The job's specification: what `submit` takes.
@@ -126,14 +156,39 @@ impl Client {
     /// `node`: a name, an id or the unique beginning of one; the node that answers if None.
     pub async fn drain(&self, node: Option<&str>, on: bool) -> Result<Okay, ClientError> {
         let request = DrainRequest { node: node.map(str::to_string), on };
-        let body = serde_json::to_vec(&request).expect("plain data always encodes");
-        self.post("draining the node", "/v1/drain", Some(("application/json", body.into()))).await
+        self.post_json("draining the node", "/v1/drain", &request).await
+    }
+
+    /// The node that answers takes no tasks, and those that run stand still unless they may `finish`.
+    pub async fn pause(&self, for_ms: Option<u64>, finish: bool) -> Result<Okay, ClientError> {
+        self.post_json("pausing the node", "/v1/pause", &PauseRequest { for_ms, finish }).await
+    }
+
+    /// Ends a pause.
+    pub async fn unpause(&self) -> Result<Okay, ClientError> {
+        self.post("ending the pause", "/v1/resume", None).await
+    }
+
+    /// The newest of what users did at the node.
+    pub async fn audit(&self, limit: u32) -> Result<Vec<AuditLine>, ClientError> {
+        self.get("reading the audit log", &format!("/v1/audit?limit={limit}")).await
     }
 
     /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that none reaches it.
     pub async fn forget(&self, node: &str, sure: bool) -> Result<Forgotten, ClientError> {
-        let body = serde_json::to_vec(&ForgetRequest { node: node.into(), sure }).expect("plain data always encodes");
-        self.post("forgetting the node", "/v1/forget", Some(("application/json", body.into()))).await
+        self.post_json("forgetting the node", "/v1/forget", &ForgetRequest { node: node.into(), sure }).await
+    }
+
+    pub async fn membership(&self) -> Result<Membership, ClientError> {
+        self.get("asking who belongs to the cluster", "/v1/membership").await
+    }
+
+    pub async fn decide(&self, request: &MembershipRequest) -> Result<Membership, ClientError> {
+        self.post_json("deciding who belongs to the cluster", "/v1/membership", request).await
+    }
+
+    pub async fn invite(&self) -> Result<Invitation, ClientError> {
+        self.post("making an invitation", "/v1/invitations", None).await
     }
 
     /// Measures the GPUs of the node that answers; returns when it has.
@@ -146,6 +201,22 @@ impl Client {
     pub async fn leave(&self) -> Result<Okay, ClientError> {
         let doing = "leaving the cluster";
         decode(doing, self.send_slowly(doing, build(Method::POST, "/v1/leave", None, empty())).await?).await
+    }
+
+    /// Keeps the value of a named secret on all nodes.
+    pub async fn put_secret(&self, name: &str, value: Bytes) -> Result<Okay, ClientError> {
+        let request = build(Method::PUT, &secret_path(name), Some("application/octet-stream"), full(value));
+        let doing = "keeping the secret";
+        decode(doing, self.send(doing, request).await?).await
+    }
+
+    pub async fn drop_secret(&self, name: &str) -> Result<Okay, ClientError> {
+        let doing = "dropping the secret";
+        decode(doing, self.send(doing, build(Method::DELETE, &secret_path(name), None, empty())).await?).await
+    }
+
+    pub async fn secrets(&self) -> Result<Vec<SecretView>, ClientError> {
+        self.get("listing the secrets", "/v1/secrets").await
     }
 
     pub async fn doctor(&self) -> Result<Doctor, ClientError> {
@@ -183,6 +254,10 @@ impl Client {
         let from = from.map(|node| format!("?from={}", encode(node))).unwrap_or_default();
         self.stream("fetching a file", &format!("/v1/blobs/{}{from}", encode(hash))).await
     }
+}
+
+fn secret_path(name: &str) -> String {
+    format!("/v1/secrets/{}", encode(name))
 }
 
 fn job_path(job: &str, rest: &str) -> String {

@@ -1,6 +1,6 @@
 //! Why a call of the local API failed.
 
-use crate::wire::api::Problem;
+use nodectl_wire::api::Problem;
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]

@@ -11,6 +11,6 @@ mod calls;
 mod error;
 mod transport;
 
-pub use calls::LogRequest;
+pub use calls::{LogRequest, SubmissionKey};
 pub use error::ClientError;
 pub use transport::{ByteStream, Client};

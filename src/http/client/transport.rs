@@ -1,7 +1,6 @@
 //! A request and its answer over a fresh connection.
 
 use super::ClientError;
-use crate::wire::api::Problem;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
@@ -12,7 +11,8 @@ use hyper::{
     header,
 };
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
+use nodectl_wire::api::Problem;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -96,6 +96,17 @@ impl Client {
             None => (None, empty()),
         };
         decode(doing, self.send(doing, build(Method::POST, path, kind, body)).await?).await
+    }
+
+    /// POST of JSON, answered by JSON.
+    pub(super) async fn post_json<T: DeserializeOwned>(
+        &self,
+        doing: &str,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(request).expect("plain data always encodes");
+        self.post(doing, path, Some(("application/json", body.into()))).await
     }
 
     /// GET, answered by bytes.

@@ -1,6 +1,6 @@
 //! What `condor_q` prints. Pure.
 
-use crate::launch::LaunchError;
+use crate::LaunchError;
 use serde::Deserialize;
 
 /// A job of HTCondor.

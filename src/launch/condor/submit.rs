@@ -1,6 +1,6 @@
 //! The submit description, and the script that becomes a node. Pure, but for writing that script down.
 
-use crate::launch::{
+use crate::{
     LaunchError,
     node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
     shell::{join, quote},

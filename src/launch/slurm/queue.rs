@@ -1,6 +1,6 @@
 //! What `squeue` prints, and SLURM's times. Pure.
 
-use crate::launch::LaunchError;
+use crate::LaunchError;
 use std::time::Duration;
 
 /// Before the launch's id, in a job's comment.

@@ -1,6 +1,6 @@
 //! Options of `sbatch`, and the script that becomes a node. Pure.
 
-use crate::launch::{
+use crate::{
     node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
     shell::{join, quote},
 };
@@ -196,6 +196,7 @@ mod tests {
                 peers: vec!["192.0.2.1:7000".into()],
                 launch: "c0ffee00".into(),
                 binary: "/opt/nodectl".into(),
+                weak_secret: false,
             },
             node: NodeFacts::default(),
             together,

@@ -5,7 +5,7 @@ use super::{
     LIMIT, is_away, queue, refused,
     script::{SEALED, Script, sent_to},
 };
-use crate::launch::{
+use crate::{
     LaunchError,
     process::{Call, Finished},
     state::write_private,

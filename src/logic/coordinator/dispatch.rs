@@ -4,15 +4,13 @@
 //! short, so that the network's latency is hidden. When nothing is left to order, tasks that wait on a busy node are
 //! taken back for an idle one, and stragglers may run twice: the first result counts.
 
-use super::{Active, Coordinator, Hold};
-use crate::{
-    logic::{core::Core, lattice::Lattice},
-    types::{
-        Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex,
-        limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
-        message::Assignment,
-        record::TaskRecord,
-    },
+use super::{Active, Coordinator, Refusal};
+use crate::{core::Core, lattice::Lattice};
+use nodectl_types::{
+    Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex,
+    limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
+    message::Assignment,
+    record::TaskRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +58,7 @@ impl Candidate {
 impl Coordinator {
     /// Orders what can be ordered now.
     pub(super) fn dispatch(&mut self, core: &mut Core, lattice: &Lattice) {
-        if self.hold.is_some() || self.waits_for(core).is_some() {
+        if self.held_back(core).is_some() || self.waits_for(core).is_some() {
             return;
         }
         let mut candidates = self.candidates(core);
@@ -103,10 +101,11 @@ impl Coordinator {
         if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
             return Some("it could not prepare a task just now (see its log)".into());
         }
-        if self.nodes.get(&info.id).is_some_and(|work| work.is_over(core.mono())) {
-            return Some("its time ends before a task of this job would".into());
+        if let Some(problem) = &info.problem {
+            return Some(problem.clone());
         }
-        self.unsuitability(info)
+        let refusal = || self.nodes.get(&info.id)?.refusal(info, core.mono()).map(str::to_string);
+        self.unsuitability(info).or_else(refusal)
     }
 
     /// Why a node can never run the job as it is now, whatever it did before.
@@ -114,8 +113,11 @@ impl Coordinator {
         if let Some(lacking) = info.resources.lacks(&self.spec.work.needs(&info.resources)) {
             return Some(format!("it has too few {lacking}"));
         }
-        if info.draining {
-            return Some("it is being drained".into());
+        if let Some(why) = info.takes_no_work() {
+            return Some(format!("it {why}"));
+        }
+        if let Some(why) = info.admits.objection(&self.spec.work) {
+            return Some(format!("it {why}"));
         }
         let unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
         unsuitable.then(|| format!("it does not satisfy `where = \"{}\"`", self.spec.place))
@@ -283,7 +285,7 @@ impl Coordinator {
                 [only] => Some((now - only.started?, *task, only.node)),
                 _ => None,
             })
-            .filter(|(elapsed, ..)| *elapsed > threshold)
+            .filter(|(elapsed, task, _)| *elapsed > threshold && !self.results.is_settling(*task))
             .collect();
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (_, task, node) in slow {
@@ -294,25 +296,26 @@ impl Coordinator {
     }
 
     /// Tasks come back unstarted.
-    pub fn returned(&mut self, tasks: &[Try]) {
+    pub fn returned(&mut self, from: NodeId, tasks: &[Try]) {
         for (task, attempt) in tasks {
-            if self.find_active(*task, *attempt).is_some() {
-                self.drop_active(*task, *attempt);
+            if self.find_active(from, *task, *attempt).is_some() {
+                self.drop_active(from, *task, *attempt);
                 self.reopen(*task);
             }
         }
     }
 
-    /// Whether a node's time is over before another task of the job would be, as it says itself.
-    pub fn node_is_over(&mut self, core: &Core, node: NodeId, over: bool) {
+    /// Whether a node takes nothing of the job at present, as it says itself.
+    pub fn node_refuses(&mut self, core: &Core, node: NodeId, why: Option<String>) {
+        let described = core.members.info(node).map_or(0, |info| info.version);
         if let Some(work) = self.nodes.get_mut(&node) {
-            work.over = over.then(|| core.mono());
+            work.refuses = why.map(|why| Refusal { why, heard: core.mono(), described });
         }
     }
 
-    pub fn started(&mut self, core: &Core, tasks: &[Try]) {
+    pub fn started(&mut self, core: &Core, from: NodeId, tasks: &[Try]) {
         for (task, attempt) in tasks {
-            self.mark_started(core, *task, *attempt);
+            self.mark_started(core, from, *task, *attempt);
         }
     }
 
@@ -325,7 +328,7 @@ impl Coordinator {
         for task in lost {
             let there = self.active[&task].iter().filter(|active| active.node == node).map(|active| active.attempt);
             for attempt in there.collect::<Vec<_>>() {
-                self.drop_active(task, attempt);
+                self.drop_active(node, task, attempt);
             }
             self.reopen(task);
         }
@@ -336,7 +339,7 @@ impl Coordinator {
         let Some(attempts) = self.active.get(&task) else { return };
         let keys: Vec<_> = attempts.iter().map(|active| (active.node, active.attempt)).collect();
         for (node, attempt) in keys {
-            self.drop_active(task, attempt);
+            self.drop_active(node, task, attempt);
             self.stop_on(core, node, vec![(task, attempt)]);
         }
     }
@@ -357,14 +360,34 @@ impl Coordinator {
     }
 
     pub(super) fn stop_on(&self, core: &mut Core, node: NodeId, tasks: Vec<Try>) {
-        if !tasks.is_empty() {
-            let (job, epoch) = (self.job, self.epoch);
-            core.send(node, Message::Stop { job, epoch, tasks });
+        self.send_stop(core, node, false, tasks);
+    }
+
+    /// What has not begun gives way to what has, or is done.
+    pub(super) fn drop_waiting(&mut self, core: &mut Core, task: TaskIndex) {
+        let waiting = self.active.get(&task).into_iter().flatten().filter(|active| active.started.is_none());
+        let waiting: Vec<_> = waiting.map(|active| (active.node, active.attempt)).collect();
+        for (node, attempt) in waiting {
+            self.drop_active(node, task, attempt);
+            self.drop_waiting_on(core, node, vec![(task, attempt)]);
         }
     }
 
-    pub(super) fn find_active(&self, task: TaskIndex, attempt: Attempt) -> Option<&Active> {
-        self.active.get(&task)?.iter().find(|active| active.attempt == attempt)
+    /// Whoever has them has better things to do, unless it has begun with them by now.
+    pub(super) fn drop_waiting_on(&self, core: &mut Core, node: NodeId, tasks: Vec<Try>) {
+        self.send_stop(core, node, true, tasks);
+    }
+
+    fn send_stop(&self, core: &mut Core, node: NodeId, waiting: bool, tasks: Vec<Try>) {
+        if !tasks.is_empty() {
+            let (job, epoch) = (self.job, self.epoch);
+            core.send(node, Message::Stop { job, epoch, waiting, tasks });
+        }
+    }
+
+    /// Two coordinators of one epoch may give out the same name: the node belongs to it.
+    pub(super) fn find_active(&self, node: NodeId, task: TaskIndex, attempt: Attempt) -> Option<&Active> {
+        self.active.get(&task)?.iter().find(|active| (active.node, active.attempt) == (node, attempt))
     }
 
     pub(super) fn add_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
@@ -374,9 +397,10 @@ impl Coordinator {
         self.nodes.entry(node).or_default().queued += 1;
     }
 
-    pub(super) fn mark_started(&mut self, core: &Core, task: TaskIndex, attempt: Attempt) {
+    pub(super) fn mark_started(&mut self, core: &Core, node: NodeId, task: TaskIndex, attempt: Attempt) {
         let Some(attempts) = self.active.get_mut(&task) else { return };
-        let Some(active) = attempts.iter_mut().find(|active| active.attempt == attempt) else { return };
+        let is_it = |active: &&mut Active| (active.node, active.attempt) == (node, attempt);
+        let Some(active) = attempts.iter_mut().find(is_it) else { return };
         if active.started.is_none() {
             active.started = Some(core.mono());
             if let Some(work) = self.nodes.get_mut(&active.node) {
@@ -387,9 +411,10 @@ impl Coordinator {
     }
 
     /// Forgets an attempt that is over, however it ended.
-    pub(super) fn drop_active(&mut self, task: TaskIndex, attempt: Attempt) {
+    pub(super) fn drop_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
         let Some(attempts) = self.active.get_mut(&task) else { return };
-        let Some(position) = attempts.iter().position(|active| active.attempt == attempt) else { return };
+        let is_it = |active: &Active| (active.node, active.attempt) == (node, attempt);
+        let Some(position) = attempts.iter().position(is_it) else { return };
         let active = attempts.swap_remove(position);
         if attempts.is_empty() {
             self.active.remove(&task);
@@ -420,7 +445,7 @@ impl Coordinator {
 
     /// Why nothing of the job can start at present, in words.
     pub(super) fn stands_still(&self, core: &Core) -> Option<String> {
-        self.waits_for(core).or_else(|| self.held_back()).or_else(|| self.lacks_nodes(core))
+        self.waits_for(core).or_else(|| self.held_back(core)).or_else(|| self.lacks_nodes(core))
     }
 
     /// No node that is here could run it.
@@ -432,11 +457,16 @@ impl Coordinator {
     }
 
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
-    pub(super) fn held_back(&self) -> Option<String> {
-        match self.hold.as_ref()? {
-            Hold::Recovering { .. } => Some("the members' reports after a change of coordinator".into()),
-            Hold::Storage(error) => Some(format!("its coordinator's disk: {error}")),
+    pub(super) fn held_back(&self, core: &Core) -> Option<String> {
+        if let Some(trouble) = &self.storage {
+            return Some(format!("its coordinator's disk: {}", trouble.error));
         }
+        if !self.kept {
+            return Some("its specification to be on its coordinator's disk".into());
+        }
+        let recovery = self.recovery.as_ref()?;
+        let names: Vec<_> = recovery.unheard.union(&recovery.uncompared).map(|node| core.members.name(*node)).collect();
+        Some(format!("what {} knows of it, after a change of coordinator", names.join(", ")))
     }
 }
 
@@ -445,8 +475,8 @@ fn batches(orders: Vec<Assignment>) -> Vec<Vec<Assignment>> {
     let mut batches: Vec<Vec<Assignment>> = vec![Vec::new()];
     let mut bytes = 0;
     for order in orders {
-        let text = |value: &crate::types::Value| match value {
-            crate::types::Value::Text(text) => text.len(),
+        let text = |value: &nodectl_types::Value| match value {
+            nodectl_types::Value::Text(text) | nodectl_types::Value::Spelled(text) => text.len(),
             _ => 8,
         };
         let size: usize = 16 + order.params.iter().map(|(name, value)| name.len() + text(value) + 8).sum::<usize>();

@@ -7,6 +7,7 @@
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
+//! | `recovery` | asking who runs what, and taking it on |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //!
@@ -15,14 +16,15 @@
 
 mod dispatch;
 mod progress;
+mod recovery;
 mod replicas;
 mod results;
 mod startup;
 mod stopping;
 
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
-use crate::types::{
-    Attempt, JobHead, JobId, JobSpec, Message, NodeId, Phase, Saved, TaskIndex, Time, limits, message::Inventory,
+use nodectl_types::{
+    Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex, Time, limits,
     predicate::Predicate,
 };
 use rand::RngExt;
@@ -33,7 +35,6 @@ use std::{
 };
 
 pub use progress::Watcher;
-pub use replicas::send_records;
 
 /// How often a coordinator with unfinished work looks around.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -43,8 +44,8 @@ const HEAD_PERIOD: Duration = Duration::from_secs(1);
 const INPUTS_TRIES: u32 = 5;
 /// A node is asked to give back work at most this often.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
-/// That a node's time is over is believed this long.
-const OVER_IS_NEWS: Duration = Duration::from_secs(10);
+/// That a node takes nothing of the job is believed this long, unless it describes itself anew.
+const REFUSAL_IS_NEWS: Duration = Duration::from_secs(10);
 /// What a node said of its free slots is believed this long.
 const FREE_IS_NEWS: Duration = Duration::from_secs(1);
 
@@ -67,13 +68,23 @@ struct NodeWork {
     has_work_spec: bool,
     /// When tasks were last asked back.
     recalled: Option<Time>,
+    /// When it was last asked what it holds, and whether it still owes the answer: who follows another claim gives none.
     synced: Time,
+    owes_answer: bool,
     /// How many more of the job's tasks it said it could start, and when.
     free: Option<(u32, Time)>,
     /// It could not prepare a task, and gets none until then.
     spared_until: Option<Time>,
-    /// It said that its time is over before a task of the job would be.
-    over: Option<Time>,
+    refuses: Option<Refusal>,
+}
+
+/// A node's word that it takes nothing of the job.
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    heard: Time,
+    /// The version of its description then: with another, it may take some.
+    described: u64,
 }
 
 impl NodeWork {
@@ -81,9 +92,11 @@ impl NodeWork {
         self.spared_until.is_some_and(|until| until > now)
     }
 
-    /// Believed for a while only: it may have come back with more time.
-    fn is_over(&self, now: Time) -> bool {
-        self.over.is_some_and(|heard| now - heard < OVER_IS_NEWS)
+    /// Why it takes nothing of the job, as it said itself. Believed for a while only: it may have come back with more time.
+    fn refusal(&self, info: &NodeInfo, now: Time) -> Option<&str> {
+        let refusal = self.refuses.as_ref()?;
+        let holds = refusal.described == info.version && now - refusal.heard < REFUSAL_IS_NEWS;
+        holds.then_some(refusal.why.as_str())
     }
 
     /// Work moves at most this often, however the nodes' loads change.
@@ -97,21 +110,20 @@ impl NodeWork {
     }
 }
 
-/// Why nothing is ordered at present.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Hold {
-    /// After taking over: members are telling what they run.
-    Recovering {
-        until: Time,
-        unheard: BTreeSet<NodeId>,
-        uncompared: BTreeSet<NodeId>,
-        /// Results that replicas said they have.
-        awaited: BTreeSet<TaskIndex>,
-        /// Who held the job's state before: until recovery ends they may know more than we do.
-        former: BTreeSet<NodeId>,
-    },
-    /// The journal cannot be written.
-    Storage(String),
+/// This node's journal cannot be written.
+#[derive(Debug)]
+struct StorageTrouble {
+    error: String,
+    since: Time,
+}
+
+/// What came of fetching a job's files.
+pub enum Inputs {
+    /// The ticket was of something else.
+    Others,
+    /// They are here, or are asked for once more.
+    Expected,
+    Missing,
 }
 
 pub struct Coordinator {
@@ -121,7 +133,12 @@ pub struct Coordinator {
     /// The specification fits into a message; other nodes get a larger one as a blob.
     is_inline: bool,
     place: Option<Predicate>,
-    hold: Option<Hold>,
+    /// Nothing is ordered meanwhile.
+    recovery: Option<recovery::Recovery>,
+    /// Who held the job before, and who of them was away when it was asked what it knows: it is asked when it comes back.
+    former: BTreeSet<NodeId>,
+    absent: BTreeSet<NodeId>,
+    storage: Option<StorageTrouble>,
     /// Tasks below this have been ordered once or are in `again`.
     fresh: TaskIndex,
     /// Tasks to order again, and first.
@@ -143,6 +160,9 @@ pub struct Coordinator {
     tick_set: bool,
     /// The specification is on this node's disk.
     kept: bool,
+    /// Another node has all that counts, or had it when the last of it came to count. Who takes over may be the only one that has some
+    /// of what its predecessor sent to its replicas, and what counts for want of company is here alone.
+    confirmed: bool,
     /// The job's files are being brought here.
     inputs: Option<u64>,
     inputs_tries: u32,
@@ -160,7 +180,10 @@ impl Coordinator {
             epoch: head.epoch,
             is_inline: postcard::to_stdvec(&*spec).is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
             place: Predicate::parse(&spec.place).ok(),
-            hold: None,
+            recovery: None,
+            former: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            storage: None,
             fresh: 0,
             again: BTreeSet::new(),
             active: BTreeMap::new(),
@@ -176,34 +199,38 @@ impl Coordinator {
             head_told: now,
             tick_set: false,
             kept: recover,
+            confirmed: !recover,
             inputs: None,
             inputs_tries: 0,
             round: head.round,
             stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
             spec,
         };
-        if !recover {
-            // In one write: a journal begins with the specification, and a head without one is worth nothing.
+        if recover || head.epoch > 1 {
+            coordinator.begin_recovery(core);
+        }
+        if recover {
+            coordinator.publish(core, lattice, head);
+            coordinator.recruit(core);
+            coordinator.end_recovery_if_heard(core, lattice);
+        } else {
+            // In one write: a journal begins with the specification, and a head without one is worth nothing. Others hear
+            // of the job when it is on this disk (`spec_written`).
             core.directory.merge(head.clone());
             coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone()), Keep::Head(head.clone())]);
-            let submitter = vec![head.submitter];
-            coordinator.inputs = coordinator.spec.work.inputs.map(|manifest| core.fetch_tree(manifest, submitter));
-        }
-        if recover {
-            let unheard: BTreeSet<_> = core.members.alive().into_iter().collect();
-            let former = core.directory.get(head.job).map(JobHead::holders).unwrap_or_default();
-            let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
-            let uncompared = former.iter().copied().filter(|node| core.members.is_alive(*node)).collect();
-            let (until, awaited) = (now + limits::TAKEOVER_WAIT, BTreeSet::new());
-            coordinator.hold = Some(Hold::Recovering { until, unheard, uncompared, awaited, former });
-        }
-        coordinator.publish(core, lattice, head);
-        coordinator.recruit(core);
-        if recover {
-            coordinator.ask_everyone(core);
+            let (job, submitter) = (head.job, vec![head.submitter]);
+            coordinator.inputs = coordinator.spec.work.inputs.map(|manifest| core.fetch_tree(job, manifest, submitter));
         }
         coordinator.wake(core);
         coordinator
+    }
+
+    /// The job is safe on this node's disk: now others may hear of it.
+    fn spec_written(&mut self, core: &mut Core, lattice: &Lattice) {
+        self.kept = true;
+        let head = self.head(core).clone();
+        self.publish(core, lattice, head);
+        self.recruit(core);
     }
 
     pub fn epoch(&self) -> u32 {
@@ -230,32 +257,22 @@ impl Coordinator {
         self.is_safe_here() && !self.results.has_writes()
     }
 
-    /// The job's files are here, or cannot be had from the node that submitted it; false if the ticket is another's.
-    pub fn inputs_fetched(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        ticket: u64,
-        result: &Result<(), String>,
-    ) -> bool {
+    /// The job's files are here, or cannot be had from the node that submitted it: then it cannot be coordinated here.
+    pub fn inputs_fetched(&mut self, core: &mut Core, ticket: u64, result: &Result<(), String>) -> Inputs {
         if self.inputs != Some(ticket) {
-            return false;
+            return Inputs::Others;
         }
         self.inputs = None;
-        match result {
-            Ok(()) => {}
-            Err(_) if self.inputs_tries < INPUTS_TRIES && core.members.is_alive(self.head(core).submitter) => {
-                self.inputs_tries += 1;
-                let submitter = vec![self.head(core).submitter];
-                self.inputs = self.spec.work.inputs.map(|manifest| core.fetch_tree(manifest, submitter));
+        if result.is_err() {
+            let submitter = self.head(core).submitter;
+            if self.inputs_tries >= INPUTS_TRIES || !core.members.is_alive(submitter) {
+                return Inputs::Missing;
             }
-            // The job was never confirmed to its user, and without its files it cannot run.
-            Err(error) => {
-                core.notice(format!("job {}: its files cannot be fetched: {error}", self.job));
-                self.cancel(core, lattice);
-            }
+            self.inputs_tries += 1;
+            let job = self.job;
+            self.inputs = self.spec.work.inputs.map(|manifest| core.fetch_tree(job, manifest, vec![submitter]));
         }
-        true
+        Inputs::Expected
     }
 
     /// Whether it waits for that other job.
@@ -278,8 +295,14 @@ impl Coordinator {
         lattice.done() + lattice.cancelled() + lattice.failed_for_good(self.failure_limit(core)) == lattice.tasks()
     }
 
+    /// What counts here may be told, and built on.
+    fn is_confirmed(&self, core: &Core) -> bool {
+        self.confirmed || core.is_alone()
+    }
+
     /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        self.confirmed |= self.has_current_replica();
         self.flush_results(core);
         self.tell_holders(core, lattice);
         self.notice_round(core, lattice);
@@ -293,21 +316,26 @@ impl Coordinator {
     /// Time passed.
     pub fn tick(&mut self, core: &mut Core, lattice: &mut Lattice) {
         self.tick_set = false;
-        if let Some(Hold::Recovering { until, .. }) = &self.hold
-            && *until <= core.mono()
-        {
-            self.hold = None;
+        self.watch_disk(core);
+        if core.is_alone() {
+            self.settle_all(core, lattice);
         }
         self.compare_orders(core);
+        self.ask_those_awaited(core);
         self.recruit(core);
-        self.remind_replicas(core, lattice);
+        self.remind_replicas(core);
         self.step(core, lattice);
         if self.has_unsaid_counts(core, lattice) && core.mono() - self.head_told >= HEAD_PERIOD {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
         let ended = self.head(core).phase.is_ended();
-        if !ended || !self.results.is_empty() || self.progress.is_watched() || self.awaits_replicas() {
+        if !ended
+            || self.is_recovering()
+            || !self.results.is_empty()
+            || self.progress.is_watched()
+            || self.awaits_replicas()
+        {
             self.wake(core);
         }
     }
@@ -326,23 +354,27 @@ impl Coordinator {
         for node in gone {
             self.node_lost(node);
         }
-        if let Some(Hold::Recovering { unheard, uncompared, .. }) = &mut self.hold {
-            unheard.retain(|node| core.members.is_alive(*node));
-            uncompared.retain(|node| core.members.is_alive(*node));
-        }
+        self.review_recovery(core);
+        self.ask_newcomers(core);
         self.recruit(core);
         self.settle_all(core, lattice);
-        self.end_recovery_if_heard();
+        self.end_recovery_if_heard(core, lattice);
         self.step(core, lattice);
         self.wake(core);
     }
 
     /// A connection to a node is new: what was on its way before may be lost.
-    pub fn reconnected(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
-        if self.nodes.contains_key(&node) {
+    pub fn reconnected(&mut self, core: &mut Core, node: NodeId) {
+        if !self.head(core).phase.is_ended() {
             self.ask_node(core, node);
         }
-        self.resync_replica(core, lattice, node);
+        self.resync_replica(core, node);
+        if let Some(recovery) = &mut self.recovery
+            && recovery.former.contains(&node)
+        {
+            recovery.uncompared.insert(node);
+            core.resync.show(node, self.job, true);
+        }
     }
 
     /// Every task is stopped, the job ends as cancelled.
@@ -416,67 +448,10 @@ impl Coordinator {
         self.wake(core);
     }
 
-    /// What a node says it holds: orders that it never got, or lost, are open again.
-    pub fn holding(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, sequence: u64, inventory: &Inventory) {
-        let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
-        let running: BTreeSet<_> = inventory.running.iter().copied().collect();
-        let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
-        let lost: Vec<_> = self
-            .active
-            .iter()
-            .flat_map(|(task, attempts)| attempts.iter().map(move |active| (*task, active)))
-            .filter(|(task, active)| active.sequence <= sequence && mine(*task, active))
-            .map(|(task, active)| (task, active.attempt))
-            .collect();
-        for (task, attempt) in lost {
-            self.drop_active(task, attempt);
-            self.reopen(task);
-        }
-        let limit = self.failure_limit(core);
-        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit);
-        let unknown = held
-            .iter()
-            .copied()
-            .filter(|key| !is_open(key.0) || !self.adopt(core, from, *key, running.contains(key)))
-            .collect();
-        self.stop_on(core, from, unknown);
-        if let Some(Hold::Recovering { unheard, .. }) = &mut self.hold {
-            unheard.remove(&from);
-        }
-        self.end_recovery_if_heard();
-    }
-
-    /// Takes an attempt that a node holds into account; false if it should not run.
-    fn adopt(&mut self, core: &Core, node: NodeId, (task, attempt): (TaskIndex, Attempt), running: bool) -> bool {
-        if let Some(active) = self.find_active(task, attempt) {
-            if running && active.started.is_none() {
-                self.mark_started(core, task, attempt);
-            }
-            return true;
-        }
-        // Only while recovering are orders of an earlier coordinator welcome.
-        let wanted = attempt.epoch < self.epoch && self.is_recovering();
-        if !wanted || task >= self.spec.task_count() as u32 || self.active.contains_key(&task) {
-            return false;
-        }
-        self.add_active(node, task, attempt);
-        if running {
-            self.mark_started(core, task, attempt);
-        }
-        true
-    }
-
-    /// It has taken over, and members may know more.
-    fn is_recovering(&self) -> bool {
-        matches!(self.hold, Some(Hold::Recovering { .. }))
-    }
-
-    /// Members answered, so recovery need not wait for its time to run out.
-    fn end_recovery_if_heard(&mut self) {
-        let Some(Hold::Recovering { unheard, uncompared, awaited, .. }) = &self.hold else { return };
-        if unheard.is_empty() && uncompared.is_empty() && awaited.is_empty() {
-            self.hold = None;
-        }
+    /// For how long the journal could not be written, if another node could take the job.
+    pub fn unfit_for(&self, core: &Core) -> Option<Duration> {
+        let since = self.storage.as_ref().map(|trouble| trouble.since)?;
+        self.has_current_replica().then(|| core.mono() - since)
     }
 
     /// Merges, stores and tells a new version of the head.
@@ -487,6 +462,11 @@ impl Coordinator {
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
         head.replicas = self.holders();
+        if !self.kept {
+            // Nobody is to hear of what may come to nothing.
+            core.directory.merge(head);
+            return;
+        }
         let before = core.directory.get(self.job).cloned();
         core.directory.merge(head.clone());
         if before.is_none_or(|before| is_worth_storing(&before, &head)) {
@@ -502,12 +482,12 @@ impl Coordinator {
     fn update_phase(&mut self, core: &mut Core, lattice: &Lattice) {
         let head = self.head(core);
         if head.phase.is_ended() {
-            return;
+            return self.reopen_incomplete(core, lattice);
         }
         if head.cancelled || self.failed_prerequisite(core).is_some() || self.host_is_gone(core) {
             return self.cancel(core, lattice);
         }
-        let phase = if self.is_complete(core, lattice) {
+        let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
             match (lattice.failed_for_good(self.failure_limit(core)), lattice.done()) {
                 (0, 0) => Phase::Cancelled,
                 (0, _) => Phase::Done,
@@ -529,13 +509,31 @@ impl Coordinator {
         }
     }
 
+    /// A head that says that all is done, beside a task of which nobody knows anything any more: disks lost it. It is done again.
+    fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
+        let head = self.head(core);
+        let is_whole = head.cancelled || head.phase == Phase::Cancelled || self.is_complete(core, lattice);
+        if is_whole || self.is_recovering() || !self.is_confirmed(core) {
+            return;
+        }
+        core.notice(format!("job {} goes on: results of it were lost", self.job));
+        let mut head = self.head(core).clone();
+        (head.phase, head.ended_ms) = (Phase::Running, 0);
+        self.publish(core, lattice, head);
+        self.wake(core);
+    }
+
     /// What keeps the job from starting, in words.
     fn waits_for(&self, core: &Core) -> Option<String> {
         let members = core.members.alive().len() as u32;
         if members < self.spec.min_nodes {
             return Some(format!("{} nodes; {members} are here", self.spec.min_nodes));
         }
-        let unfinished = |job: &JobId| core.directory.get(*job).is_none_or(|head| head.phase != Phase::Done);
+        // One that was removed was done: as long as this job waited for it, it was kept.
+        let unfinished = |job: &JobId| match core.directory.get(*job) {
+            Some(head) => head.phase != Phase::Done,
+            None => !core.directory.is_removed(*job),
+        };
         let prerequisite = self.spec.work.after.iter().find(|(_, job)| unfinished(job));
         prerequisite.map(|(name, job)| format!("job {name} ({})", job.short()))
     }
@@ -555,28 +553,6 @@ impl Coordinator {
         let looked_around = core.mono() - core.started >= LOOK_AROUND;
         let came_back = core.members.generation(host).is_some_and(|generation| generation > self.spec.submitted_ms);
         came_back || (looked_around && !core.members.may_be_alive(host))
-    }
-
-    /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order.
-    fn compare_orders(&mut self, core: &mut Core) {
-        let now = core.mono();
-        let is_due = |work: &NodeWork| work.queued + work.running > 0 && now - work.synced >= limits::SYNC_PERIOD;
-        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| is_due(work)).map(|(node, _)| *node).collect();
-        for node in nodes {
-            self.ask_node(core, node);
-        }
-    }
-
-    fn ask_everyone(&mut self, core: &mut Core) {
-        for node in core.members.alive() {
-            self.ask_node(core, node);
-        }
-    }
-
-    fn ask_node(&mut self, core: &mut Core, node: NodeId) {
-        self.nodes.entry(node).or_default().synced = core.mono();
-        let (job, epoch, sequence) = (self.job, self.epoch, self.sequence);
-        core.send(node, Message::Sync { job, epoch, sequence });
     }
 }
 

@@ -2,16 +2,14 @@
 
 use super::Coordinator;
 use crate::{
-    logic::{
-        core::Core,
-        io::{Asker, Effect},
-        lattice::{Cell, Lattice},
-    },
-    types::{
-        Answer, NodeId, Phase, TaskIndex, TaskRecord, Time,
-        limits::{RECORD_BATCH, WATCH_WAIT},
-        query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
-    },
+    core::Core,
+    io::{Asker, Effect},
+    lattice::Lattice,
+};
+use nodectl_types::{
+    Answer, Cell, NodeId, Phase, TaskIndex, TaskRecord, Time,
+    limits::{RECORD_BATCH, WATCH_WAIT},
+    query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -104,7 +102,8 @@ impl Tracker {
         let recent = self.ends.iter().filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
         let (count, seconds) = recent.fold((0u64, 0u64), |(sum, n), (_, count)| (sum + u64::from(*count), n + 1));
         if seconds == 0 {
-            return self.ends.back().map_or(0, |(_, count)| u64::from(*count) * 1000);
+            let now = self.ends.back().filter(|(at, _)| *at + RATE_SECONDS >= second);
+            return now.map_or(0, |(_, count)| u64::from(*count) * 1000);
         }
         count * 1000 / seconds
     }
@@ -136,9 +135,10 @@ impl Coordinator {
         let logged = self.progress.log.len() as u32;
         let next = |watcher: &Watcher| self.progress.log.get(watcher.cursor.position as usize);
         let has_news = |watcher: &Watcher| over || next(watcher).is_some_and(|task| is_told(&task));
-        // Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone.
-        let is_recovering = self.is_recovering();
-        let is_due = |watcher: &Watcher| !is_recovering && (watcher.until <= now || has_news(watcher));
+        // Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone. Until
+        // then nobody is told of results, or of an end.
+        let may_tell = self.is_confirmed(core) && !self.is_recovering();
+        let is_due = |watcher: &Watcher| watcher.until <= now || (may_tell && has_news(watcher));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
         self.progress.watchers = waiting;
         let due: Vec<Watcher> = due;
@@ -146,9 +146,14 @@ impl Coordinator {
             let start = cursor.position.min(logged);
             let end = logged.min(start.saturating_add(limit.min(RECORD_BATCH as u32)));
             let page = self.progress.log[start as usize..end as usize].iter();
-            let tasks: Vec<_> = page.take_while(is_told).copied().collect();
-            cursor.position = start + tasks.len() as u32;
-            let progress = self.progress(core, lattice);
+            let tasks: Vec<_> = page.take_while(|task| may_tell && is_told(task)).copied().collect();
+            if may_tell {
+                cursor.position = start + tasks.len() as u32;
+            }
+            let mut progress = self.progress(core, lattice);
+            if !may_tell && progress.phase.is_ended() {
+                progress.phase = Phase::Running;
+            }
             core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
         }
     }
@@ -188,7 +193,7 @@ impl Coordinator {
             running: self.nodes.values().map(|work| work.running).sum(),
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
-            rate_milli: self.progress.rate_milli(core.mono()),
+            rate_milli: if self.storage.is_some() { 0 } else { self.progress.rate_milli(core.mono()) },
             waiting_for: if head.phase.is_ended() { None } else { self.stands_still(core) },
             nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
         }
@@ -239,11 +244,11 @@ impl Coordinator {
     fn state(&self, lattice: &Lattice, task: TaskIndex, failure_limit: u32, cancelled: bool) -> TaskState {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
         match (lattice.cell(task), active) {
-            (Cell::Done { .. }, _) => TaskState::Done,
+            (Cell::Done(_), _) => TaskState::Done,
             (Cell::Cancelled, _) => TaskState::Cancelled,
             (_, Some(active)) if active.started.is_some() => TaskState::Running,
             (_, Some(_)) => TaskState::Queued,
-            (Cell::Failed(count), None) if count >= failure_limit => TaskState::Failed,
+            (Cell::Failed { count, .. }, None) if count >= failure_limit => TaskState::Failed,
             _ if cancelled => TaskState::Cancelled,
             _ => TaskState::Pending,
         }
@@ -291,6 +296,10 @@ impl Coordinator {
                 "{} cannot keep its copy of the results, which count once another node has them: {why}",
                 core.members.name(node)
             )
+        }));
+        lines.extend(self.replicas_behind(lattice).map(|(node, left, parts)| {
+            let name = core.members.name(node);
+            format!("{name} is being given a copy of the results: {left} of {parts} parts are left")
         }));
         if !self.head(core).phase.is_ended() {
             lines.extend(self.explain_nodes(core));

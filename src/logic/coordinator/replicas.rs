@@ -1,31 +1,72 @@
-//! Who else holds the job's state. New records are pushed to every replica as they come; after a gap (a new replica, a
-//! lost connection, a takeover) both sides compare summaries and send each other what the other lacks.
+//! Who else holds the job's state: kept as state, and repaired.
+//!
+//! A replica is offered the job, writes its specification, is shown what the coordinator holds and pulls what it lacks
+//! (`logic::resync`). From the moment that it was shown, every further record is pushed to it as well, within a window of bytes
+//! that it has not confirmed. Once it says that it caught up it is *current*: it has all that counts. A replica that misses a
+//! push, through a lost connection or because it is slow, is current no longer, and is shown the copy again.
 
-use super::{Coordinator, Hold};
-use crate::{
-    logic::{core::Core, io::Effect, lattice::Lattice, rank},
-    types::{
-        Message, NodeId, TaskIndex, TaskRecord, Time,
-        limits::{JOB_REPLICAS, RECORD_BATCH},
-        message::Summary,
-    },
+use super::Coordinator;
+use crate::{core::Core, lattice::Lattice, rank};
+use nodectl_types::{
+    Message, NodeId, Time,
+    limits::{JOB_REPLICAS, REPLICA_WINDOW_BYTES},
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// A replica that does not answer an offer is asked again after this long.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// One that has shown no progress for so long does not count as one when others are looked for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What it does not confirm for so long it has missed.
+const CONFIRM_WAIT: Duration = Duration::from_secs(10);
+/// Copies are compared this often though nothing speaks for it.
+const COMPARE_PERIOD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub struct Replica {
     /// It has the specification on disk.
     pub kept: bool,
-    /// It told what it holds, and was sent what it lacked.
-    compared: bool,
-    /// When it was last sent something to answer.
+    /// It has had all that counted at some time since it was asked, and may coordinate the job.
+    is_candidate: bool,
+    /// It has all that counts.
+    is_current: bool,
+    /// It was not sent something that it was not shown either.
+    missed: bool,
+    /// The last batch that it was sent, and what it has not confirmed: ticket, bytes, when.
+    sent: u64,
+    in_flight: BTreeMap<u64, (usize, Time)>,
+    /// When it was last sent an offer, or shown what there is.
     asked: Time,
+    /// When it last answered anything.
+    heard: Time,
+    /// So many chunks it still has to pull.
+    left: u32,
     /// Why it cannot write.
     problem: Option<String>,
 }
 
-/// A replica that does not answer is asked again after this long.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+impl Replica {
+    fn new(now: Time) -> Self {
+        Self { asked: now, heard: now, ..Self::default() }
+    }
+
+    fn bytes_in_flight(&self) -> usize {
+        self.in_flight.values().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// What it was sent may be lost.
+    fn begin_anew(&mut self) {
+        (self.is_current, self.sent) = (false, 0);
+        self.in_flight.clear();
+    }
+
+    fn is_sound(&self, now: Time) -> bool {
+        self.problem.is_none() && (self.is_current || now - self.heard < PATIENCE)
+    }
+}
 
 impl Coordinator {
     /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
@@ -35,8 +76,17 @@ impl Coordinator {
         for node in lost {
             self.replicas.remove(&node);
         }
-        let sound = self.replicas.values().filter(|replica| replica.problem.is_none()).count();
-        let missing = (JOB_REPLICAS - 1).saturating_sub(sound);
+        // A job is offered once it is on this node's disk: what nobody has on disk is not to be heard of.
+        if !self.kept {
+            return;
+        }
+        let now = core.mono();
+        let sound = self.replicas.values().filter(|replica| replica.is_sound(now)).count();
+        let most = (JOB_REPLICAS + 1).saturating_sub(self.replicas.len());
+        let missing = (JOB_REPLICAS - 1).saturating_sub(sound).min(most);
+        if missing == 0 {
+            return;
+        }
         let known = core.directory.get(self.job).map(|head| head.replicas.clone()).unwrap_or_default();
         let is_new = |node: &NodeId| *node != core.me && !self.replicas.contains_key(node);
         let usable = core
@@ -47,28 +97,28 @@ impl Coordinator {
             .filter(|node| core.members.info(*node).is_some_and(|info| !info.leaving));
         let mut ranked = rank::ranked(self.job, usable);
         // A node that is drained may be about to go. Who held the state under the last coordinator has most of it already.
-        ranked.sort_by_key(|node| (core.members.info(*node).is_some_and(|info| info.draining), !known.contains(node)));
+        ranked.sort_by_key(|node| {
+            (core.members.info(*node).is_some_and(|info| info.is_drained()), !known.contains(node))
+        });
         for node in ranked.into_iter().take(missing) {
-            self.replicas.insert(node, Replica { asked: core.mono(), ..Replica::default() });
+            self.replicas.insert(node, Replica::new(now));
             self.offer(core, node);
         }
     }
 
-    /// Whom to ask for the job's state if this node dies.
+    /// Whom to ask for the job's state if this node dies: replicas that had all that counted, and those who held it before, until they
+    /// have been heard.
     pub(super) fn holders(&self) -> Vec<NodeId> {
         let safe = self.is_safe_here();
-        let kept = self.replicas.iter().filter(|(_, replica)| replica.kept && safe).map(|(node, _)| *node);
-        let former = match &self.hold {
-            Some(Hold::Recovering { former, .. }) => Some(former),
-            _ => None,
-        };
-        let holders: BTreeSet<_> = kept.chain(former.into_iter().flatten().copied()).collect();
+        let kept = self.replicas.iter().filter(|(_, replica)| replica.is_candidate && safe).map(|(node, _)| *node);
+        let former = self.recovery.iter().flat_map(|recovery| recovery.former.iter().copied());
+        let holders: BTreeSet<_> = kept.chain(former).collect();
         holders.into_iter().collect()
     }
 
     /// Tells the members who holds the job's state, if that changed.
     pub(super) fn tell_holders(&mut self, core: &mut Core, lattice: &Lattice) {
-        if self.head(core).replicas != self.holders() {
+        if self.kept && self.head(core).replicas != self.holders() {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
@@ -80,29 +130,26 @@ impl Coordinator {
         core.send(node, Message::Offer { head, spec });
     }
 
-    /// A replica has the specification: now the records.
-    pub fn offer_kept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
-        self.replica_wrote(from);
+    /// A replica has the specification: now what is known of the tasks.
+    pub fn offer_kept(&mut self, core: &mut Core, from: NodeId) {
+        let now = core.mono();
         let Some(replica) = self.replicas.get_mut(&from) else { return };
-        replica.kept = true;
-        self.resync_replica(core, lattice, from);
+        (replica.kept, replica.problem, replica.heard) = (true, None, now);
+        self.resync_replica(core, from);
     }
 
     /// A replica cannot write: it stays one, for it tries again, but another is wanted meanwhile.
-    pub fn replica_declined(&mut self, core: &mut Core, from: NodeId, error: String) {
+    pub fn replica_declined(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, error: String) {
         let Some(replica) = self.replicas.get_mut(&from) else { return };
         if replica.problem.is_none() {
             core.notice(format!("job {}: {} cannot keep its copy: {error}", self.job, core.members.name(from)));
         }
         replica.problem = Some(error);
-        self.wake(core);
-    }
-
-    /// A replica that wrote something has no problem any more.
-    pub(super) fn replica_wrote(&mut self, from: NodeId) {
-        if let Some(replica) = self.replicas.get_mut(&from) {
-            replica.problem = None;
+        if !replica.kept {
+            // It has nothing on its disk that could be waited for.
+            self.compared(core, lattice, from);
         }
+        self.wake(core);
     }
 
     /// Which replicas cannot write, and why.
@@ -110,62 +157,165 @@ impl Coordinator {
         self.replicas.iter().filter_map(|(node, replica)| Some((*node, replica.problem.as_deref()?)))
     }
 
-    /// Compares with a replica and sends again what it may have missed.
-    pub(super) fn resync_replica(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
+    /// Which replicas are being brought up to date, and how many of so many parts they still lack.
+    pub(super) fn replicas_behind(&self, lattice: &Lattice) -> impl Iterator<Item = (NodeId, u32, usize)> {
+        let parts = lattice.digests().len().max(1);
+        let behind = self.replicas.iter().filter(|(_, replica)| !replica.is_current && replica.problem.is_none());
+        behind.map(move |(node, replica)| (*node, replica.left, parts))
+    }
+
+    /// Whether a node is known to have all that counts.
+    pub(super) fn is_current(&self, node: NodeId) -> bool {
+        self.replicas.get(&node).is_some_and(|replica| replica.is_current)
+    }
+
+    pub(super) fn has_current_replica(&self) -> bool {
+        self.replicas.values().any(|replica| replica.is_current && replica.problem.is_none())
+    }
+
+    /// What was on its way to that node is lost.
+    pub fn disconnected(&mut self, node: NodeId) {
+        if let Some(replica) = self.replicas.get_mut(&node) {
+            replica.begin_anew();
+        }
+    }
+
+    /// Offers the job again, or compares with a replica and sends again what is on its way.
+    pub(super) fn resync_replica(&mut self, core: &mut Core, node: NodeId) {
+        let now = core.mono();
         let Some(replica) = self.replicas.get_mut(&node) else { return };
-        replica.asked = core.mono();
+        replica.asked = now;
         if !replica.kept {
             return self.offer(core, node);
         }
-        replica.compared = false;
-        let (job, epoch) = (self.job, self.epoch);
-        core.send(node, Message::Summary { job, epoch, reply: true, summary: lattice.summary() });
-        let batches: Vec<_> = self.results.unconfirmed().map(|(ticket, records)| (ticket, records.clone())).collect();
-        for (ticket, records) in batches {
-            core.send(node, Message::Replicate { job, epoch, ticket, records });
+        replica.begin_anew();
+        core.resync.show(node, self.job, true);
+        self.push(core, node);
+        self.wake(core);
+    }
+
+    /// A node is being shown all that counts at this moment.
+    pub fn shown_to(&mut self, node: NodeId) {
+        if let Some(replica) = self.replicas.get_mut(&node) {
+            replica.missed = false;
         }
     }
 
-    /// A replica told what it holds. Records that we lack are on their way.
-    pub fn compared(&mut self, lattice: &Lattice, from: NodeId, summary: &Summary) {
+    /// A replica is pulling what it lacks.
+    pub fn replica_pulls(&mut self, now: Time, from: NodeId, left: u32) {
         if let Some(replica) = self.replicas.get_mut(&from) {
-            replica.compared = true;
+            (replica.left, replica.heard, replica.problem) = (left, now, None);
         }
-        if let Some(Hold::Recovering { uncompared, awaited, .. }) = &mut self.hold {
-            uncompared.remove(&from);
-            awaited.extend(lattice.done_only_in(summary).filter(|task| !self.results.is_settling(*task)));
-        }
-        self.end_recovery_if_heard();
     }
 
-    /// Asks again those that owe an answer.
-    pub(super) fn remind_replicas(&mut self, core: &mut Core, lattice: &Lattice) {
+    /// A node has on disk what it was shown, and a replica what it was sent since.
+    pub fn caught_up(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId) {
         let now = core.mono();
-        let unconfirmed = self.results.has_unconfirmed(now, ANSWER_WAIT);
-        let owes = |replica: &Replica| !replica.kept || !replica.compared || unconfirmed;
-        let is_late = |replica: &Replica| owes(replica) && now - replica.asked >= ANSWER_WAIT;
-        let late: Vec<_> = self.replicas.iter().filter(|(_, r)| is_late(r)).map(|(node, _)| *node).collect();
-        for node in late {
-            self.resync_replica(core, lattice, node);
+        let Some(replica) = self.replicas.get_mut(&from) else { return };
+        (replica.heard, replica.asked, replica.left) = (now, now, 0);
+        if !replica.kept {
+            // It was asked for what it knew. What it is offered it has yet to take.
+            return;
+        }
+        if replica.missed {
+            return self.resync_replica(core, from);
+        }
+        (replica.is_current, replica.is_candidate) = (true, true);
+        self.settle_all(core, lattice);
+    }
+
+    /// A node does not hold the job, whatever its head said.
+    pub fn no_copy(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.former.remove(&from);
+        }
+        if let Some(replica) = self.replicas.get_mut(&from) {
+            *replica = Replica::new(core.mono());
+            self.offer(core, from);
+        }
+        self.compared(core, lattice, from);
+    }
+
+    /// Asks again those that owe an answer, and compares now and then with those that do not.
+    pub(super) fn remind_replicas(&mut self, core: &mut Core) {
+        let now = core.mono();
+        let mut late = Vec::new();
+        for (node, replica) in &mut self.replicas {
+            let unconfirmed = replica.in_flight.values().any(|(_, sent)| now - *sent >= CONFIRM_WAIT);
+            let pause = match (replica.kept, replica.is_current) {
+                (false, _) => ANSWER_WAIT,
+                (true, false) if core.resync.is_comparing(*node, self.job) => continue,
+                (true, false) => ANSWER_WAIT,
+                (true, true) => COMPARE_PERIOD,
+            };
+            if unconfirmed || now - replica.asked >= pause {
+                late.push((*node, unconfirmed || !replica.is_current));
+            }
+        }
+        for (node, owes) in late {
+            if owes {
+                self.resync_replica(core, node);
+            } else if let Some(replica) = self.replicas.get_mut(&node) {
+                // It stays current meanwhile.
+                replica.asked = now;
+                core.resync.show(node, self.job, true);
+            }
+        }
+    }
+
+    /// The job may have ended long ago; its copies are looked after all the same.
+    pub fn look_after_replicas(&mut self, core: &mut Core) {
+        self.recruit(core);
+        self.remind_replicas(core);
+        if self.awaits_replicas() {
+            self.wake(core);
         }
     }
 
     /// Whether some replica still owes an answer.
     pub(super) fn awaits_replicas(&self) -> bool {
-        self.replicas.values().any(|replica| !replica.kept || !replica.compared)
+        self.replicas.values().any(|replica| !replica.is_current)
     }
 
-    pub(super) fn replicate(&self, core: &mut Core, ticket: u64, records: &[Arc<TaskRecord>]) {
-        let (job, epoch) = (self.job, self.epoch);
-        for (node, _) in self.replicas.iter().filter(|(_, replica)| replica.kept) {
-            core.send(*node, Message::Replicate { job, epoch, ticket, records: records.to_vec() });
+    /// Sends every replica what it has not been sent.
+    pub(super) fn push_all(&mut self, core: &mut Core) {
+        let nodes: Vec<_> = self.replicas.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.push(core, node));
+    }
+
+    /// Sends a replica the batches that it was not sent, as far as its window allows.
+    fn push(&mut self, core: &mut Core, node: NodeId) {
+        let (job, epoch, now) = (self.job, self.epoch, core.mono());
+        let Some(replica) = self.replicas.get_mut(&node).filter(|replica| replica.kept) else { return };
+        let mut waiting = replica.bytes_in_flight();
+        for (ticket, batch) in self.results.since(replica.sent) {
+            if waiting > 0 && waiting + batch.bytes > REPLICA_WINDOW_BYTES {
+                break;
+            }
+            waiting += batch.bytes;
+            replica.sent = ticket;
+            replica.in_flight.insert(ticket, (batch.bytes, now));
+            let (head, records) = (batch.head.clone().map(Box::new), batch.records.clone());
+            core.send(node, Message::Replicate { job, epoch, ticket, head, records });
         }
     }
-}
 
-/// Has records read from the journal and sent, in pieces that fit into messages.
-pub fn send_records(core: &mut Core, to: NodeId, job: crate::types::JobId, epoch: u32, tasks: &[TaskIndex]) {
-    for tasks in tasks.chunks(RECORD_BATCH) {
-        core.effects.push(Effect::SendRecords { to, job, epoch, tasks: tasks.to_vec() });
+    /// A batch counts by now: replicas that it never went to have to catch up with it.
+    pub(super) fn note_missed(&mut self, ticket: u64) {
+        for replica in self.replicas.values_mut().filter(|replica| replica.sent < ticket) {
+            (replica.missed, replica.is_current) = (true, false);
+        }
+    }
+
+    /// A replica has a batch on its disk.
+    pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
+        let now = core.mono();
+        if let Some(replica) = self.replicas.get_mut(&from) {
+            replica.in_flight.remove(&ticket);
+            (replica.heard, replica.problem) = (now, None);
+        }
+        self.push(core, from);
+        self.results.kept_by(ticket, from);
+        self.settle(core, lattice, ticket);
     }
 }

@@ -1,16 +1,17 @@
 //! From a reported end of an attempt to a result that counts: bring its blobs here, write it down, have another node
 //! write it down, and only then tell the worker, the lattice and the watchers.
 
-use super::{Coordinator, Hold};
+use super::Coordinator;
 use crate::{
-    logic::{
-        core::Core,
-        executor::batches,
-        io::{Effect, Keep},
-        lattice::{Cell, Lattice},
-        timers::Timer,
-    },
-    types::{Attempt, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord},
+    copies::{Fetching, REFETCHES},
+    core::Core,
+    executor::batches,
+    io::Keep,
+    lattice::Lattice,
+    timers::Timer,
+};
+use nodectl_types::{
+    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,28 +23,61 @@ use std::{
 const SPARED: Duration = Duration::from_secs(5);
 /// How often a task's failures are put down to nodes.
 pub(super) const MOST_FORGIVEN: u32 = 5;
+/// A write that takes longer than this may never end.
+const HANGING: Duration = Duration::from_secs(10);
+/// Results that do not count yet, in bytes: no more are taken before some do. Who has them reports them again.
+const MOST_UNSETTLED_BYTES: usize = 2 * limits::REPLICA_WINDOW_BYTES;
 
 type Try = (TaskIndex, Attempt);
 
 /// Records on their way to being durable.
 #[derive(Debug)]
-struct Batch {
-    records: Vec<Arc<TaskRecord>>,
+pub(super) struct Batch {
+    pub records: Vec<Arc<TaskRecord>>,
+    /// A head that somebody waits for.
+    pub head: Option<JobHead>,
+    pub bytes: usize,
     since: Time,
     written: bool,
     kept_by: BTreeSet<NodeId>,
+    /// It was pulled from that node, of that chunk.
+    pulled: Option<(NodeId, u32)>,
+}
+
+impl Batch {
+    fn new(records: Vec<Arc<TaskRecord>>, since: Time) -> Self {
+        let bytes = records.iter().map(|record| record.encoded_bytes()).sum();
+        Self { records, head: None, bytes, since, written: false, kept_by: BTreeSet::new(), pulled: None }
+    }
+
+    fn keep(&self) -> Vec<Keep> {
+        let head = self.head.iter().cloned().map(Keep::Head);
+        head.chain(self.records.iter().cloned().map(Keep::Task)).collect()
+    }
+}
+
+/// Records that wait for their files.
+#[derive(Debug)]
+struct Awaited {
+    from: NodeId,
+    records: Vec<Arc<TaskRecord>>,
+    /// They were pulled, of that chunk; else they are the report of an attempt's end.
+    chunk: Option<Option<u32>>,
+    fetching: Fetching,
 }
 
 #[derive(Debug, Default)]
 pub struct Pipeline {
     /// Accepted in this turn.
     accepted: Vec<Arc<TaskRecord>>,
-    /// Waiting for their blobs.
-    fetching: BTreeMap<u64, (NodeId, Arc<TaskRecord>)>,
+    /// Waiting for their files.
+    awaited: BTreeMap<u64, Awaited>,
+    /// Files that were to come with results and cannot be had now.
+    lost: Vec<BlobHash>,
     /// Being written here and elsewhere.
     batches: BTreeMap<u64, Batch>,
     /// Other writes, which nobody waits for but which must not be lost either.
-    writes: BTreeMap<u64, Vec<Keep>>,
+    writes: BTreeMap<u64, (Vec<Keep>, Time)>,
     /// Tasks of all of the above.
     settling: BTreeMap<TaskIndex, Settling>,
 }
@@ -54,8 +88,8 @@ struct Settling {
     records: u32,
     /// The node and the attempt that the last of them is of.
     of: Option<(NodeId, Attempt)>,
-    /// The join of those that other replicas had.
-    learned: Cell,
+    /// Their join.
+    cell: Cell,
 }
 
 impl Pipeline {
@@ -64,7 +98,7 @@ impl Pipeline {
     }
 
     /// Records that may be on this node's disk and do not count yet.
-    pub(in crate::logic) fn unsettled(&self) -> Vec<Keep> {
+    pub(crate) fn unsettled(&self) -> Vec<Keep> {
         self.batches.values().flat_map(|batch| &batch.records).cloned().map(Keep::Task).collect()
     }
 
@@ -77,12 +111,17 @@ impl Pipeline {
         self.settling.contains_key(&task)
     }
 
+    /// What is known of a task once everything that is on its way has come.
+    fn expected(&self, task: TaskIndex) -> Cell {
+        self.settling.get(&task).map_or(Cell::Unknown, |settling| settling.cell)
+    }
+
     /// Where an attempt ran whose record is on its way: what it wrote is there until the record counts.
     pub fn settling_at(&self, task: TaskIndex) -> Option<(NodeId, Attempt)> {
         self.settling.get(&task)?.of
     }
 
-    /// A record that needs no blobs is on its way.
+    /// A record that needs no files is on its way.
     pub(super) fn accept(&mut self, record: Arc<TaskRecord>) {
         self.begin(&record);
         self.accepted.push(record);
@@ -92,6 +131,7 @@ impl Pipeline {
         let settling = self.settling.entry(record.task).or_default();
         settling.records += 1;
         settling.of = Some((record.node, record.attempt));
+        settling.cell = settling.cell.join(Cell::of(record));
     }
 
     fn end(&mut self, task: TaskIndex) {
@@ -103,31 +143,35 @@ impl Pipeline {
         }
     }
 
-    /// Begins with a record that another replica had, unless one that says as much is on its way.
-    fn learn(&mut self, record: &TaskRecord) -> bool {
-        let cell = Cell::of(record);
-        let settling = self.settling.entry(record.task).or_default();
-        let joined = settling.learned.join(cell);
-        let is_news = settling.learned != joined;
-        settling.of = Some((record.node, record.attempt));
-        settling.learned = joined;
-        settling.records += u32::from(is_news);
-        is_news
+    /// Since when the journal owes an answer.
+    fn unwritten_since(&self) -> Option<Time> {
+        let batches = self.batches.values().filter(|batch| !batch.written).map(|batch| batch.since);
+        batches.chain(self.writes.values().map(|(_, since)| *since)).min()
     }
 
-    /// Some results have been written here for so long, and nowhere else.
-    pub fn has_unconfirmed(&self, now: Time, age: Duration) -> bool {
-        let is_late = |batch: &Batch| batch.written && batch.kept_by.is_empty() && now - batch.since >= age;
-        self.batches.values().any(is_late)
+    /// As much as may be on its way is.
+    fn is_full(&self) -> bool {
+        self.batches.values().map(|batch| batch.bytes).sum::<usize>() >= MOST_UNSETTLED_BYTES
     }
 
-    /// Batches that the other nodes have not confirmed, for a replica that may have missed them.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = (u64, &Vec<Arc<TaskRecord>>)> {
-        self.batches.iter().map(|(ticket, batch)| (*ticket, &batch.records))
+    /// Batches behind that ticket.
+    pub(super) fn since(&self, ticket: u64) -> impl Iterator<Item = (u64, &Batch)> {
+        self.batches.range(ticket + 1..).map(|(ticket, batch)| (*ticket, batch))
+    }
+
+    pub(super) fn kept_by(&mut self, ticket: u64, node: NodeId) {
+        if let Some(batch) = self.batches.get_mut(&ticket) {
+            batch.kept_by.insert(node);
+        }
     }
 }
 
 impl Coordinator {
+    /// What is known of a task here once everything that is on its way has come.
+    pub fn known_cell(&self, lattice: &Lattice, task: TaskIndex) -> Cell {
+        lattice.cell(task).join(self.results.expected(task))
+    }
+
     /// News from a node.
     pub fn report(
         &mut self,
@@ -144,11 +188,14 @@ impl Coordinator {
         let mut known: Vec<Try> = Vec::new();
         for record in finished {
             let key = (record.task, record.attempt);
-            let is_over = matches!(lattice.cell(record.task), Cell::Done { .. } | Cell::Cancelled);
+            let is_over = matches!(lattice.cell(record.task), Cell::Done(_) | Cell::Cancelled);
             if record.task >= lattice.tasks() || is_over {
-                self.drop_active(key.0, key.1);
-                known.push(key);
-            } else if !self.results.is_settling(record.task) {
+                self.drop_active(from, key.0, key.1);
+                // What only this node has beside the one that tells of it is not safe yet: that one will tell of it again.
+                if self.is_confirmed(core) || !matches!(lattice.cell(record.task), Cell::Done(_)) {
+                    known.push(key);
+                }
+            } else if !self.results.is_settling(record.task) && !self.results.is_full() {
                 self.accept(core, lattice, from, record);
             }
         }
@@ -160,19 +207,20 @@ impl Coordinator {
 
     fn accept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, mut record: Arc<TaskRecord>) {
         let (task, attempt) = (record.task, record.attempt);
-        let known = self.find_active(task, attempt).is_some();
-        if !record.is_done() && !known {
-            // A failure that nobody waits for any more (stopped, or counted already).
+        if !record.is_done() && self.is_old_failure(lattice, from, &record) {
+            self.drop_active(from, task, attempt);
+            if !lattice.has_ended(task, self.failure_limit(core)) {
+                self.reopen(task);
+            }
             return self.acknowledge(core, from, &record);
         }
-        self.mark_started(core, task, attempt);
-        self.drop_active(task, attempt);
+        self.mark_started(core, from, task, attempt);
+        self.drop_active(from, task, attempt);
         self.startups.note(&record);
         if self.is_forgiven(core, from, &record) || self.worker_failed(core, lattice, from, &record) {
             self.failed(&record);
             return self.acknowledge(core, from, &record);
         }
-        self.results.begin(&record);
         if let Some(work) = self.nodes.get_mut(&from) {
             work.done += u32::from(record.is_done());
         }
@@ -181,14 +229,30 @@ impl Coordinator {
             Outcome::Failed(failure) if failure.is_final() => self.failure_limit(core).max(lattice.failures(task) + 1),
             Outcome::Failed(_) => lattice.failures(task) + 1,
         };
-        if record.failures != failures {
-            Arc::make_mut(&mut record).failures = failures;
+        let accepted = self.epoch;
+        if (record.failures, record.accepted) != (failures, accepted) {
+            let record = Arc::make_mut(&mut record);
+            (record.failures, record.accepted) = (failures, accepted);
         }
-        if from == core.me || record.blobs().next().is_none() {
-            self.results.accepted.push(record);
-        } else {
-            self.fetch(core, from, record);
+        self.results.begin(&record);
+        if record.is_done() {
+            self.drop_waiting(core, task);
         }
+        match Fetching::of(std::slice::from_ref(&record), from).filter(|_| from != core.me) {
+            None => self.results.accepted.push(record),
+            Some(fetching) => self.fetch(core, Awaited { from, records: vec![record], chunk: None, fetching }),
+        }
+    }
+
+    /// The failure of an attempt that counts already. One that this coordinator never heard of may have been ordered by another.
+    fn is_old_failure(&self, lattice: &Lattice, from: NodeId, record: &TaskRecord) -> bool {
+        let counts = match lattice.cell(record.task) {
+            Cell::Failed { attempt, .. } => record.attempt <= attempt,
+            Cell::Unknown => false,
+            Cell::Cancelled | Cell::Done(_) => true,
+        };
+        let is_ours = record.attempt.epoch == self.epoch;
+        counts || (is_ours && self.find_active(from, record.task, record.attempt).is_none())
     }
 
     /// The node may forget the record.
@@ -216,47 +280,104 @@ impl Coordinator {
         *forgiven <= MOST_FORGIVEN
     }
 
-    fn fetch(&mut self, core: &mut Core, from: NodeId, record: Arc<TaskRecord>) {
-        let ticket = core.ticket();
-        let hashes = record.blobs().collect();
-        self.results.fetching.insert(ticket, (from, record));
-        core.effects.push(Effect::FetchBlobs { ticket, hashes, holder: from });
+    fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
+        let ticket = awaited.fetching.begin(core, self.job);
+        self.results.awaited.insert(ticket, awaited);
     }
 
-    /// The blobs of a record are here, or cannot be had: then the attempt came to nothing.
-    pub fn fetched(&mut self, core: &mut Core, ticket: u64, result: &Result<(), String>) -> bool {
-        let Some((from, record)) = self.results.fetching.remove(&ticket) else { return false };
-        match result {
-            Ok(()) => self.results.accepted.push(record),
-            Err(error) => {
-                core.notice(format!("outputs of task {} on {}: {error}", record.task, core.members.name(from)));
-                self.results.end(record.task);
-                // Whoever made them is rid of them, and the task is done again.
-                self.acknowledge(core, from, &record);
+    /// The files of some records are here, or could not be had: they are asked for again, as long as the node lives that has them.
+    pub fn fetched(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64, result: &Result<(), String>) -> bool {
+        let Some(awaited) = self.results.awaited.get_mut(&ticket) else { return false };
+        let Err(error) = result else {
+            let Awaited { from, records, chunk, .. } = self.results.awaited.remove(&ticket).expect("just found");
+            match chunk {
+                None => self.results.accepted.extend(records),
+                Some(chunk) => self.keep_learned(core, from, chunk, records),
+            }
+            return true;
+        };
+        let (tries, pause) = awaited.fetching.pause();
+        let from = awaited.from;
+        if tries > REFETCHES && awaited.chunk.is_some() {
+            // They count already, with their holder at least. Their files are looked for elsewhere, and later.
+            let Awaited { from, records, chunk, .. } = self.results.awaited.remove(&ticket).expect("just found");
+            self.results.lost.extend(records.iter().flat_map(|record| record.blobs()));
+            self.keep_learned(core, from, chunk.flatten(), records);
+            return true;
+        }
+        if tries == 1 {
+            let name = core.members.name(from);
+            core.notice(format!("job {}: files of {name}'s results are not here yet: {error}", self.job));
+        }
+        if core.members.is_in_reach(from) {
+            core.after(pause, Timer::Refetch(self.job, ticket));
+        } else {
+            self.give_up_awaited(core, lattice, ticket);
+        }
+        true
+    }
+
+    /// Files that results lack here, for whoever looks for them.
+    pub fn take_lost(&mut self) -> Vec<BlobHash> {
+        std::mem::take(&mut self.results.lost)
+    }
+
+    /// Files that could not be had are asked for again; false if the ticket is not ours.
+    pub fn refetch(&mut self, core: &mut Core, ticket: u64) -> bool {
+        let Some(awaited) = self.results.awaited.remove(&ticket) else { return false };
+        self.fetch(core, awaited);
+        true
+    }
+
+    /// The node that has the files is gone: what it did is done again.
+    fn give_up_awaited(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64) {
+        let Some(Awaited { from, records, chunk, .. }) = self.results.awaited.remove(&ticket) else { return };
+        for record in records {
+            self.results.end(record.task);
+            if !lattice.has_ended(record.task, self.failure_limit(core)) {
                 self.reopen(record.task);
             }
         }
-        true
+        if let Some(Some(chunk)) = chunk {
+            core.resync.written(from, self.job, chunk, false);
+        }
+        if chunk.is_some() {
+            self.compare_anew(core);
+        }
     }
 
     /// Writes what this turn accepted, here and on the replicas.
     pub(super) fn flush_results(&mut self, core: &mut Core) {
         for records in batches(std::mem::take(&mut self.results.accepted)) {
-            let ticket = core.ticket();
-            let keep = records.iter().cloned().map(Keep::Task).collect();
-            core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
-            self.replicate(core, ticket, &records);
-            let batch = Batch { records, since: core.mono(), written: false, kept_by: BTreeSet::new() };
-            self.results.batches.insert(ticket, batch);
-            self.wake(core);
+            let batch = Batch::new(records, core.mono());
+            self.keep(core, batch);
         }
+    }
+
+    /// Writes a batch here and on the replicas.
+    fn keep(&mut self, core: &mut Core, batch: Batch) -> u64 {
+        let ticket = core.persist(self.job, batch.keep());
+        self.results.batches.insert(ticket, batch);
+        self.push_all(core);
+        self.wake(core);
+        ticket
+    }
+
+    /// Writes a head that somebody waits for, here and on the replicas. Returns the ticket.
+    pub(super) fn keep_head(&mut self, core: &mut Core, head: JobHead) -> u64 {
+        let batch = Batch { head: Some(head), ..Batch::new(Vec::new(), core.mono()) };
+        self.keep(core, batch)
+    }
+
+    /// Whether such a head is still on its way.
+    pub(super) fn is_on_its_way(&self, ticket: u64) -> bool {
+        self.results.batches.contains_key(&ticket)
     }
 
     /// Writes something that nobody waits for.
     pub(super) fn persist(&mut self, core: &mut Core, records: Vec<Keep>) {
-        let ticket = core.ticket();
-        self.results.writes.insert(ticket, records.clone());
-        core.effects.push(Effect::Persist { job: self.job, records, ticket });
+        let ticket = core.persist(self.job, records.clone());
+        self.results.writes.insert(ticket, (records, core.mono()));
     }
 
     /// A write ended; false if it was not ours. A failed one holds the job back and is tried again.
@@ -272,62 +393,78 @@ impl Coordinator {
             return false;
         }
         if let Err(error) = result {
-            if !matches!(self.hold, Some(Hold::Storage(_))) {
+            if self.storage.is_none() {
                 core.notice(format!("job {} stands still: its journal cannot be written: {error}", self.job));
             }
-            self.hold = Some(Hold::Storage(error.clone()));
-            core.after(limits::STORE_RETRY, Timer::Rewrite(ticket));
+            let since = self.storage.take().map_or(core.mono(), |trouble| trouble.since);
+            self.storage = Some(super::StorageTrouble { error: error.clone(), since });
+            core.after(limits::STORE_RETRY, Timer::Rewrite(self.job, ticket));
             return true;
         }
-        if matches!(self.hold, Some(Hold::Storage(_))) {
-            self.hold = None;
+        if self.storage.take().is_some() {
             core.notice(format!("job {} goes on: its journal can be written again", self.job));
         }
-        if let Some(written) = self.results.writes.remove(&ticket) {
-            self.kept |= written.iter().any(|record| matches!(record, Keep::Spec(_)));
+        if let Some((written, _)) = self.results.writes.remove(&ticket) {
+            if !self.kept && written.iter().any(|record| matches!(record, Keep::Spec(_))) {
+                self.spec_written(core, lattice);
+            }
         } else if let Some(batch) = self.results.batches.get_mut(&ticket) {
             batch.written = true;
+            if let Some((from, chunk)) = batch.pulled.take() {
+                core.resync.written(from, self.job, chunk, true);
+            }
             self.settle(core, lattice, ticket);
         }
         true
+    }
+
+    /// A disk that does not answer is as bad as one that refuses.
+    pub(super) fn watch_disk(&mut self, core: &mut Core) {
+        let since = self.results.unwritten_since().filter(|since| core.mono() - *since >= HANGING);
+        if let (Some(since), None) = (since, &self.storage) {
+            let error = "its disk does not answer".to_string();
+            core.notice(format!("job {} stands still: {error}", self.job));
+            self.storage = Some(super::StorageTrouble { error, since });
+        }
     }
 
     /// Tries a failed write again; false if it was not ours.
     pub fn rewrite(&mut self, core: &mut Core, ticket: u64) -> bool {
         let records = match (self.results.batches.get(&ticket), self.results.writes.get(&ticket)) {
-            (Some(batch), _) => batch.records.iter().cloned().map(Keep::Task).collect(),
-            (None, Some(records)) => records.clone(),
+            (Some(batch), _) => batch.keep(),
+            (None, Some((records, _))) => records.clone(),
             (None, None) => return false,
         };
-        core.effects.push(Effect::Persist { job: self.job, records, ticket });
+        core.persist_as(self.job, records, ticket);
         true
     }
 
-    /// A replica has a batch on its disk.
-    pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
-        self.replica_wrote(from);
-        if let Some(batch) = self.results.batches.get_mut(&ticket) {
-            batch.kept_by.insert(from);
-            self.settle(core, lattice, ticket);
-        }
-    }
-
-    /// Fewer replicas may be needed than before.
+    /// Fewer replicas may be needed than before, or one is current that was not.
     pub(super) fn settle_all(&mut self, core: &mut Core, lattice: &mut Lattice) {
         let tickets: Vec<_> = self.results.batches.keys().copied().collect();
         for ticket in tickets {
             self.settle(core, lattice, ticket);
         }
+        let gone = |(_, awaited): &(&u64, &Awaited)| !core.members.is_in_reach(awaited.from);
+        let lost: Vec<_> = self.results.awaited.iter().filter(gone).map(|(ticket, _)| *ticket).collect();
+        for ticket in lost {
+            self.give_up_awaited(core, lattice, ticket);
+        }
     }
 
-    /// If a batch is durable, it counts.
-    fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
-        let alone = !core.members.has_company();
+    /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that has everything else, too.
+    pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
+        let alone = core.is_alone();
         let Some(batch) = self.results.batches.get(&ticket) else { return };
-        if !batch.written || (batch.kept_by.is_empty() && !alone) {
+        // A head stands for itself.
+        let is_complete = |node: &NodeId| batch.records.is_empty() || self.is_current(*node);
+        let is_safe = batch.kept_by.iter().any(is_complete);
+        if !batch.written || !(alone || is_safe) {
             return;
         }
+        self.confirmed &= is_safe || batch.records.is_empty();
         let batch = self.results.batches.remove(&ticket).expect("found above");
+        self.note_missed(ticket);
         let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for record in batch.records {
             acknowledged.entry(record.node).or_default().push((record.task, record.attempt));
@@ -341,7 +478,7 @@ impl Coordinator {
     }
 
     /// A record is durable: it enters the lattice, and whoever watches may see it.
-    pub fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
+    fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
         let limit = self.failure_limit(core);
         let was_done = lattice.is_done(record.task);
         if !lattice.merge(record) || was_done {
@@ -356,7 +493,7 @@ impl Coordinator {
         if !lattice.has_ended(record.task, limit) {
             return self.failed(record);
         }
-        if !matches!(lattice.cell(record.task), Cell::Failed(_)) {
+        if !matches!(lattice.cell(record.task), Cell::Failed { .. }) {
             self.orders.remove(&record.task);
             self.failed_on.remove(&record.task);
             self.forgiven.remove(&record.task);
@@ -365,24 +502,61 @@ impl Coordinator {
         self.progress.ended(record.task);
     }
 
-    /// Records that a replica had and we had not: they count once they are on our disk too.
-    pub fn learned(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, records: &[Arc<TaskRecord>]) {
-        let mut is_news = |record: &&Arc<TaskRecord>| lattice.lacks(record) && self.results.learn(record);
-        let news: Vec<_> = records.iter().filter(&mut is_news).cloned().collect();
-        if let Some(Hold::Recovering { awaited, .. }) = &mut self.hold {
-            records.iter().for_each(|record| {
-                awaited.remove(&record.task);
-            });
+    /// Records that another holder had and we had not, of a chunk that it was asked for or unasked: they count like those that are
+    /// reported.
+    pub fn learned(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        chunk: Option<u32>,
+        records: Vec<Arc<TaskRecord>>,
+    ) {
+        let mut news = Vec::new();
+        for record in records {
+            let known = self.known_cell(lattice, record.task);
+            if record.task < lattice.tasks() && known.join(Cell::of(&record)) != known {
+                self.results.begin(&record);
+                if record.is_done() {
+                    self.drop_waiting(core, record.task);
+                }
+                news.push(record);
+            }
         }
-        self.end_recovery_if_heard();
-        if news.is_empty() {
+        match Fetching::of(&news, from) {
+            Some(fetching) => self.fetch(core, Awaited { from, records: news, chunk: Some(chunk), fetching }),
+            None => self.keep_learned(core, from, chunk, news),
+        }
+    }
+
+    fn keep_learned(&mut self, core: &mut Core, from: NodeId, chunk: Option<u32>, records: Vec<Arc<TaskRecord>>) {
+        if records.is_empty() {
+            if let Some(chunk) = chunk {
+                core.resync.written(from, self.job, chunk, true);
+            }
             return;
         }
-        let ticket = core.ticket();
-        let keep = news.iter().cloned().map(Keep::Task).collect();
-        core.effects.push(Effect::Persist { job: self.job, records: keep, ticket });
-        let batch = Batch { records: news, since: core.mono(), written: false, kept_by: BTreeSet::from([from]) };
-        self.results.batches.insert(ticket, batch);
+        let mut batch = Batch { pulled: chunk.map(|chunk| (from, chunk)), ..Batch::new(records, core.mono()) };
+        batch.kept_by.insert(from);
+        self.keep(core, batch);
+    }
+
+    /// Records that this node was writing as another's replica when it took over.
+    pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Keep>) {
+        let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
+        records.iter().for_each(|record| self.results.begin(record));
+        self.results.batches.insert(ticket, Batch::new(records, core.mono()));
+    }
+
+    /// Records that this node wrote as another's replica, before it took over: they count once a replica has them.
+    pub fn has_written(&mut self, core: &mut Core, lattice: &mut Lattice, records: Vec<Arc<TaskRecord>>) {
+        for records in batches(records) {
+            records.iter().for_each(|record| self.results.begin(record));
+            let ticket = core.ticket();
+            self.results.batches.insert(ticket, Batch { written: true, ..Batch::new(records, core.mono()) });
+            self.push_all(core);
+            self.settle(core, lattice, ticket);
+        }
         self.wake(core);
     }
 }

@@ -3,10 +3,8 @@
 //! task by task.
 
 use super::{Coordinator, results::MOST_FORGIVEN};
-use crate::{
-    logic::{core::Core, lattice::Lattice},
-    types::{ErrorReport, Failure, NodeId, Outcome, TaskRecord, limits::MAX_REASON_BYTES},
-};
+use crate::{core::Core, lattice::Lattice};
+use nodectl_types::{ErrorReport, Failure, NodeId, Outcome, TaskRecord, limits::MAX_REASON_BYTES};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// So many workers, on so many nodes, have to agree, or as many as there is room for.

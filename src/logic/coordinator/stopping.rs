@@ -3,10 +3,8 @@
 //! same counts more.
 
 use super::Coordinator;
-use crate::{
-    logic::{core::Core, io::Asker, lattice::Lattice, sweep::Trials},
-    types::{Answer, Attempt, MetricPoint, Outcome, QueryError, Sweep, TaskIndex, TaskRecord},
-};
+use crate::{core::Core, io::Asker, lattice::Lattice, sweep::Trials};
+use nodectl_types::{Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Users who wait for the cancellation of tasks.
@@ -20,6 +18,10 @@ pub struct Stopping {
     ending: BTreeSet<TaskIndex>,
     /// Who is to be told when these tasks have ended.
     cancellers: Vec<(Asker, Vec<TaskIndex>)>,
+    /// Who is to be told what when a head is durable, by its ticket.
+    waiting: Vec<(u64, Asker, Answer)>,
+    /// The ticket of the job's cancellation.
+    cancelled: Option<u64>,
 }
 
 impl Stopping {
@@ -32,7 +34,7 @@ impl Stopping {
 impl Coordinator {
     /// Ends tasks for good, and answers when that is durable. Those that have ended stay as they are.
     pub fn cancel_tasks(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker, tasks: Vec<TaskIndex>) {
-        if self.stopping.cancellers.len() >= MOST_CANCELLERS {
+        if self.stopping.cancellers.len() + self.stopping.waiting.len() >= MOST_CANCELLERS {
             let error = QueryError::Invalid("too many tasks are being cancelled: ask again".into());
             return core.answer(asker, Err(error));
         }
@@ -40,10 +42,46 @@ impl Coordinator {
         self.answer_cancellers(core, lattice);
     }
 
+    /// Ends the job, and answers when that is durable.
+    pub fn cancel_job(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
+        let ticket = match self.stopping.cancelled {
+            Some(ticket) => ticket,
+            // That it has ended may be known by word of mouth only, of a coordinator that died before it had written it.
+            None => {
+                if !self.head(core).phase.is_ended() {
+                    self.cancel(core, lattice);
+                }
+                let head = self.head(core).clone();
+                self.keep_head(core, head)
+            }
+        };
+        self.stopping.cancelled = Some(ticket);
+        self.answer_when_kept(core, lattice, ticket, asker, Answer::Ok);
+    }
+
+    /// Gives tasks that failed for good new attempts, and answers when that is durable.
+    pub fn retry_tasks(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
+        let tasks = self.retry(core, lattice);
+        let head = self.head(core).clone();
+        let ticket = if tasks > 0 { self.keep_head(core, head) } else { 0 };
+        self.answer_when_kept(core, lattice, ticket, asker, Answer::Retried { tasks });
+    }
+
+    fn answer_when_kept(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64, asker: Asker, answer: Answer) {
+        self.stopping.waiting.push((ticket, asker, answer));
+        self.answer_cancellers(core, lattice);
+    }
+
     /// A running attempt reported its metric; tasks that turn out to be hopeless are stopped.
-    pub fn metrics(&mut self, core: &mut Core, lattice: &Lattice, key: (TaskIndex, Attempt), points: &[MetricPoint]) {
-        let (task, attempt) = key;
-        if self.find_active(task, attempt).is_none() {
+    pub fn metrics(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        (task, attempt): (TaskIndex, Attempt),
+        points: &[MetricPoint],
+    ) {
+        if self.find_active(from, task, attempt).is_none() {
             return;
         }
         let Some(trials) = &mut self.stopping.trials else { return };
@@ -76,6 +114,7 @@ impl Coordinator {
         let attempt = active.as_ref().map_or(never, |active| active.attempt);
         let node = active.as_ref().map_or(core.me, |active| active.node);
         let record = TaskRecord {
+            accepted: self.epoch,
             started_ms: core.now.wall_ms.saturating_sub(running.as_millis() as u64),
             duration_us: running.as_micros() as u64,
             value,
@@ -87,6 +126,11 @@ impl Coordinator {
 
     /// Ends what is still to be ended, and tells those whose tasks have all ended.
     pub(super) fn answer_cancellers(&mut self, core: &mut Core, lattice: &Lattice) {
+        let mut waiting = std::mem::take(&mut self.stopping.waiting);
+        for (_, asker, answer) in waiting.extract_if(.., |(ticket, ..)| !self.is_on_its_way(*ticket)) {
+            core.answer(asker, Ok(answer));
+        }
+        self.stopping.waiting = waiting;
         let wanted: Vec<_> = self.stopping.cancellers.iter().flat_map(|(_, tasks)| tasks.iter().copied()).collect();
         for task in wanted {
             self.end_early(core, lattice, task, Outcome::Cancelled);
@@ -105,7 +149,9 @@ impl Coordinator {
     /// The claim is lost: who asked through another node asks the new coordinator.
     pub fn dismiss_cancellers(&mut self, core: &mut Core) {
         let job = self.job;
-        for (asker, _) in std::mem::take(&mut self.stopping.cancellers) {
+        let waiting = std::mem::take(&mut self.stopping.waiting).into_iter().map(|(_, asker, _)| asker);
+        let cancellers = std::mem::take(&mut self.stopping.cancellers).into_iter().map(|(asker, _)| asker);
+        for asker in waiting.chain(cancellers).collect::<Vec<_>>() {
             let holders = core.members.name(self.head(core).holder);
             core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
         }

@@ -1,7 +1,7 @@
 //! Heads merge the same way everywhere.
 
 use super::*;
-use crate::types::{BlobHash, NodeId, Phase};
+use nodectl_types::{BlobHash, NodeId, Phase};
 use proptest::{prelude::*, strategy::ValueTree};
 
 prop_compose! {
@@ -11,6 +11,7 @@ prop_compose! {
             name: "job".into(),
             spec: BlobHash([0; 32]),
             submitter: NodeId([0; 32]),
+            author: Default::default(),
             submitted_ms: 0,
             epoch,
             holder: NodeId([holder; 32]),
@@ -22,6 +23,7 @@ prop_compose! {
             round,
             phase: Phase::Running,
             tasks: 1,
+            after: Vec::new(),
             done: 0,
             failed: 0,
             stopped: 0,
@@ -49,7 +51,7 @@ proptest! {
         for head in heads.iter().rev() {
             backwards.merge(head.clone());
         }
-        prop_assert_eq!(forwards.digest(), backwards.digest());
+        prop_assert_eq!(forwards.digests(), backwards.digests());
     }
 }
 

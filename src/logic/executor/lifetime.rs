@@ -3,10 +3,8 @@
 //! timeout says, unless no node of this lifetime could promise that. The coordinator is told, and orders elsewhere.
 
 use super::{Executor, Ordered};
-use crate::{
-    logic::core::Core,
-    types::{JobId, Time},
-};
+use crate::core::Core;
+use nodectl_types::{JobId, Time};
 use std::time::Duration;
 
 /// From when to when the node works.
@@ -49,9 +47,7 @@ impl Executor {
         let over: Vec<JobId> = self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(id, _)| *id).collect();
         for job in over {
             let ordered = self.jobs.get_mut(&job).expect("a key of the map");
-            let waiting = ordered.queue.drain(..).map(|assignment| (assignment.task, assignment.attempt));
-            ordered.news.returned.extend(waiting);
-            ordered.blocked_since = None;
+            ordered.give_back_queue();
             self.dirty.insert(job);
         }
     }

@@ -9,10 +9,8 @@
 //! ends after its host was asked goes back to the coordinator, like a task that never ran.
 
 use super::{Executor, Ordered};
-use crate::{
-    logic::{core::Core, timers::Timer},
-    types::{JobId, Message, Time},
-};
+use crate::{core::Core, timers::Timer};
+use nodectl_types::{JobId, Message, Time};
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(500);

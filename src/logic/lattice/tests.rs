@@ -1,7 +1,7 @@
 //! The laws that make quorums needless.
 
 use super::*;
-use crate::types::{Failure, NodeId, Outcome};
+use nodectl_types::{Failure, NodeId, Outcome};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,7 +11,7 @@ enum End {
     Cancelled,
 }
 
-fn record(task: u32, end: End, epoch: u32, number: u32, failures: u32) -> TaskRecord {
+fn record(task: u32, end: End, accepted: u32, (epoch, number): (u32, u32), failures: u32) -> TaskRecord {
     let outcome = match end {
         End::Done => Outcome::Done,
         End::Failed => Outcome::Failed(Failure::Exit(1)),
@@ -19,7 +19,7 @@ fn record(task: u32, end: End, epoch: u32, number: u32, failures: u32) -> TaskRe
     };
     let failures = if end == End::Failed { failures } else { 0 };
     let (attempt, node) = (Attempt { epoch, number }, NodeId([number as u8; 32]));
-    TaskRecord { failures, ..TaskRecord::plain(task, attempt, node, outcome) }
+    TaskRecord { accepted, failures, ..TaskRecord::plain(task, attempt, node, outcome) }
 }
 
 const TASKS: u32 = 8;
@@ -28,11 +28,13 @@ prop_compose! {
     fn any_record()(
         task in 0..TASKS + 2,
         end in prop::sample::select(vec![End::Done, End::Failed, End::Cancelled]),
-        epoch in 1..4u32,
-        number in 1..4u32,
+        // Some that do not fit into 8 bytes, too.
+        accepted in prop::sample::select(vec![1, 2, 3, 2047, 2048]),
+        epoch in prop::sample::select(vec![1, 2, 3, 2047, 2048]),
+        number in prop::sample::select(vec![1, 2, 3, 255, 256]),
         failures in 1..5u32,
     ) -> TaskRecord {
-        record(task, end, epoch, number, failures)
+        record(task, end, accepted, (epoch, number), failures)
     }
 }
 
@@ -91,31 +93,48 @@ proptest! {
         prop_assert_eq!(lattice.failed_for_good(limit) as usize, failed);
     }
 
-    /// Two replicas that exchange what their summaries say the other lacks end up equal, whatever they held.
+    /// Two replicas that pull from each other what differs end up equal, whatever they held, and their digests say so.
     #[test]
-    fn one_exchange_of_summaries_makes_replicas_equal(
+    fn one_exchange_makes_replicas_equal(
         here in prop::collection::vec(any_record(), 0..30),
         there in prop::collection::vec(any_record(), 0..30),
     ) {
         let (mut a, mut b) = (merged(&here), merged(&there));
-        // Divergent results show only once both sides know the same tasks: that takes a second exchange.
-        for _ in 0..2 {
-            let (to_a, to_b) = (b.ahead_of(&a.summary()), a.ahead_of(&b.summary()));
-            let (cells_a, cells_b) = (a.clone(), b.clone());
-            for task in to_a {
-                a.join_cell(task, cells_b.cell(task));
+        let differing = a.differing(b.digests());
+        prop_assert_eq!(&differing, &b.differing(a.digests()));
+        prop_assert_eq!(differing.is_empty(), same(&a, &b));
+        for chunk in differing {
+            let cells = |lattice: &Lattice| lattice.chunk(chunk).map(|task| lattice.cell(task)).collect::<Vec<_>>();
+            let (cells_a, cells_b) = (cells(&a), cells(&b));
+            for task in b.ahead_of(chunk, &cells_a) {
+                a.join_cell(task, cells_b[task as usize]);
             }
-            for task in to_b {
-                b.join_cell(task, cells_a.cell(task));
+            for task in a.ahead_of(chunk, &cells_b) {
+                b.join_cell(task, cells_a[task as usize]);
             }
         }
         prop_assert!(same(&a, &b), "{:?} {:?}", a, b);
+        prop_assert!(a.differing(b.digests()).is_empty());
     }
+
+    #[test]
+    fn what_is_kept_in_8_bytes_comes_out_as_it_went_in(record in any_record()) {
+        let mut lattice = Lattice::new(TASKS);
+        lattice.merge(&record);
+        let expected = if record.task < TASKS { Cell::of(&record) } else { Cell::Unknown };
+        prop_assert_eq!(lattice.cell(record.task), expected);
+    }
+}
+
+#[test]
+fn a_result_that_a_later_coordinator_accepted_counts_more() {
+    let (first, second) = (record(0, End::Done, 1, (1, 1), 0), record(0, End::Done, 2, (1, 2), 0));
+    assert_eq!(Cell::of(&first).join(Cell::of(&second)), Cell::of(&second));
 }
 
 #[test]
 fn a_task_beyond_the_job_is_never_news() {
     let mut lattice = Lattice::new(TASKS);
-    assert!(!lattice.merge(&record(TASKS, End::Done, 1, 1, 0)));
+    assert!(!lattice.merge(&record(TASKS, End::Done, 1, (1, 1), 0)));
     assert_eq!(lattice.done(), 0);
 }

@@ -1,6 +1,6 @@
 //! Tensors in one arena, cut into blocks.
 
-use crate::types::servers::{ALIGNMENT, MAX_BLOCKS, MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
+use nodectl_types::servers::{ALIGNMENT, MAX_BLOCKS, MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,

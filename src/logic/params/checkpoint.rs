@@ -6,7 +6,7 @@
 //! the view gives an unfinished checkpoint up, and the next view begins another.
 
 use super::{Effect, Kept, Notice, Payload, Place, group::Group};
-use crate::types::{
+use nodectl_types::{
     NodeId,
     params::Every,
     servers::message::{Block, Clock, Epoch, ServerMessage, View},
@@ -32,6 +32,8 @@ pub(super) struct Snapshot {
 pub(super) struct Saving {
     kept: Kept,
     next: Block,
+    /// Asked for, and not here yet.
+    asked: BTreeSet<Block>,
     written: Block,
 }
 
@@ -96,7 +98,7 @@ impl Group {
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
         let epoch = self.view.epoch;
         let kept = Kept { clock, view: epoch.number };
-        self.saving = Some(Saving { kept, next: 0, written: 0 });
+        self.saving = Some(Saving { kept, next: 0, asked: BTreeSet::new(), written: 0 });
         let is_last = self.view.finished || self.config.settings.steps == Some(clock);
         self.effect(Effect::BeginCheckpoint { kept, is_last });
         for (node, _) in self.view.nodes.clone() {
@@ -110,6 +112,7 @@ impl Group {
         if let Some(saving) = self.saving.as_mut().filter(|saving| saving.next < blocks) {
             let (clock, block) = (saving.kept.clock, saving.next);
             saving.next += 1;
+            saving.asked.insert(block);
             self.send(self.primary(block), ServerMessage::Collect { epoch, clock, block }, None);
         }
     }
@@ -168,8 +171,8 @@ impl Group {
     }
 
     pub(super) fn collected(&mut self, clock: Clock, block: Block) {
-        if block < self.config.layout.blocks() && self.saving.as_ref().is_some_and(|saving| saving.kept.clock == clock)
-        {
+        let saving = self.saving.as_mut().filter(|saving| saving.kept.clock == clock);
+        if saving.is_some_and(|saving| saving.asked.remove(&block)) {
             self.effect(Effect::Take(Place::Checkpoint { block }));
         }
     }
@@ -274,7 +277,8 @@ impl Group {
         self.missing.clear();
         let why = "several nodes were lost at once, and parameters with them: training begins anew\n\
                    hint: with [checkpoint] in the job file it goes on from the newest one";
-        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+        // They end, and none of them is to begin anew with a clock that is lost.
+        for worker in std::mem::take(&mut self.locals).into_keys() {
             self.tell(worker, Notice::Misused(why.into()));
         }
     }

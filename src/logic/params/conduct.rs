@@ -7,9 +7,12 @@ use super::{
     group::{ALONE, Group},
     moving::Progress,
 };
-use crate::types::{
+use nodectl_types::{
     NodeId,
-    servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
+    servers::{
+        Consistency,
+        message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
+    },
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +30,10 @@ pub(super) struct Conducting {
     stage: Stage,
     /// Who has all sums of the clock that is next, and their squared norms.
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
-    /// How many barriers a worker has come to.
-    barriers: BTreeMap<Worker, u64>,
+    /// Who waits at which barrier, and the clock that it ends next.
+    barriers: BTreeMap<Worker, (u64, Clock)>,
+    /// At which clock workers were when the view began.
+    clocks: BTreeMap<Worker, Clock>,
     /// A worker waits for the last checkpoint: all have come to the last clock.
     pub is_last_awaited: bool,
     /// Once it goes on: blocks that move, and how it ends.
@@ -78,10 +83,11 @@ impl Outcome {
     ) -> Self {
         let (mut sources, mut all) = (Vec::new(), Vec::new());
         for block in held {
-            let mut of_block = block.iter().filter(|(_, held)| right(block, held)).peekable();
-            let (node, held) = of_block.peek().expect("some node has what the view goes on from");
+            let of_block = || block.iter().filter(|(_, held)| right(block, held));
+            let newest = of_block().max_by_key(|(_, held)| held.version);
+            let (node, held) = newest.expect("some node has what the view goes on from");
             sources.push((*node, commit.map_or(held.version, |(clock, _)| clock + 1)));
-            all.push(of_block.map(|(node, _)| *node).collect());
+            all.push(of_block().map(|(node, _)| *node).collect());
         }
         Self { previous, previous_nodes, commit, sources, holders: Some(all), seed: None, restore: None }
     }
@@ -120,10 +126,19 @@ impl Group {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
         let stage = Stage::Gathering(BTreeMap::new());
-        let (ready, barriers, is_last_awaited, progress) = Default::default();
-        let conducting =
-            Conducting { epoch, nodes, workers, finished, stage, ready, barriers, is_last_awaited, progress };
-        self.conducting = Some(conducting);
+        let (ready, barriers, clocks, is_last_awaited, progress) = Default::default();
+        self.conducting = Some(Conducting {
+            epoch,
+            nodes,
+            workers,
+            finished,
+            stage,
+            ready,
+            barriers,
+            clocks,
+            is_last_awaited,
+            progress,
+        });
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
@@ -180,9 +195,8 @@ impl Group {
         let mut held: Vec<Vec<(u16, Held)>> = vec![Vec::new(); blocks];
         let is_right = |promise: &Promise| promise.base == previous || promise.installed == previous;
         for (node, promise) in promises.iter().filter(|(_, promise)| is_right(promise)) {
-            for block in promise.held.iter().filter(|held| (held.block as usize) < blocks) {
-                held[block.block as usize].push((index(*node), *block));
-            }
+            let kept = promise.held.iter().filter(|held| held.left_since.is_none_or(|since| since > previous));
+            kept.for_each(|block| held[block.block as usize].push((index(*node), *block)));
         }
         let missing = held.iter().filter(|holders| holders.is_empty()).count() as u32;
         if missing > 0 {
@@ -190,25 +204,56 @@ impl Group {
         }
         let newest = |holders: &Vec<(u16, Held)>| holders.iter().map(|(_, held)| held.version).max().unwrap_or(0);
         if !self.config.settings.consistency.is_synchronous() {
-            let is_newest = |holders: &Vec<(u16, Held)>, held: &Held| held.version == newest(holders);
+            let is_newest = |holders: &Vec<(u16, Held)>, held: &Held| held.reach >= newest(holders);
             return Ok(Outcome::of(previous, previous_nodes, None, &held, is_newest));
         }
-        let low = held.iter().map(newest).min().unwrap_or(0);
-        let high = held.iter().map(newest).max().unwrap_or(0);
-        // Who has what clock `low` came to, or can make it of the sum.
-        let has = |held: &Held| held.version > low || (held.version == low && held.pending.is_some());
-        let lacking = held.iter().filter(|holders| !holders.iter().any(|(_, held)| has(held))).count() as u32;
-        if lacking == 0 {
-            let told = promises.values().filter_map(|promise| promise.committed).find(|(clock, _)| *clock == low);
-            let norms = held.iter().filter_map(|holders| holders.iter().find_map(|(_, held)| held.pending));
-            let scale = told.map_or_else(|| self.clip(norms), |(_, scale)| scale);
-            return Ok(Outcome::of(previous, previous_nodes, Some((low, scale)), &held, |_, held| has(held)));
-        }
-        if high > low {
+        self.reconcile_clocks(&held, previous, previous_nodes)
+    }
+
+    /// Where clocks count as a whole, all blocks go on at one.
+    fn reconcile_clocks(
+        &self,
+        held: &[Vec<(u16, Held)>],
+        previous: Epoch,
+        previous_nodes: Vec<NodeId>,
+    ) -> Result<Outcome, Missing> {
+        let all = || held.iter().flatten().map(|(_, held)| held);
+        let high = all().map(|held| held.version).max().unwrap_or(0);
+        // Who has what a clock came to, or can make it of the sum.
+        let has = |held: &Held, clock| held.version > clock || (held.version == clock && held.pending.is_some());
+        let told =
+            |clock| self.promises_of(previous).filter_map(|promise| promise.committed).find(|told| told.0 == clock);
+        let clock = if told(high).is_some() || all().all(|held| has(held, high)) {
+            // It may have been committed, as all who keep a block have its sum.
+            Some(high)
+        } else if all().any(|held| held.version < high) {
+            // The one before was, and some have not heard of it.
+            high.checked_sub(1)
+        } else {
+            None
+        };
+        let Some(clock) = clock else {
+            return Ok(Outcome::of(previous, previous_nodes, None, held, |_, held| held.version == high));
+        };
+        let lacking = held.iter().filter(|holders| !holders.iter().any(|(_, held)| has(held, clock))).count() as u32;
+        if lacking > 0 {
             // More than one node at a time was lost.
             return self.lacking(lacking, &previous_nodes);
         }
-        Ok(Outcome::of(previous, previous_nodes, None, &held, |_, held| held.version == low))
+        let norm = |(_, held): &(u16, Held)| held.pending.filter(|_| held.version == clock);
+        let norms = held.iter().filter_map(|holders| holders.iter().find_map(norm));
+        let scale = told(clock).map_or_else(|| self.clip(norms), |(_, scale)| scale);
+        Ok(Outcome::of(previous, previous_nodes, Some((clock, scale)), held, |_, held| has(held, clock)))
+    }
+
+    /// What those promised who have blocks as a view left them.
+    fn promises_of(&self, view: Epoch) -> impl Iterator<Item = &Promise> {
+        let promises = match self.conducting.as_ref().map(|conducting| &conducting.stage) {
+            Some(Stage::Gathering(promises)) => Some(promises),
+            _ => None,
+        };
+        let is_right = move |promise: &&Promise| promise.base == view || promise.installed == view;
+        promises.into_iter().flat_map(BTreeMap::values).filter(is_right)
     }
 
     /// The last view that was installed, if those who have installed it hold all blocks.
@@ -259,13 +304,18 @@ impl Group {
         }
     }
 
-    /// While nodes of the last view are only out of reach, the greater part of it goes on, or of two halves the one with the
-    /// node that stands first.
+    /// While nodes of the last view are only out of reach, the greater part of those that are not known to be gone goes on, or of two
+    /// halves the one with the node that stands first.
     fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
         let conducting = self.conducting.as_ref().expect("the caller has it");
         let here = last.iter().filter(|node| conducting.has(**node)).count();
         let away = self.away(last);
-        let first = last.iter().max_by_key(|node| self.rank(**node));
+        if away.is_empty() {
+            // Nobody else may be going on.
+            return Ok(());
+        }
+        let may_live = last.iter().filter(|node| conducting.has(**node) || away.contains(node));
+        let first = may_live.max_by_key(|node| self.rank(**node));
         let has_first = first.is_some_and(|node| conducting.has(*node));
         if here > away.len() || (here == away.len() && has_first) { Ok(()) } else { Err(Missing::Nodes(away)) }
     }
@@ -322,6 +372,7 @@ impl Group {
         let nodes: BTreeSet<NodeId> = conducting.nodes.iter().map(|(node, _)| *node).collect();
         let conducting = self.conducting.as_mut().expect("the caller has it");
         conducting.stage = Stage::Installing(nodes.clone());
+        conducting.clocks = clocks.into_iter().map(|(life, clock)| (life.worker, clock)).collect();
         for node in nodes {
             self.send(node, ServerMessage::Install { view: view.clone() }, None);
         }
@@ -366,15 +417,49 @@ impl Group {
         }
     }
 
-    pub(super) fn at_barrier(&mut self, worker: Worker, number: u64) {
+    pub(super) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
         let epoch = self.view.epoch;
-        let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) else { return };
-        conducting.barriers.insert(worker, number);
-        let reached = |life: &WorkerLife| conducting.barriers.get(&life.worker).copied().unwrap_or(0);
-        let number = conducting.workers.iter().map(|(life, _)| reached(life)).min().unwrap_or(0);
-        if number > self.barriers {
+        if let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) {
+            conducting.barriers.insert(worker, (number, clock));
+            self.consider_barriers();
+        }
+    }
+
+    /// A barrier is passed when all have come to it. One before which others cannot come, since they wait for the clock of a worker that
+    /// waits at it, is passed by that one alone: it has begun again, and they have passed theirs.
+    pub(super) fn consider_barriers(&mut self) {
+        let epoch = self.view.epoch;
+        let Some(conducting) = self.conducting.as_ref().filter(|conducting| conducting.epoch == epoch) else { return };
+        let waits = |worker: Worker| conducting.barriers.get(&worker).filter(|(number, _)| *number > self.barriers);
+        let waiting: Vec<(Worker, NodeId, u64, Clock)> = conducting
+            .workers
+            .iter()
+            .filter_map(|(life, node)| waits(life.worker).map(|(number, clock)| (life.worker, *node, *number, *clock)))
+            .collect();
+        if waiting.len() == conducting.workers.len() {
+            let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else { return };
             for (node, _) in self.view.nodes.clone() {
                 self.send(node, ServerMessage::Passed { epoch, number }, None);
+            }
+            return;
+        }
+        let ahead = match self.config.settings.consistency {
+            Consistency::Bsp | Consistency::Local { .. } => 0,
+            Consistency::Ssp { staleness } => staleness,
+            Consistency::Async => return,
+        };
+        let absent: Vec<Worker> =
+            conducting.workers.iter().map(|(life, _)| life.worker).filter(|worker| waits(*worker).is_none()).collect();
+        for (worker, node, _, clock) in waiting {
+            let most = clock.saturating_add(ahead);
+            let awaits_it = |other: &Worker| {
+                let conducting = self.conducting.as_ref().expect("just found");
+                conducting.clocks.get(other).is_some_and(|begun| *begun > most)
+                    || self.ended.range(most..).any(|(_, workers)| workers.contains_key(other))
+            };
+            if absent.iter().all(awaits_it) {
+                self.conducting.as_mut().expect("just found").barriers.remove(&worker);
+                self.send(node, ServerMessage::PassedAlone { epoch, worker }, None);
             }
         }
     }

@@ -8,8 +8,9 @@ use super::{
     moving::Moves,
     placement::Placement,
     server::Shard,
+    valid,
 };
-use crate::types::{
+use nodectl_types::{
     NodeId,
     servers::{
         ServerSettings,
@@ -37,6 +38,13 @@ pub struct Config {
     pub weight: u32,
 }
 
+/// What speaks for it that a node is gone. A wall may refuse in its stead, and what forwards its connection may end: neither does both.
+#[derive(Clone, Copy, Default)]
+struct Signs {
+    refuses: bool,
+    has_ended: bool,
+}
+
 /// One node's part in a training job.
 pub struct Group {
     pub(super) config: Config,
@@ -44,6 +52,8 @@ pub struct Group {
     pub(super) peers: BTreeMap<NodeId, Option<Here>>,
     /// Nodes that are known to be gone.
     pub(super) dead: BTreeSet<NodeId>,
+    /// What speaks for it of others.
+    signs: BTreeMap<NodeId, Signs>,
     /// How many workers are enough to begin with, if not all.
     enough: Option<u32>,
     /// A connection within the view broke, a member heeds another view, or this one has ended well.
@@ -76,6 +86,8 @@ pub struct Group {
     pub(super) committed: Option<(Clock, f32)>,
     pub(super) barriers: u64,
     pub(super) locals: BTreeMap<Worker, Local>,
+    /// Processes in whose place others have counted: they never do again, so that no update of theirs counts twice.
+    pub(super) superseded: BTreeSet<WorkerLife>,
     /// The clock of the last checkpoint.
     pub(super) saved: Clock,
     pub(super) snapshot: Option<Snapshot>,
@@ -84,7 +96,7 @@ pub struct Group {
     pub(super) checkpoint_due: bool,
     pub(super) restorable: Restorable,
     inbox: VecDeque<ServerMessage>,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
     told: Option<Here>,
     pub(super) told_status: String,
     /// Why nothing goes on, if nothing does.
@@ -97,6 +109,7 @@ impl Group {
             config,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
+            signs: BTreeMap::new(),
             enough: None,
             broken: false,
             promised: Epoch::NONE,
@@ -117,6 +130,7 @@ impl Group {
             committed: None,
             barriers: 0,
             locals: BTreeMap::new(),
+            superseded: BTreeSet::new(),
             saved: 0,
             snapshot: None,
             saving: None,
@@ -154,23 +168,19 @@ impl Group {
         match input {
             Input::PeerUp(peer) => {
                 self.dead.remove(&peer);
+                self.signs.remove(&peer);
                 self.peers.insert(peer, None);
                 let here = self.here();
                 self.send(peer, ServerMessage::Here(here), None);
             }
-            Input::PeerDown(peer) => {
-                self.peers.remove(&peer);
-                self.early.retain(|(from, ..)| *from != peer);
-                self.broken |= self.is_conducted(peer);
-            }
-            Input::PeerDead(peer) => {
-                let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
-                if is_news {
-                    self.outnumber(ALONE);
-                    self.broken |= self.conducting.as_ref().is_some_and(Conducting::is_stuck);
-                }
-            }
-            Input::Message { from, message } => self.message(from, message),
+            Input::PeerDown(peer) => self.lost_peer(peer),
+            Input::PeerDead(peer) => self.gone(peer),
+            Input::PeerRefuses(peer) => self.sign(peer, Signs { refuses: true, has_ended: false }),
+            Input::PeerEnded(peer) => self.sign(peer, Signs { refuses: false, has_ended: true }),
+            Input::Message { from, message } => match valid::check(from, &message, self.config.layout.blocks()) {
+                Ok(()) => self.message(from, message),
+                Err(why) => self.hang_up(from, why),
+            },
             Input::Joined { worker, life } => self.joined(worker, life),
             Input::Finished { worker } => self.finished(worker),
             Input::Left { worker, life } => self.left(worker, life),
@@ -206,6 +216,39 @@ impl Group {
         }
     }
 
+    fn lost_peer(&mut self, peer: NodeId) {
+        self.peers.remove(&peer);
+        self.early.retain(|(from, ..)| *from != peer);
+        self.broken |= self.is_conducted(peer);
+    }
+
+    /// A node has said what cannot be: nothing that it says counts any more.
+    pub(super) fn hang_up(&mut self, peer: NodeId, why: String) {
+        self.lost_peer(peer);
+        self.effect(Effect::HangUp { peer, why });
+    }
+
+    fn sign(&mut self, peer: NodeId, sign: Signs) {
+        if self.peers.contains_key(&peer) {
+            // Of the connection before this one.
+            return;
+        }
+        let signs = self.signs.entry(peer).or_default();
+        signs.refuses |= sign.refuses;
+        signs.has_ended |= sign.has_ended;
+        if signs.refuses && signs.has_ended {
+            self.gone(peer);
+        }
+    }
+
+    fn gone(&mut self, peer: NodeId) {
+        let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
+        if is_news {
+            self.outnumber(ALONE);
+            self.broken |= self.conducting.as_ref().is_some_and(Conducting::is_stuck);
+        }
+    }
+
     fn message(&mut self, from: NodeId, message: ServerMessage) {
         match message {
             ServerMessage::Here(here) => self.heard(from, here),
@@ -238,7 +281,9 @@ impl Group {
         self.gone_on();
         match message {
             ServerMessage::Push { worker, clock, block, .. } => self.pushed(from, worker, clock, block),
-            ServerMessage::Ended { worker, clock, samples, norm2, .. } => self.ended(worker, clock, samples, norm2),
+            ServerMessage::Ended { worker, clock, samples, norm2, .. } if self.is_at(worker, from) => {
+                self.ended(worker, clock, samples, norm2);
+            }
             ServerMessage::Replicate { block, version, of, scale, norm2, .. } => {
                 self.replicated(from, block, version, of, scale, norm2);
             }
@@ -254,8 +299,11 @@ impl Group {
             ServerMessage::Acknowledged { worker, clock, block, .. } => self.acknowledged(worker, clock, block),
             ServerMessage::Pull { worker, clock, block, .. } => self.asked(from, worker, clock, block),
             ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
-            ServerMessage::Barrier { worker, number, .. } => self.at_barrier(worker, number),
+            ServerMessage::Barrier { worker, number, clock, .. } if self.is_at(worker, from) => {
+                self.at_barrier(worker, number, clock);
+            }
             ServerMessage::Passed { number, .. } => self.passed(number),
+            ServerMessage::PassedAlone { worker, .. } => self.passed_alone(worker),
             ServerMessage::Keep { .. } => self.asked_to_keep(),
             ServerMessage::Checkpoint { clock, now, .. } => self.checkpoint(clock, now),
             ServerMessage::Collect { clock, block, .. } => self.collect(from, clock, block),
@@ -263,6 +311,11 @@ impl Group {
             ServerMessage::Saved { clock, problem, .. } => self.saved(clock, problem),
             _ => {}
         }
+    }
+
+    /// Whether a worker counts in the view, on that node.
+    pub(super) fn is_at(&self, worker: Worker, node: NodeId) -> bool {
+        self.view.workers.iter().any(|(life, at)| life.worker == worker && *at == node)
     }
 
     /// The view that this node has installed goes on.
@@ -369,20 +422,20 @@ impl Group {
         }
         members.sort_unstable();
         let nodes: Vec<(NodeId, u32)> = members.iter().map(|node| (*node, known[node].weight)).collect();
-        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>| {
+        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in &members {
-                for life in lives(&known[node]) {
+                for life in lives(&known[node]).iter().filter(|life| !barred.contains(life)) {
                     let entry = workers.entry(life.worker).or_insert((*life, *node));
                     *entry = (*entry).max((*life, *node));
                 }
             }
             workers
         };
-        let mut workers = newest(|here| &here.workers);
+        let mut workers = newest(|here| &here.workers, &self.superseded);
         let finished = workers.is_empty();
         if finished {
-            workers = newest(|here| &here.finishing);
+            workers = newest(|here| &here.finishing, &BTreeSet::new());
         }
         let wanted = self.config.settings.workers.min(self.enough.unwrap_or(u32::MAX)) as usize;
         let started = known.values().any(|here| here.started);

@@ -1,7 +1,10 @@
 //! This node's workers: what they pushed and wait for.
 
 use super::{Effect, Notice, Payload, Place, Share, group::Group};
-use crate::types::servers::message::{Block, Clock, ServerMessage, Worker, WorkerLife};
+use nodectl_types::servers::{
+    Consistency, ServerSettings as Settings,
+    message::{Block, Clock, ServerMessage, Worker, WorkerLife},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A worker on this node.
@@ -254,7 +257,9 @@ impl Group {
     fn tell_ended(&mut self, worker: Worker) {
         let local = &self.locals[&worker];
         let (Some(samples), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else { return };
-        let matters = self.is_synchronous() || self.config.settings.training.clip_norm.is_some();
+        let Settings { consistency, training, .. } = &self.config.settings;
+        // Also how far others are whom a barrier's worker keeps waiting.
+        let matters = *consistency != Consistency::Async || training.clip_norm.is_some();
         if matters && self.going && self.counts(worker) {
             let epoch = self.view.epoch;
             for (node, _) in self.view.nodes.clone() {
@@ -390,8 +395,8 @@ impl Group {
             && self.counts(worker)
             && let Some(number) = self.locals[&worker].barrier
         {
-            let epoch = self.view.epoch;
-            self.send(epoch.by, ServerMessage::Barrier { epoch, worker, number }, None);
+            let (epoch, clock) = (self.view.epoch, self.locals[&worker].reading_clock());
+            self.send(epoch.by, ServerMessage::Barrier { epoch, worker, number, clock }, None);
         }
     }
 
@@ -416,6 +421,12 @@ impl Group {
             if local.barrier.take_if(|waiting| *waiting <= number).is_some() {
                 self.tell(worker, Notice::PassedBarrier);
             }
+        }
+    }
+
+    pub(super) fn passed_alone(&mut self, worker: Worker) {
+        if self.locals.get_mut(&worker).is_some_and(|local| local.barrier.take().is_some()) {
+            self.tell(worker, Notice::PassedBarrier);
         }
     }
 

@@ -11,6 +11,7 @@
 //! | `view` | a member's side of a change of the view |
 //! | `moving` | blocks on their way to a new home while training goes on |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
+//! | `valid` | whether what another node says can be |
 //! | `pace` | from when on a worker is late |
 //! | `local` | this node's workers: what they pushed and wait for |
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
@@ -31,7 +32,8 @@
 //! each block's sum of c or its effect is in V  ⇒  it is safe to commit c: all sums are of the same workers, those of the view
 //! ```
 //!
-//! So the conductor of the next view commits c in the second case and voids the sums otherwise, and no reader saw c then.
+//! So the conductor of the next view voids the sums of c unless all who keep a block have its sum: no reader saw c then. Either way all
+//! who keep a block have the same, and whoever is lost next is one of several.
 //!
 //! **Nodes given up.** Let a node f of the last view be known to be gone, by proof or by a person's word:
 //!
@@ -40,6 +42,13 @@
 //! ```
 //!
 //! So if f was only cut off, what it comes back with is older than the others' view, and does not count.
+//!
+//! A machine that refuses connections is no proof, since a wall does so in a living node's stead, on both sides of it. But no wall ends
+//! a connection as the kernel of a process does that is killed:
+//!
+//! ```text
+//! f is proven to be gone      ⇔  its kernel closed its connection unannounced, and refuses new ones
+//! ```
 //!
 //! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on (but at first, and from a checkpoint).
 //! Where another node shall keep it, the primary p sends that newcomer n what the block is, and every update u from then on:
@@ -53,7 +62,7 @@
 //! of a move begins when all have settled and nothing is under way.
 //!
 //! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all replicas have applied them.
-//! The next view takes each block from whoever applied most. Updates are told apart by (worker, clock, block), so that one which
+//! The next view takes each block from whoever applied most, and the primary catches up with the updates that it has sent. Updates are told apart by (worker, clock, block), so that one which
 //! is pushed again counts once.
 
 pub mod blocks;
@@ -67,14 +76,15 @@ pub mod placement;
 mod server;
 #[cfg(test)]
 mod tests;
+mod valid;
 mod view;
 
-use crate::types::{
+pub use blocks::{Layout, LayoutError};
+pub use group::{Config, Group};
+use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
 };
-pub use blocks::{Layout, LayoutError};
-pub use group::{Config, Group};
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -86,6 +96,11 @@ pub enum Input {
     PeerDown(NodeId),
     /// The node's part in the job is known to be gone, and not only out of reach.
     PeerDead(NodeId),
+    /// The machine there refuses connections to the node: it is gone, or a wall refuses in its stead.
+    PeerRefuses(NodeId),
+    /// The kernel closed the node's connection, and the node had not said that it would: its process has ended, or what forwarded the
+    /// connection.
+    PeerEnded(NodeId),
     Message {
         from: NodeId,
         message: ServerMessage,
@@ -176,6 +191,11 @@ pub enum Effect {
         to: NodeId,
         message: ServerMessage,
         payload: Option<Payload>,
+    },
+    /// A node has said what cannot be: its connection is to end.
+    HangUp {
+        peer: NodeId,
+        why: String,
     },
     /// Keep what came with the message that is being handled.
     Take(Place),

@@ -4,7 +4,7 @@
 //! block where it shall be: nothing is left to be brought.
 
 use super::{Effect, Payload, Place, conduct::Conducting, group::Group, placement::Placement, server::Shard};
-use crate::types::{
+use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
 };

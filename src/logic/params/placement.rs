@@ -2,7 +2,7 @@
 //! (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). A function of the nodes and their weights, the same on every node:
 //! integers only.
 
-use crate::types::{NodeId, servers::message::Block};
+use nodectl_types::{NodeId, servers::message::Block};
 
 /// The finest difference of weights: a node with less than a 16th of the heaviest one's weight counts as a 16th. One without any
 /// weight gets blocks only where no others are left for them.

@@ -1,11 +1,11 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
 use super::{Effect, Gradient, Payload, Place, conduct::clip_scale, group::Group, moving::Update};
-use crate::types::{
+use nodectl_types::{
     NodeId,
     servers::{
         Consistency,
-        message::{Block, Clock, ServerMessage, Worker},
+        message::{Block, Clock, Epoch, ServerMessage, Worker},
     },
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +29,8 @@ pub(super) struct Shard {
     readers: Vec<(NodeId, Worker, Clock)>,
     /// It has come while training goes on, and may lack updates that count.
     pub is_arriving: bool,
+    /// Since this view it is others' to keep.
+    pub left_since: Option<Epoch>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +81,12 @@ impl Shard {
     /// Everything that was under way is void.
     pub fn forget(&mut self) {
         let applied = std::mem::take(&mut self.applied);
-        *self = Self::of(self.version, applied);
+        *self = Self { left_since: self.left_since, ..Self::of(self.version, applied) };
+    }
+
+    /// The version that it has with what is under way.
+    pub fn reach(&self) -> u64 {
+        self.version + self.flight.len() as u64
     }
 }
 
@@ -121,11 +128,10 @@ impl Group {
 
     /// A gradient has come, or is here already if it is a local worker's.
     pub(super) fn pushed(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
-        let is_counted = self.view.workers.iter().any(|(life, node)| life.worker == worker && *node == from);
-        if !is_counted || !self.is_primary(block) {
+        if !self.is_at(worker, from) || !self.is_primary(block) {
             return;
         }
-        let shard = self.shards.get_mut(&block).expect("an installed view's blocks are here");
+        let Some(shard) = self.shards.get_mut(&block) else { return };
         let known = if self.config.settings.consistency.is_synchronous() {
             clock < shard.version
         } else {
@@ -149,14 +155,15 @@ impl Group {
 
     /// A worker has pushed all of a clock.
     pub(super) fn ended(&mut self, worker: Worker, clock: Clock, samples: u32, norm2: f64) {
-        if !self.is_synchronous() {
-            // What it has pushed of clocks before counts already, or it would not be so far.
-            self.ended.retain(|before, workers| {
-                workers.retain(|of, _| *of != worker || *before >= clock);
-                !workers.is_empty()
-            });
-        }
+        // What it has pushed of clocks before counts already, or it would not be so far; but that the clock before does may not be
+        // known here yet.
+        let oldest = clock.saturating_sub(u64::from(self.is_synchronous()));
+        self.ended.retain(|before, workers| {
+            workers.retain(|of, _| *of != worker || *before >= oldest);
+            !workers.is_empty()
+        });
         self.ended.entry(clock).or_default().insert(worker, (samples, norm2));
+        self.consider_barriers();
         let blocks: Vec<Block> = self.shards.keys().copied().filter(|block| self.is_primary(*block)).collect();
         if !self.is_synchronous() {
             blocks.into_iter().for_each(|block| self.try_order(worker, clock, block));
@@ -191,7 +198,7 @@ impl Group {
         self.effect(Effect::Sum { epoch, block, clock, weights });
     }
 
-    pub(super) fn summed(&mut self, epoch: crate::types::servers::message::Epoch, block: Block, norm2: f64) {
+    pub(super) fn summed(&mut self, epoch: Epoch, block: Block, norm2: f64) {
         if !self.is_active(epoch) {
             return;
         }
@@ -369,10 +376,24 @@ impl Group {
         self.serve_readers(block);
     }
 
+    /// Another view goes on from a version of which some replica has the updates, and this primary too: those under way.
+    pub(super) fn catch_up(&mut self, block: Block, version: u64) {
+        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.reach() >= version) else { return };
+        while shard.version < version
+            && let Some(Flight { worker, clock, scale, .. }) = shard.flight.pop_front()
+        {
+            shard.version += 1;
+            shard.applied.insert(worker, clock + 1);
+            let step = shard.version;
+            self.effects.push(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
+        }
+    }
+
     /// A worker wants to read a block at a clock.
     pub(super) fn asked(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
-        if self.is_primary(block) {
-            let shard = self.shards.get_mut(&block).expect("an installed view's blocks are here");
+        if self.is_primary(block)
+            && let Some(shard) = self.shards.get_mut(&block)
+        {
             shard.readers.retain(|(_, reader, _)| *reader != worker);
             shard.readers.push((from, worker, clock));
             self.serve_readers(block);

@@ -1,10 +1,18 @@
 //! Each mode's promise, under delays, deaths, joins and partitions, and the same from every seed.
 
 mod disk;
+mod nonsense;
 mod simulation;
 
-use crate::types::{NodeId, params::Every, servers::Consistency};
-use simulation::{Simulation, pair, pick};
+use nodectl_types::{NodeId, params::Every, servers::Consistency};
+use simulation::{
+    Simulation, pick,
+    storm::{self, Storm},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+};
 
 /// Runs seeds; the panic of one that fails is preceded by its number. PARAMS_SEEDS="1000..3000" runs others.
 fn seeds(count: u64, run: impl Fn(u64)) {
@@ -44,6 +52,33 @@ fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
     seeds(4, |seed| assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3));
 }
 
+/// Seeds in storms of which each rare thing must happen.
+const MANY: u64 = 20_000;
+
+/// Prints what came to pass: `PARAMS_SEEDS="0..100000" cargo test --release --lib every_promise_is_kept_in_storms -- --nocapture`.
+#[test]
+fn every_promise_is_kept_in_storms() {
+    let (counts, failures) = (RefCell::new(BTreeMap::new()), RefCell::new(Vec::new()));
+    let runs = Cell::new(0);
+    seeds(150, |seed| {
+        match Storm::of(seed).check() {
+            Ok(came_to) => {
+                came_to.into_iter().for_each(|(what, count)| *counts.borrow_mut().entry(what).or_insert(0) += count);
+            }
+            Err(failure) => failures.borrow_mut().push((seed, failure)),
+        }
+        runs.set(runs.get() + 1);
+    });
+    let (table, never) = storm::table(&counts.into_inner());
+    println!("{} storms\n{table}", runs.get());
+    let failures = failures.into_inner();
+    if let Some((seed, failure)) = failures.first() {
+        failures.iter().for_each(|(seed, why)| eprintln!("seed {seed}: {}", why.lines().next().unwrap_or_default()));
+        Storm::of(*seed).fail(failure);
+    }
+    assert!(runs.get() < MANY || never.is_empty(), "never: {never:?}");
+}
+
 #[test]
 fn what_has_counted_is_not_remembered() {
     seeds(8, |seed| {
@@ -67,10 +102,7 @@ fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
         let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
         let alone = pick(&mut simulation.random, &nodes).unwrap();
         simulation.faults = true;
-        simulation.cut.insert(alone);
-        for other in nodes.iter().filter(|node| **node != alone) {
-            simulation.break_link(pair(alone, *other));
-        }
+        simulation.part(&[alone]);
         let clocks = |simulation: &Simulation, alone: bool, node: NodeId| {
             let nodes = simulation.nodes.iter().filter(|(id, _)| (**id == node) == alone);
             nodes.flat_map(|(_, node)| node.workers.values().filter_map(|script| script.clock)).max()
@@ -80,7 +112,7 @@ fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
         }
         let (one, two) = (clocks(&simulation, true, alone), clocks(&simulation, false, alone));
         assert!(two > one, "those who reach all blocks go on: {two:?} and {one:?}");
-        simulation.cut.clear();
+        simulation.heal();
         simulation.run(false);
     });
 }
@@ -202,8 +234,7 @@ fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_wait
         simulation.step_until("all are settled", Simulation::is_settled);
         let [one, other] = [0, 1].map(|at| *simulation.nodes.keys().nth(at).unwrap());
         simulation.faults = true;
-        simulation.cut.insert(one);
-        simulation.break_link(pair(one, other));
+        simulation.part(&[one]);
         for _ in 0..2_000 {
             simulation.step();
         }
@@ -213,7 +244,7 @@ fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_wait
         let told = format!("nodectl forget {}", going[0].short());
         assert!(simulation.status(waits).starts_with("waiting: node "), "{}", simulation.status(waits));
         assert!(simulation.status(waits).ends_with(&told), "{}", simulation.status(waits));
-        simulation.cut.clear();
+        simulation.heal();
         simulation.run(false);
     });
 }
@@ -253,15 +284,14 @@ fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
         let other = *simulation.nodes.keys().find(|node| **node != alone).unwrap();
         simulation.faults = true;
         simulation.hang(alone);
-        simulation.cut.insert(alone);
-        simulation.break_link(pair(alone, other));
+        simulation.part(&[alone]);
         simulation.step_until("it goes on alone", |simulation| simulation.goes_on(alone, 1));
         simulation.change_view(alone, 50);
         simulation.step_until("the other waits", |simulation| simulation.status(other).starts_with("waiting: node"));
         simulation.forget(alone);
         simulation.step_until("the other goes on too", |simulation| simulation.goes_on(other, 1));
         (0..500).for_each(|_| simulation.step());
-        simulation.cut.clear();
+        simulation.heal();
         simulation.step_until("both work together", |simulation| simulation.goes_on(other, 2));
         simulation.restart_workers();
         simulation.run(false);

@@ -1,9 +1,9 @@
 //! A member's side of a change of the view.
 
 use super::{Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement, server::Shard};
-use crate::types::{
+use nodectl_types::{
     NodeId,
-    servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker},
+    servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
 };
 
 impl Group {
@@ -19,7 +19,9 @@ impl Group {
         let held = self.shards.iter().filter(|(_, shard)| !shard.is_arriving).map(|(block, shard)| Held {
             block: *block,
             version: shard.version,
+            reach: shard.reach(),
             pending: shard.sum.as_ref().map(|sum| sum.norm2),
+            left_since: shard.left_since,
         });
         let is_whole = self.missing.is_empty();
         let promise = Promise {
@@ -38,9 +40,7 @@ impl Group {
     }
 
     pub(super) fn install(&mut self, view: View) {
-        let blocks = self.config.layout.blocks();
-        let is_right = view.sources.len() == blocks as usize && view.homes.len() == blocks as usize;
-        if view.epoch != self.promised || view.epoch == self.view.epoch || !is_right {
+        if view.epoch != self.promised || view.epoch == self.view.epoch {
             return;
         }
         self.end_moves();
@@ -49,10 +49,13 @@ impl Group {
         if view.restore.is_some() {
             self.start_again();
         }
-        if !up_to_date || view.restore.is_some() {
+        if !up_to_date || view.restore.is_some() || view.seed.is_some() {
+            // Also what came of a beginning that others know nothing of.
             self.drop_all_blocks();
         } else if let Some((clock, scale)) = view.commit {
             self.apply_sums(clock, scale);
+        } else {
+            view.sources.iter().zip(0..).for_each(|((_, version), block)| self.catch_up(block, *version));
         }
         self.committed = view.commit.or(self.committed.filter(|_| view.restore.is_none()));
         self.effect(Effect::DropGradients);
@@ -68,6 +71,15 @@ impl Group {
         self.restorable = Restorable::Unknown;
         self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
         self.placement = Placement::of(view.homes.clone());
+        for (block, shard) in &mut self.shards {
+            let is_kept = self.index.is_some_and(|me| self.placement.homes(*block).contains(&me));
+            shard.left_since = if is_kept { None } else { shard.left_since.or(Some(view.epoch)) };
+        }
+        let taken = |(life, _): &&(WorkerLife, NodeId)| {
+            view.workers.iter().any(|(other, _)| other.worker == life.worker && other.life != life.life)
+        };
+        self.superseded.extend(self.view.workers.iter().filter(taken).map(|(life, _)| *life));
+        self.superseded.retain(|life| view.workers.iter().all(|(counts, _)| counts != life));
         self.view = view;
         self.seed();
         self.restore();
@@ -113,16 +125,20 @@ impl Group {
             if self.shards.remove(&block).is_some() {
                 self.effect(Effect::DropBlock { block });
             }
-            if self.placement.homes(block).contains(&me) && source != me {
+            if self.placement.homes(block).contains(&me) {
                 self.missing.insert(block);
                 let node = self.view.nodes[usize::from(source)].0;
-                self.send(node, ServerMessage::Fetch { epoch, block }, None);
+                // Its own it lacks only where who was to begin has just left: there will be another view.
+                if source != me {
+                    self.send(node, ServerMessage::Fetch { epoch, block }, None);
+                }
             }
         }
     }
 
     pub(super) fn fetch(&mut self, from: NodeId, epoch: Epoch, block: Block) {
         if epoch > self.view.epoch {
+            self.early.retain(|(other, of, asked)| *other != from || (*of == epoch && *asked != block));
             self.early.push((from, epoch, block));
         } else if self.is_active(epoch)
             && let Some(shard) = self.shards.get(&block)

@@ -13,7 +13,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
-use crate::types::{NodeId, Time};
+use nodectl_types::{NodeId, Time};
 use pace::Pace;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,7 +1,7 @@
 //! A pool's workers beside other work on one node, and a pool without its host.
 
 use super::*;
-use crate::types::{Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
+use nodectl_types::{Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
 
 const TOKEN: [u8; 16] = [5; 16];
 
@@ -60,7 +60,7 @@ impl Lone {
         let work = WorkSpec { name: name.into(), command, worker, ..(*spec.work).clone() };
         let spec = JobSpec { work: Arc::new(work), repeat: tasks, submitted_ms: self.now.wall_ms, ..(*spec).clone() };
         self.asked += 1;
-        self.turn(Input::Ask { id: self.asked, query: Query::Submit { spec: Arc::new(spec) } });
+        self.turn(Input::Ask { id: self.asked, query: Query::Submit { job: None, spec: Arc::new(spec) } });
     }
 
     fn submit_pool(&mut self, name: &str, host: NodeId) {

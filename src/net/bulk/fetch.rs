@@ -8,13 +8,11 @@ use super::{
     seal,
     serve::{Server, transfer_key},
 };
-use crate::{
-    net::swarm::{shared::Shared, streams},
-    ports::{BlobWriter, Blobs},
-    types::{BlobHash, NodeId},
-};
+use crate::swarm::{shared::Shared, streams};
 use futures::AsyncWriteExt;
 use libp2p::Stream;
+use nodectl_ports::{BlobWriter, Blobs};
+use nodectl_types::{BlobHash, NodeId};
 use std::{
     collections::HashMap,
     io::{self, Read},
@@ -44,7 +42,6 @@ struct Inner {
     shared: Arc<Shared>,
     server: Server,
     blobs: Arc<dyn Blobs>,
-    key: Zeroizing<[u8; 32]>,
     transfers: Semaphore,
     /// Transfers under way; bounded by the callers, each of which waits for one.
     flights: Mutex<HashMap<BlobHash, watch::Receiver<Option<Outcome>>>>,
@@ -58,9 +55,9 @@ struct Partial {
 
 impl Fetcher {
     /// `server` takes the connections of holders that cannot be connected to.
-    pub fn new(shared: Arc<Shared>, server: Server, blobs: Arc<dyn Blobs>, key: Zeroizing<[u8; 32]>) -> Self {
+    pub fn new(shared: Arc<Shared>, server: Server, blobs: Arc<dyn Blobs>) -> Self {
         let (transfers, flights) = (Semaphore::new(MAX_TRANSFERS), Mutex::default());
-        Self { inner: Arc::new(Inner { shared, server, blobs, key, transfers, flights }) }
+        Self { inner: Arc::new(Inner { shared, server, blobs, transfers, flights }) }
     }
 
     /// Makes sure that the blob is here.
@@ -154,7 +151,7 @@ impl Fetcher {
         offer: &Offer,
         partial: &mut Option<Partial>,
     ) -> Outcome {
-        let key = Zeroizing::new(transfer_key(&self.inner.key, &offer.key, &offer.ticket));
+        let key = Zeroizing::new(transfer_key(&offer.key, &offer.ticket));
         let (size, runtime, blobs) = (offer.size, Handle::current(), self.inner.blobs.clone());
         let before = partial.take();
         let received = spawn_blocking(move || {

@@ -3,10 +3,10 @@
 
 use super::{
     seal::{Cipher, FINAL, HEADER_BYTES, TAG_BYTES},
-    sealed::{Incoming, Sealed, WRITE_BYTES},
+    sealed::{Incoming, Keys, Sealed, WRITE_BYTES},
 };
-use crate::ports::{Halves, PeerStream};
 use libp2p::Stream;
+use nodectl_ports::{Halves, PeerStream};
 use std::{
     io::{self, IoSliceMut, Read, Write},
     net::{Shutdown, TcpStream},
@@ -21,6 +21,10 @@ const WHOLE_BYTES: usize = HEADER_BYTES + WRITE_BYTES + TAG_BYTES;
 const BESIDE_BYTES: usize = 512;
 
 impl PeerStream for Sealed<tokio::net::TcpStream> {
+    fn is_direct(&self) -> bool {
+        true
+    }
+
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
         let Self { stream, sealer, opener, outgoing, written, closing: _, incoming } = *self;
         let mut stream = stream.into_std()?;
@@ -35,11 +39,17 @@ impl PeerStream for Sealed<tokio::net::TcpStream> {
     }
 }
 
+/// The blocking reader of what is in memory, for fuzzing.
+pub fn reading<'a>(bytes: &'a [u8], keys: &Keys) -> impl Read + use<'a> {
+    let Sealed { stream, opener, incoming, .. } = Sealed::new(tokio::io::join(bytes, tokio::io::sink()), keys);
+    Source { stream: stream.into_inner().0, opener, incoming }
+}
+
 /// Over the swarm it is slow in any case.
 impl PeerStream for Sealed<Compat<Stream>> {}
 
-struct Source {
-    stream: TcpStream,
+struct Source<R> {
+    stream: R,
     opener: Cipher,
     incoming: Incoming,
 }
@@ -52,7 +62,7 @@ struct Sink {
     filled: usize,
 }
 
-impl Read for Source {
+impl<R: Read> Read for Source<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             let plain = self.incoming.take(out.len());
@@ -75,7 +85,7 @@ impl Read for Source {
     }
 }
 
-impl Source {
+impl<R: Read> Source<R> {
     fn fill(&mut self) -> io::Result<()> {
         let count = retried(|| self.stream.read(self.incoming.space()?))?;
         self.incoming.end += count;
@@ -137,7 +147,6 @@ impl Write for Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::bulk::sealed::Keys;
     use proptest::prelude::*;
     use tokio::io::AsyncWriteExt;
 

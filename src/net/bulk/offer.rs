@@ -1,7 +1,7 @@
 //! The question and the answer that go over the swarm before a transfer. Fixed sizes; nothing is allocated for them.
 
-use crate::types::BlobHash;
 use futures::{AsyncRead, AsyncReadExt};
+use nodectl_types::BlobHash;
 use std::io;
 
 pub const TICKET_BYTES: usize = 16;

@@ -6,7 +6,7 @@ use super::{
     offer::{CALL_BACK, OVER_THE_SWARM, Offer, TICKET_BYTES},
     serve::Server,
 };
-use crate::net::swarm::shared::Session;
+use crate::swarm::shared::Session;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
 use std::{

@@ -31,8 +31,9 @@ pub struct Sealed<S> {
 }
 
 /// Bytes as they came: opened ones in `plain`, sealed ones from its end up to `end`.
-#[derive(Default)]
 pub(super) struct Incoming {
+    /// Asked of the stream at once, at least.
+    at_once: usize,
     pub buffer: Vec<u8>,
     plain: std::ops::Range<usize>,
     /// Where the next frame begins, behind the tag of the last.
@@ -44,7 +45,13 @@ pub(super) struct Incoming {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
     pub fn new(stream: S, keys: &Keys) -> Self {
-        let (outgoing, written, closing, incoming) = Default::default();
+        Self::reading(stream, keys, READ_BYTES)
+    }
+
+    /// With a buffer of so many bytes, which grows with the largest frame that comes.
+    pub fn reading(stream: S, keys: &Keys, at_once: usize) -> Self {
+        let (outgoing, written, closing) = Default::default();
+        let incoming = Incoming { at_once, buffer: Vec::new(), plain: 0..0, next: 0, end: 0, ended: false };
         let (sealer, opener) = (Cipher::new(&keys.out), Cipher::new(&keys.back));
         Self { stream, sealer, opener, outgoing, written, closing, incoming }
     }
@@ -111,7 +118,7 @@ impl Incoming {
             self.end -= self.next;
             (self.next, self.plain) = (0, 0..0);
         }
-        let wanted = READ_BYTES.max(self.frame_bytes()?.unwrap_or(0));
+        let wanted = self.at_once.max(self.frame_bytes()?.unwrap_or(0));
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
         }

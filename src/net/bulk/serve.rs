@@ -10,17 +10,16 @@ use super::{
     tickets::{Promise, Tickets, Transfer},
 };
 use crate::{
-    net::{
-        config::NetError,
-        secret::{expand, fill_random},
-    },
-    ports::{Blobs, PeerStream, PoolHost},
-    types::{NodeId, PoolToken},
+    config::NetError,
+    gate::{Gate, Limits},
+    secret::{expand, fill_random},
+    swarm::shared::Shared,
 };
 use futures::AsyncWriteExt;
 use libp2p::Stream;
+use nodectl_ports::{Blobs, PeerStream, PoolHost};
+use nodectl_types::{NodeId, PoolToken};
 use std::{
-    fs::File,
     io::{self, Seek, SeekFrom, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -40,9 +39,11 @@ use zeroize::Zeroizing;
 const MAX_TRANSFERS: usize = 32;
 const MAX_CONVERSATIONS: usize = 256;
 /// Direct connections that have not shown their ticket.
-const MAX_STRANGERS: usize = 64;
+const STRANGERS: Limits = Limits { total: 128, of_one: 64 };
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
+/// A ticket comes with the connection. Members may be slow all the same.
 const TICKET_TIMEOUT: Duration = Duration::from_secs(3);
+const TICKET_TIMEOUT_OF_STRANGERS: Duration = Duration::from_millis(300);
 
 #[derive(Clone)]
 pub struct Server {
@@ -50,10 +51,9 @@ pub struct Server {
 }
 
 struct Inner {
+    shared: Arc<Shared>,
     blobs: Arc<dyn Blobs>,
     pools: Arc<dyn PoolHost>,
-    /// The cluster's key, mixed into every transfer's.
-    key: Zeroizing<[u8; 32]>,
     port: u16,
     tickets: Tickets,
     transfers: Semaphore,
@@ -61,20 +61,20 @@ struct Inner {
 }
 
 impl Server {
-    /// Opens the port for direct transfers (0: a free one) and serves it until `stopped`.
+    /// Opens the port for direct transfers (0: a free one) and serves it until the swarm ends.
     pub async fn start(
+        shared: Arc<Shared>,
         blobs: Arc<dyn Blobs>,
         pools: Arc<dyn PoolHost>,
-        key: Zeroizing<[u8; 32]>,
         port: u16,
-        stopped: CancellationToken,
     ) -> Result<Self, NetError> {
         let listener = listen(port).await.map_err(|source| NetError::Listen { port, source })?;
         let port = listener.local_addr().map_err(|source| NetError::Listen { port, source })?.port();
+        let stopped = shared.stopped.clone();
         let inner = Inner {
+            shared,
             blobs,
             pools,
-            key,
             port,
             tickets: Tickets::default(),
             transfers: Semaphore::new(MAX_TRANSFERS),
@@ -112,22 +112,25 @@ impl Server {
     }
 
     async fn accept(self, listener: TcpListener, stopped: CancellationToken) {
-        let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+        let gate = Gate::new(STRANGERS);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = stopped.cancelled() => return,
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok((stream, from)) = accepted else {
                 // Out of descriptors, most likely: waiting is all that helps.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let Ok(permit) = strangers.clone().try_acquire_owned() else { continue };
+            let pass = gate.admit(from.ip());
             let server = self.clone();
             tokio::spawn(async move {
-                let redeemed = server.redeem(stream).await;
-                drop(permit);
+                let redeemed = tokio::select! {
+                    redeemed = server.redeem(stream, from.ip().to_canonical()) => redeemed,
+                    () = pass.evicted() => None,
+                };
+                drop(pass);
                 match redeemed {
                     Some((stream, Promise::Blob(transfer))) => server.send_directly(stream, transfer).await,
                     Some((stream, Promise::Stream { from, pool, keys })) => {
@@ -141,20 +144,23 @@ impl Server {
     }
 
     /// Without a good ticket the connection is closed without a word.
-    async fn redeem(&self, mut stream: TcpStream) -> Option<(TcpStream, Promise)> {
+    async fn redeem(&self, mut stream: TcpStream, from: IpAddr) -> Option<(TcpStream, Promise)> {
         let mut ticket = [0; TICKET_BYTES];
-        tokio::time::timeout(TICKET_TIMEOUT, stream.read_exact(&mut ticket)).await.ok()?.ok()?;
+        let member = self.inner.shared.is_member_at(from);
+        let patience = if member { TICKET_TIMEOUT } else { TICKET_TIMEOUT_OF_STRANGERS };
+        tokio::time::timeout(patience, stream.read_exact(&mut ticket)).await.ok()?.ok()?;
         let promise = self.inner.tickets.redeem(&ticket, Instant::now())?;
         Some((stream, promise))
     }
 
     async fn send_directly(&self, stream: TcpStream, transfer: Transfer) {
         let Ok(_permit) = self.inner.transfers.acquire().await else { return };
+        let blobs = self.inner.blobs.clone();
         let sent = spawn_blocking(move || {
             let mut stream = stream.into_std()?;
             stream.set_nonblocking(false)?;
             stream.set_write_timeout(Some(STALL))?;
-            send(&transfer, &mut stream)
+            send(&*blobs, &transfer, &mut stream)
         });
         log(sent.await.unwrap_or_else(|error| Err(io::Error::other(error))));
     }
@@ -176,8 +182,8 @@ impl Server {
             Choice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
             Choice::OverTheSwarm => {
                 let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
-                let runtime = Handle::current();
-                let sent = spawn_blocking(move || send(&transfer, &mut Blocking::new(stream, runtime))).await;
+                let (blobs, runtime) = (self.inner.blobs.clone(), Handle::current());
+                let sent = spawn_blocking(move || send(&*blobs, &transfer, &mut Blocking::new(stream, runtime))).await;
                 sent.map_err(io::Error::other)??;
             }
             Choice::Nothing => {}
@@ -215,7 +221,7 @@ impl Server {
         let pool = streams::read_pool(&mut stream).await?;
         let mut offer = Offer { size: 0, ticket: Tickets::draw(), key: [0; 32], port: self.inner.port };
         fill_random(&mut offer.key);
-        let (back, out) = streams::keys(&self.inner.key, &offer);
+        let (back, out) = streams::keys(&offer);
         let promise = Promise::Stream { from, pool, keys: Keys { out, back } };
         let issued = self.inner.tickets.issue(offer.ticket, promise, Instant::now());
         let answer = if issued { Answer::Offer(offer) } else { Answer::Busy };
@@ -251,16 +257,15 @@ impl Server {
     async fn answer(&self, want: Want) -> io::Result<Answer> {
         let blobs = self.inner.blobs.clone();
         let found = spawn_blocking(move || {
-            let path = blobs.path(want.hash)?;
-            let size = std::fs::metadata(&path).ok()?.len();
-            (want.offset <= size).then_some((path, size))
+            let size = blobs.open_to_send(want.hash).ok()??.metadata().ok()?.len();
+            (want.offset <= size).then_some(size)
         });
-        let Some((path, size)) = found.await.map_err(io::Error::other)? else { return Ok(Answer::Missing) };
+        let Some(size) = found.await.map_err(io::Error::other)? else { return Ok(Answer::Missing) };
         let mut fresh = [0; 32];
         fill_random(&mut fresh);
         let ticket = Tickets::draw();
-        let key = Zeroizing::new(transfer_key(&self.inner.key, &fresh, &ticket));
-        let transfer = Transfer { path, offset: want.offset, size, key };
+        let key = Zeroizing::new(transfer_key(&fresh, &ticket));
+        let transfer = Transfer { hash: want.hash, offset: want.offset, size, key };
         if !self.inner.tickets.issue(ticket, Promise::Blob(transfer), Instant::now()) {
             return Ok(Answer::Busy);
         }
@@ -274,13 +279,14 @@ enum Carrier {
     Swarm(Stream),
 }
 
-/// The key of the only direction in which a transfer carries anything: from the holder to the requester.
-pub fn transfer_key(cluster: &[u8; 32], fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
-    expand(cluster, fresh, &[b"blob, holder to requester", ticket])
+/// The key of the only direction in which a transfer carries anything: from the holder to the requester. `fresh` came over the
+/// swarm, which nobody reads who lacks the secret.
+pub fn transfer_key(fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
+    expand(b"nodectl bulk", fresh, &[b"blob, holder to requester", ticket])
 }
 
-fn send(transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
-    let mut file = File::open(&transfer.path)?;
+fn send(blobs: &dyn Blobs, transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
+    let mut file = blobs.open_to_send(transfer.hash)?.ok_or(io::ErrorKind::NotFound)?;
     file.seek(SeekFrom::Start(transfer.offset))?;
     seal::send(&mut file, transfer.size - transfer.offset, &transfer.key, out)
 }

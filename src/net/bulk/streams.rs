@@ -8,15 +8,13 @@ use super::{
     serve::Server,
 };
 use crate::{
-    net::{
-        secret::expand,
-        swarm::{shared::Shared, streams},
-    },
-    ports::PeerStream,
-    types::{NodeId, PoolToken},
+    secret::expand,
+    swarm::{shared::Shared, streams},
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
+use nodectl_ports::PeerStream;
+use nodectl_types::{NodeId, PoolToken};
 use socket2::{SockRef, TcpKeepalive};
 use std::{io, time::Duration};
 use tokio::{net::TcpStream, time::timeout};
@@ -28,13 +26,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a pool of another node. `NotFound` if that has none of this token.
-pub async fn open(
-    shared: &Shared,
-    server: &Server,
-    key: &[u8; 32],
-    to: NodeId,
-    pool: PoolToken,
-) -> io::Result<Box<dyn PeerStream>> {
+pub async fn open(shared: &Shared, server: &Server, to: NodeId, pool: PoolToken) -> io::Result<Box<dyn PeerStream>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
     let (mut stream, session) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
     let asking = async {
@@ -48,7 +40,7 @@ pub async fn open(
         Answer::Busy => return Err(failed("it has too many connections".into())),
         Answer::Missing => return Err(io::Error::new(io::ErrorKind::NotFound, failed("it has no such pool".into()))),
     };
-    let (there, back) = keys(key, &offer);
+    let (there, back) = keys(&offer);
     let keys = Keys { out: there, back };
     if let Reached::Tcp(tcp) = reach(&mut stream, &session, &offer, server).await? {
         // Whoever answers may be an address translator's neighbour: only the peer itself can greet.
@@ -95,8 +87,8 @@ pub async fn read_pool(stream: &mut Stream) -> io::Result<PoolToken> {
 }
 
 /// The keys from the opener to the accepting end, and back.
-pub fn keys(cluster: &[u8; 32], offer: &Offer) -> ([u8; 32], [u8; 32]) {
-    let key = |direction: &[u8]| expand(cluster, &offer.key, &[direction, &offer.ticket]);
+pub fn keys(offer: &Offer) -> ([u8; 32], [u8; 32]) {
+    let key = |direction: &[u8]| expand(b"nodectl bulk", &offer.key, &[direction, &offer.ticket]);
     (key(b"stream, opener to host"), key(b"stream, host to opener"))
 }
 

@@ -1,13 +1,10 @@
 //! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once, for a short time, and there are only so many.
 
 use super::{offer::TICKET_BYTES, sealed::Keys};
-use crate::{
-    net::secret::fill_random,
-    types::{NodeId, PoolToken},
-};
+use crate::secret::fill_random;
+use nodectl_types::{BlobHash, NodeId, PoolToken};
 use std::{
     collections::HashMap,
-    path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -32,7 +29,7 @@ pub enum Promise {
 
 #[derive(Debug)]
 pub struct Transfer {
-    pub path: PathBuf,
+    pub hash: BlobHash,
     pub offset: u64,
     pub size: u64,
     pub key: Zeroizing<[u8; 32]>,
@@ -78,7 +75,7 @@ mod tests {
     use super::*;
 
     fn transfer() -> Promise {
-        Promise::Blob(Transfer { path: "/x".into(), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
+        Promise::Blob(Transfer { hash: BlobHash([0; 32]), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
     }
 
     #[test]

@@ -1,20 +1,22 @@
-//! When the beacon is sent, who is answered, and who of those heard does not share the secret.
+//! When the beacon is sent, who is answered, and who of those heard does not share the secret. Whatever is heard may come from
+//! a stranger: it costs a bounded amount of memory, and a bounded number of lines in the log.
 
 use super::{
-    beacon::{Beacon, Cipher, Heard, MAX_BYTES},
-    sockets::Sockets,
+    beacon::{self, Beacon, Cipher, Heard},
+    mdns,
+    sockets::{Multicast, Sockets},
 };
 use crate::{
-    net::{
-        config::NetConfig,
-        interfaces::Interfaces,
-        swarm::shared::{FOREIGN_TTL, Input, MAX_FOREIGN, Shared},
-    },
-    ports::{Event, SWITCHED_OFF},
-    types::NodeId,
+    access::Key,
+    config::NetConfig,
+    interfaces::Interfaces,
+    swarm::shared::{FOREIGN_TTL, Input, MAX_FOREIGN, SAY_EVERY, Shared},
 };
+use nodectl_ports::{Event, SWITCHED_OFF, wall_ms};
+use nodectl_types::NodeId;
 use std::{
     collections::HashMap,
+    io,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -29,63 +31,100 @@ const MAX_ANSWERS: usize = 256;
 
 const LOOPBACK: &str = "loopback";
 const BROADCAST: &str = "broadcast";
+const MDNS: &str = "mdns";
 
 struct Announcer {
     shared: Arc<Shared>,
     config: NetConfig,
-    cipher: Cipher,
-    sockets: Sockets,
+    /// Of each key that beacons may be sealed with; the first is this node's own.
+    ciphers: Vec<(Key, Cipher)>,
+    /// Of which keys these are.
+    changes: u64,
+    /// What strangers know this run by.
+    boot: [u8; 8],
+    beacon: Option<Sockets>,
+    multicast: Option<Multicast>,
     started: Instant,
+    started_ms: u64,
     sent: usize,
     foreign: HashMap<u64, Instant>,
+    /// How many the log was told of, and when.
+    said: (usize, Option<Instant>),
     answered: HashMap<NodeId, Instant>,
-    /// The last node heard that has our identity.
-    twin: Option<u64>,
+    /// When the log was told of a node that has our identity.
+    twin_said: Option<Instant>,
 }
 
 /// Starts announcing and listening. What does not work is in the report; the node runs on without it.
-pub fn start(shared: Arc<Shared>, config: &NetConfig, key: &[u8; 32]) {
-    if config.beacon_port == 0 {
-        set_problems(&shared, Some(SWITCHED_OFF.into()));
+pub fn start(shared: Arc<Shared>, config: &NetConfig) {
+    let beacon = open(config.beacon_port != 0, config.beacon_port, || Sockets::open(config.beacon_port));
+    set_problem(&shared, &[LOOPBACK, BROADCAST], beacon.as_ref().err().cloned());
+    let multicast = open(config.mdns, mdns::PORT, Multicast::open);
+    set_problem(&shared, &[MDNS], multicast.as_ref().err().cloned());
+    if beacon.is_err() && multicast.is_err() {
         return;
     }
-    let sockets = match Sockets::open(config.beacon_port) {
-        Ok(sockets) => sockets,
-        Err(error) => {
-            tracing::warn!("no beacon: cannot use UDP port {}: {error}", config.beacon_port);
-            set_problems(&shared, Some(format!("cannot use UDP port {}: {error}", config.beacon_port)));
-            return;
-        }
-    };
+    let changes = shared.access.changes();
+    let boot = beacon::draw();
     let announcer = Announcer {
+        ciphers: ciphers(&shared, boot),
+        changes,
+        boot,
         shared,
         config: config.clone(),
-        cipher: Cipher::new(key),
-        sockets,
+        beacon: beacon.ok(),
+        multicast: multicast.ok(),
         started: Instant::now(),
+        started_ms: wall_ms(),
         sent: 0,
         foreign: HashMap::new(),
+        said: (0, None),
         answered: HashMap::new(),
-        twin: None,
+        twin_said: None,
     };
     tokio::spawn(announcer.run());
 }
 
-fn set_problems(shared: &Shared, problem: Option<String>) {
+fn ciphers(shared: &Shared, boot: [u8; 8]) -> Vec<(Key, Cipher)> {
+    shared.access.beacons().iter().map(|(which, key)| (*which, Cipher::of_run(key, boot))).collect()
+}
+
+/// The sockets of one way, or why there are none.
+fn open<T>(wanted: bool, port: u16, sockets: impl FnOnce() -> io::Result<T>) -> Result<T, String> {
+    if !wanted {
+        return Err(SWITCHED_OFF.into());
+    }
+    sockets().map_err(|error| {
+        let problem = format!("cannot use UDP port {port}: {error}");
+        tracing::warn!("one way of finding nodes is missing: {problem}");
+        problem
+    })
+}
+
+fn set_problem(shared: &Shared, ways: &[&'static str], problem: Option<String>) {
     let mut state = shared.state();
-    state.set_problem(LOOPBACK, problem.clone());
-    state.set_problem(BROADCAST, problem);
+    ways.iter().for_each(|way| state.set_problem(way, problem.clone()));
 }
 
 impl Announcer {
     async fn run(mut self) {
-        let mut buffer = [0; MAX_BYTES + 1];
+        let (mut buffer, mut other) = ([0; beacon::MAX_BYTES + 1], [0; mdns::MAX_BYTES + 1]);
         loop {
             let next = self.next_announcement();
             tokio::select! {
+                // In this order, so that no flood of packets can keep this node from announcing itself.
+                biased;
                 () = self.shared.stopped.cancelled() => return,
-                (length, from) = self.sockets.receive(&mut buffer) => self.hear(&buffer[..length], from).await,
                 () = tokio::time::sleep_until(next.into()) => self.announce().await,
+                (length, from) = heard(self.beacon.as_ref(), &mut buffer) => {
+                    let way = if from.ip().is_loopback() { LOOPBACK } else { BROADCAST };
+                    self.hear(&buffer[..length], from, way).await;
+                }
+                (length, from) = heard_by_mdns(self.multicast.as_ref(), &mut other) => {
+                    if let Some(packet) = mdns::unwrap(&other[..length]) {
+                        self.hear(&packet, from, MDNS).await;
+                    }
+                }
             }
         }
     }
@@ -104,13 +143,18 @@ impl Announcer {
         self.sent += 1;
         self.read_interfaces().await;
         let interfaces = self.shared.interfaces();
-        self.sockets.follow(&interfaces);
-        let packet = self.packet(&interfaces, false);
-        let (loopback, broadcast) = self.sockets.send_all(&packet, &interfaces).await;
-        {
-            let mut state = self.shared.state();
-            state.set_problem(LOOPBACK, loopback.err().map(|error| error.to_string()));
-            state.set_problem(BROADCAST, broadcast.err().map(|error| error.to_string()));
+        self.follow_keys();
+        let packet = self.packet(&self.ciphers[0].1, &interfaces, false);
+        if let Some(sockets) = &mut self.beacon {
+            sockets.follow(&interfaces);
+            let (loopback, broadcast) = sockets.send_all(&packet, &interfaces).await;
+            set_problem(&self.shared, &[LOOPBACK], loopback.err().map(|error| error.to_string()));
+            set_problem(&self.shared, &[BROADCAST], broadcast.err().map(|error| error.to_string()));
+        }
+        if let Some(multicast) = &mut self.multicast {
+            multicast.follow(&interfaces);
+            let sent = multicast.send_all(&mdns::wrap(&packet, u64::from_le_bytes(self.boot))).await;
+            set_problem(&self.shared, &[MDNS], sent.err().map(|error| error.to_string()));
         }
         self.count_foreign(Instant::now());
         // A machine that slept does not make up for every beat it missed.
@@ -127,34 +171,51 @@ impl Announcer {
         }
     }
 
-    fn packet(&self, interfaces: &Interfaces, answer: bool) -> Vec<u8> {
-        self.cipher.seal(&Beacon {
-            protocol_version: self.shared.hello.protocol_version,
+    /// Keys come and go with changes of the secret, and with invitations.
+    fn follow_keys(&mut self) {
+        let changes = self.shared.access.changes();
+        if std::mem::replace(&mut self.changes, changes) != changes {
+            self.ciphers = ciphers(&self.shared, self.boot);
+        }
+    }
+
+    fn packet(&self, cipher: &Cipher, interfaces: &Interfaces, answer: bool) -> Vec<u8> {
+        cipher.seal(&Beacon {
+            versions: self.shared.hello.versions,
             node: self.shared.local,
             listen_port: self.shared.hello.listen_port,
             answer,
             addrs: interfaces.addrs(self.shared.hello.listen_port),
             name: self.config.node_name.clone(),
             software: self.config.software.clone(),
+            sent_ms: wall_ms(),
         })
     }
 
-    async fn hear(&mut self, packet: &[u8], from: SocketAddr) {
-        match self.cipher.open(packet) {
-            (Heard::Ours(beacon), _) if beacon.node != self.shared.local => self.hear_peer(beacon, from).await,
-            (Heard::Ours(_), boot) => self.hear_twin(boot, from),
-            (Heard::Foreign, boot) if self.foreign.len() < MAX_FOREIGN || self.foreign.contains_key(&boot) => {
-                self.foreign.insert(boot, Instant::now());
-                self.count_foreign(Instant::now());
+    async fn hear(&mut self, packet: &[u8], from: SocketAddr, way: &'static str) {
+        self.follow_keys();
+        let mut foreign = None;
+        for at in 0..self.ciphers.len() {
+            let (key, cipher) = &self.ciphers[at];
+            let key = *key;
+            match cipher.open(packet) {
+                (Heard::Ours(beacon), _) if beacon.node == self.shared.local => return self.hear_twin(&beacon, from),
+                (Heard::Ours(beacon), _) => return self.hear_peer(beacon, from, way, key, at).await,
+                (Heard::Foreign, boot) => foreign = Some(boot),
+                (Heard::Own | Heard::Noise, _) => return,
             }
-            _ => {}
+        }
+        let Some(boot) = foreign else { return };
+        if self.foreign.len() < MAX_FOREIGN || self.foreign.contains_key(&boot) {
+            self.foreign.insert(boot, Instant::now());
+            self.count_foreign(Instant::now());
         }
     }
 
-    /// Another run of a node with our identity: a data directory that was copied within one machine or image. (Or our
-    /// own last run's packet, replayed.)
-    fn hear_twin(&mut self, boot: u64, from: SocketAddr) {
-        if self.twin.replace(boot) != Some(boot) {
+    /// Another run of a node with our identity: a data directory that was copied within one machine or image. What was sent
+    /// before we started is our own last run's, come late or replayed.
+    fn hear_twin(&mut self, beacon: &Beacon, from: SocketAddr) {
+        if beacon.sent_ms > self.started_ms && due(&mut self.twin_said) {
             tracing::error!(
                 "a node at {from} has this node's identity: the two cannot see each other\nhint: its data directory is a \
                  copy; remove `identity` from one of them and start it again"
@@ -162,51 +223,43 @@ impl Announcer {
         }
     }
 
-    async fn hear_peer(&mut self, beacon: Beacon, from: SocketAddr) {
-        let own = self.shared.hello.protocol_version;
-        if beacon.protocol_version != own {
+    /// It is answered with the key that it has.
+    async fn hear_peer(&mut self, beacon: Beacon, from: SocketAddr, way: &'static str, key: Key, at: usize) {
+        let (own, theirs) = (self.shared.hello.versions, beacon.versions);
+        let common = own.common(theirs);
+        if common.is_none() {
             let place = format!("{} ({})", from.ip(), beacon.name);
-            if self.shared.state().add_other_version(place.clone(), beacon.protocol_version) {
+            if self.shared.state().add_other_version(place.clone(), theirs.newest) {
                 tracing::warn!(
-                    "{place} speaks protocol version {} (nodectl {}), this node {own}: not connected\nhint: run the same \
+                    "{place} speaks protocol {theirs} (nodectl {}), this node {own}: not connected\nhint: run the same \
                      nodectl on both",
-                    beacon.protocol_version,
                     beacon.software
                 );
             }
         }
-        let way = if from.ip().is_loopback() { LOOPBACK } else { BROADCAST };
         let interfaces = self.shared.interfaces();
-        if beacon.protocol_version == own {
+        // Whoever has an invitation only is no peer yet.
+        if common.is_some() && !matches!(key, Key::Invite(_)) {
             let addrs = candidates(&beacon, from, &interfaces);
             let _ = self.shared.driver.send(Input::Found { peer: beacon.node, addrs, way }).await;
         }
-        if !beacon.answer && self.may_answer(beacon.node, Instant::now()) {
-            let answer = self.packet(&interfaces, true);
-            self.sockets.send_to(&answer, from).await;
+        // By mDNS all hear all soon enough, and there is no way to answer one alone.
+        if let Some(sockets) = self.beacon.as_ref().filter(|_| way != MDNS)
+            && !beacon.answer
+            && may_answer(&self.shared, &mut self.answered, beacon.node, Instant::now())
+        {
+            sockets.send_to(&self.packet(&self.ciphers[at].1, &interfaces, true), from).await;
         }
-    }
-
-    /// Known peers hear nothing new from an answer, and nobody can make us flood somebody else.
-    fn may_answer(&mut self, peer: NodeId, now: Instant) -> bool {
-        if self.shared.session(peer).is_some() {
-            return false;
-        }
-        self.answered.retain(|_, at| now.duration_since(*at) < ANSWER_EVERY);
-        if self.answered.len() >= MAX_ANSWERS || self.answered.contains_key(&peer) {
-            return false;
-        }
-        self.answered.insert(peer, now);
-        true
     }
 
     fn count_foreign(&mut self, now: Instant) {
         self.foreign.retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
         let count = self.foreign.len();
-        let before = std::mem::replace(&mut self.shared.state().foreign_beacons, count);
-        if count == before {
+        self.shared.state().foreign_beacons = count;
+        if count == self.said.0 || !due(&mut self.said.1) {
             return;
         }
+        self.said.0 = count;
         match count {
             0 => tracing::info!("no more nodes here that do not share this secret"),
             1 => {
@@ -216,6 +269,42 @@ impl Announcer {
                 "{count} nodes here do not share this secret\nhint: give all the same --secret to join them"
             ),
         }
+    }
+}
+
+/// Known peers hear nothing new from an answer, and nobody can make us flood somebody else.
+fn may_answer(shared: &Shared, answered: &mut HashMap<NodeId, Instant>, peer: NodeId, now: Instant) -> bool {
+    if shared.session(peer).is_some() {
+        return false;
+    }
+    answered.retain(|_, at| now.duration_since(*at) < ANSWER_EVERY);
+    if answered.len() >= MAX_ANSWERS || answered.contains_key(&peer) {
+        return false;
+    }
+    answered.insert(peer, now);
+    true
+}
+
+/// True, and noted, if nothing was said for a while.
+fn due(said: &mut Option<Instant>) -> bool {
+    let due = said.is_none_or(|at| at.elapsed() >= SAY_EVERY);
+    if due {
+        *said = Some(Instant::now());
+    }
+    due
+}
+
+async fn heard(sockets: Option<&Sockets>, buffer: &mut [u8]) -> (usize, SocketAddr) {
+    match sockets {
+        Some(sockets) => sockets.receive(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn heard_by_mdns(socket: Option<&Multicast>, buffer: &mut [u8]) -> (usize, SocketAddr) {
+    match socket {
+        Some(socket) => socket.receive(buffer).await,
+        None => std::future::pending().await,
     }
 }
 

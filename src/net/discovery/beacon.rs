@@ -1,9 +1,13 @@
 //! The beacon's bytes. In clear only that a nodectl is here: a magic and a random number for this run of the node. The
-//! rest is sealed with a key derived from the secret. Old packets may be replayed by anybody: they are address hints, and
-//! the connection that follows is authenticated. Pure, and never panics on what it is given.
+//! rest is sealed with a key derived from the secret and that number. Old packets may be replayed by anybody: they are address
+//! hints, and the connection that follows is authenticated. Pure, and never panics on what it is given.
 
-use crate::{net::secret::fill_random, types::NodeId};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use crate::{config::Versions, secret::fill_random};
+use nodectl_types::NodeId;
+use ring::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hkdf,
+};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -17,7 +21,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// What a node says about itself. Later versions may only append: what follows is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beacon {
-    pub protocol_version: u32,
+    pub versions: Versions,
     pub node: NodeId,
     pub listen_port: u16,
     /// It answers somebody else's beacon, and is not to be answered.
@@ -25,6 +29,8 @@ pub struct Beacon {
     pub addrs: Vec<SocketAddr>,
     pub name: String,
     pub software: String,
+    /// By the sender's clock, in milliseconds since 1970.
+    pub sent_ms: u64,
 }
 
 /// A packet on the beacon's port.
@@ -41,16 +47,22 @@ pub enum Heard {
 
 /// Seals and opens beacons.
 pub struct Cipher {
+    /// The cluster's, from which each run's comes: half of HKDF, done once.
+    root: hkdf::Prk,
+    /// This run's.
     key: LessSafeKey,
     boot: [u8; 8],
 }
 
 impl Cipher {
     pub fn new(key: &[u8; 32]) -> Self {
-        let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 keys have 32 bytes");
-        let mut boot = [0; 8];
-        fill_random(&mut boot);
-        Self { key: LessSafeKey::new(key), boot }
+        Self::of_run(key, draw())
+    }
+
+    /// Of a run that has other keys too.
+    pub fn of_run(key: &[u8; 32], boot: [u8; 8]) -> Self {
+        let root = hkdf::Salt::new(hkdf::HKDF_SHA256, b"nodectl beacon of a run").extract(key);
+        Self { key: key_of(&root, boot), root, boot }
     }
 
     pub fn seal(&self, beacon: &Beacon) -> Vec<u8> {
@@ -59,7 +71,7 @@ impl Cipher {
         beacon.name = cut(&beacon.name);
         beacon.software = cut(&beacon.software);
         let mut body = postcard::to_stdvec(&beacon).expect("plain data always encodes");
-        // Random nonces: 2^32 packets of one key, centuries at this rate, before 96 bits are at risk of repeating.
+        // Random nonces of a key that only this run seals with: centuries before 96 bits are at risk of repeating.
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce);
         let clear = self.clear();
@@ -72,7 +84,7 @@ impl Cipher {
     /// The packet's meaning, and the sender's random number if it is any nodectl's.
     pub fn open(&self, packet: &[u8]) -> (Heard, u64) {
         let shortest = CLEAR_BYTES + NONCE_LEN + AES_256_GCM.tag_len();
-        if packet.len() < shortest || packet.len() > MAX_BYTES || packet[..8] != *MAGIC {
+        if packet.len() < shortest || packet.len() > MAX_BYTES || !looks_like_one(packet) {
             return (Heard::Noise, 0);
         }
         let boot: [u8; 8] = packet[8..16].try_into().expect("eight bytes");
@@ -84,7 +96,7 @@ impl Cipher {
         let (nonce, body) = rest.split_at(NONCE_LEN);
         let nonce = Nonce::assume_unique_for_key(nonce.try_into().expect("split there"));
         let mut body = body.to_vec();
-        let Ok(plain) = self.key.open_in_place(nonce, Aad::from(clear), &mut body) else {
+        let Ok(plain) = key_of(&self.root, boot).open_in_place(nonce, Aad::from(clear), &mut body) else {
             return (Heard::Foreign, number);
         };
         match postcard::take_from_bytes::<Beacon>(plain) {
@@ -101,6 +113,24 @@ impl Cipher {
     }
 }
 
+/// What strangers may know a run by.
+pub fn draw() -> [u8; 8] {
+    let mut boot = [0; 8];
+    fill_random(&mut boot);
+    boot
+}
+
+/// It says that it is one.
+pub fn looks_like_one(packet: &[u8]) -> bool {
+    packet.starts_with(MAGIC)
+}
+
+fn key_of(root: &hkdf::Prk, boot: [u8; 8]) -> LessSafeKey {
+    let info: [&[u8]; 1] = [&boot];
+    let key = root.expand(&info, &AES_256_GCM).expect("32 bytes are within HKDF's 255 blocks");
+    LessSafeKey::new(UnboundKey::from(key))
+}
+
 fn cut(text: &str) -> String {
     let end = (0..=text.len().min(MAX_NAME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_string()
@@ -113,13 +143,14 @@ mod tests {
 
     fn beacon() -> Beacon {
         Beacon {
-            protocol_version: 1,
+            versions: Versions { oldest: 1, newest: 2 },
             node: NodeId([7; 32]),
             listen_port: 4000,
             answer: false,
             addrs: vec!["[2001:db8::1]:4000".parse().unwrap(); MAX_ADDRS],
             name: "n".repeat(MAX_NAME_BYTES),
             software: "1.2.3".into(),
+            sent_ms: 1_700_000_000_000,
         }
     }
 
@@ -132,6 +163,20 @@ mod tests {
         assert_eq!(other.open(&packet).0, Heard::Foreign);
         assert_eq!(one.open(&packet).0, Heard::Own);
         assert!(!packet.windows(8).any(|window| window == [7; 8]), "the id is in clear");
+    }
+
+    #[test]
+    fn each_run_seals_with_a_key_of_its_own() {
+        let (one, two) = (Cipher::of_run(&[1; 32], [1; 8]), Cipher::of_run(&[1; 32], [2; 8]));
+        let nonce = || Nonce::assume_unique_for_key([0; NONCE_LEN]);
+        let sealed = |cipher: &Cipher| {
+            let mut text = b"the same".to_vec();
+            cipher.key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text).unwrap();
+            text
+        };
+        assert_eq!(sealed(&one), sealed(&Cipher::of_run(&[1; 32], [1; 8])));
+        assert_ne!(sealed(&one), sealed(&two));
+        assert!(two.key.open_in_place(nonce(), Aad::empty(), &mut sealed(&one)).is_err());
     }
 
     #[test]

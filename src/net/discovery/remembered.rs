@@ -2,12 +2,10 @@
 //! told in the log and begun anew.
 
 use crate::{
-    net::{
-        identity::write_private,
-        swarm::shared::{Input, Shared},
-    },
-    types::NodeId,
+    identity::write_private,
+    swarm::shared::{Input, Shared},
 };
+use nodectl_types::NodeId;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -131,7 +129,11 @@ fn load(path: &Path) -> io::Result<Vec<(NodeId, SocketAddr)>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let file: File = serde_json::from_slice(&bytes)?;
+    parse(&bytes)
+}
+
+pub fn parse(bytes: &[u8]) -> io::Result<Vec<(NodeId, SocketAddr)>> {
+    let file: File = serde_json::from_slice(bytes)?;
     if file.version != VERSION {
         return Err(io::Error::other(format!("it has version {}, not {VERSION}", file.version)));
     }

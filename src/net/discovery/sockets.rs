@@ -1,8 +1,8 @@
-//! The beacon's UDP sockets. One per address family shares the well-known port with the other nodes of the machine and
-//! hears what is said to all; one more sends from a port of its own, so that answers reach this node alone.
+//! The UDP sockets of beacons, sent as they are or by mDNS.
 
-use crate::net::interfaces::Interfaces;
-use socket2::{Domain, Protocol, Socket, Type};
+use super::mdns;
+use crate::interfaces::Interfaces;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     collections::BTreeSet,
     io,
@@ -15,6 +15,11 @@ const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0x6e6f, 0x6465, 0x6374
 /// Everybody on this machine, and nobody else.
 const LOOPBACK_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 
+/// Where mDNS is heard (RFC 6762).
+const MDNS_GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
+
+/// One per address family shares the well-known port with the other nodes of the machine and hears what is said to all; one
+/// more sends from a port of its own, so that answers reach this node alone.
 pub struct Sockets {
     port: u16,
     hear_v4: UdpSocket,
@@ -89,6 +94,55 @@ impl Sockets {
                 _ = self.send_v4.readable() => {}
                 () = readable(self.hear_v6.as_ref()) => {}
                 () = readable(self.send_v6.as_ref()) => {}
+            }
+        }
+    }
+}
+
+/// Shares mDNS's port with whatever else on the machine speaks it.
+pub struct Multicast {
+    socket: UdpSocket,
+    joined: BTreeSet<Ipv4Addr>,
+}
+
+impl Multicast {
+    pub fn open() -> io::Result<Self> {
+        let socket = bind(Domain::IPV4, mdns::PORT)?;
+        // A packet from afar would have a smaller one (RFC 6762, section 11).
+        socket.set_multicast_ttl_v4(255)?;
+        Ok(Self { socket, joined: BTreeSet::new() })
+    }
+
+    /// Joins the group on interfaces that appeared, forgets those that went.
+    pub fn follow(&mut self, interfaces: &Interfaces) {
+        let present: BTreeSet<Ipv4Addr> = interfaces.ipv4s().into_iter().collect();
+        for address in present.difference(&self.joined) {
+            if let Err(error) = self.socket.join_multicast_v4(MDNS_GROUP, *address) {
+                tracing::debug!("cannot join mDNS's group at {address}: {error}");
+            }
+        }
+        self.joined = present;
+    }
+
+    /// Sends by every interface. An error if it went out by none.
+    pub async fn send_all(&self, packet: &[u8]) -> io::Result<()> {
+        let mut outcome = Err(io::Error::other("no interface but loopback"));
+        for address in &self.joined {
+            let chosen = SockRef::from(&self.socket).set_multicast_if_v4(address);
+            let sent = match chosen {
+                Ok(()) => self.socket.send_to(packet, (MDNS_GROUP, mdns::PORT)).await.map(drop),
+                Err(error) => Err(error),
+            };
+            outcome = if outcome.is_ok() { outcome } else { sent };
+        }
+        outcome
+    }
+
+    /// The next packet of anybody who speaks mDNS.
+    pub async fn receive(&self, buffer: &mut [u8]) -> (usize, SocketAddr) {
+        loop {
+            if let Ok(packet) = self.socket.recv_from(buffer).await {
+                return packet;
             }
         }
     }

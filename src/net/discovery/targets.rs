@@ -1,6 +1,6 @@
 //! `--peer HOST:PORT`: resolved and offered to the driver again and again, since names and machines come up late.
 
-use crate::net::swarm::shared::{Input, Shared};
+use crate::swarm::shared::{Input, Shared};
 use std::{sync::Arc, time::Duration};
 
 /// Quick at first, for nodes that start together; then the last for good.

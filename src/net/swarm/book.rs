@@ -1,7 +1,7 @@
 //! The address book: where each peer may be reached, and when to dial it next. Pure: time and chance are passed in.
 //! Every bound is here, since hints come from anybody who can send a packet.
 
-use crate::types::NodeId;
+use nodectl_types::NodeId;
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
@@ -9,6 +9,10 @@ use std::{
 };
 
 const MAX_PEERS: usize = 8192;
+/// Peers dialed at once; each at several of its addresses.
+const MAX_DIALS: usize = 32;
+/// How long after it was last connected an address stands for a peer. Later the network may have given it to another machine.
+const PROOF_AGE: Duration = Duration::from_secs(600);
 const MAX_ADDRS: usize = 16;
 /// Attempts before a peer is given up until somebody mentions it again; with the back-off below, about 20 s.
 const MAX_ATTEMPTS: u32 = 9;
@@ -19,6 +23,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub struct Book {
     peers: HashMap<NodeId, Entry>,
     queue: BTreeSet<(Instant, NodeId)>,
+    dialing: usize,
 }
 
 #[derive(Default)]
@@ -34,6 +39,10 @@ struct Entry {
     dialing: bool,
     due: Option<Instant>,
     banned_until: Option<Instant>,
+    /// When the last session with it ended.
+    left: Option<Instant>,
+    /// The last session ended because nothing more was heard; not by its end's doing.
+    silent: bool,
 }
 
 /// What became of a failed dial.
@@ -79,20 +88,21 @@ impl Book {
         self.queue.insert((now + delay, peer));
     }
 
+    /// None while as many are being dialed as may be: the end of a dial comes first then.
     pub fn next_due(&self) -> Option<Instant> {
-        self.queue.first().map(|(due, _)| *due)
+        self.queue.first().map(|(due, _)| *due).filter(|_| self.dialing < MAX_DIALS)
     }
 
     /// Takes a peer whose time has come, with its addresses; it counts as being dialed until told otherwise.
     pub fn take_due(&mut self, now: Instant) -> Option<(NodeId, Vec<SocketAddr>)> {
         let (due, peer) = *self.queue.first()?;
-        if due > now {
+        if due > now || self.dialing >= MAX_DIALS {
             return None;
         }
         self.queue.pop_first();
         let entry = self.peers.get_mut(&peer)?;
         entry.due = None;
-        entry.dialing = true;
+        self.dialing += usize::from(!std::mem::replace(&mut entry.dialing, true));
         Some((peer, self.addrs(peer)))
     }
 
@@ -103,11 +113,40 @@ impl Book {
         entry.confirmed.iter().chain(others).copied().collect()
     }
 
-    /// The address whose refusal proves that the peer's process is gone: where it was reached. What was only told of it
-    /// proves nothing: another machine may have that address here (private networks are alike), and a wall refuses in the
-    /// peer's stead.
-    pub fn proof_addr(&self, peer: NodeId) -> Option<SocketAddr> {
+    /// The address whose refusal says that the peer's process is gone: where it was reached, not long ago. What was only
+    /// told of it says nothing: another machine may have that address here (private networks are alike), and a wall refuses
+    /// in the peer's stead.
+    pub fn proof_addr(&self, peer: NodeId, now: Instant) -> Option<SocketAddr> {
+        let entry = self.peers.get(&peer)?;
+        entry.confirmed.filter(|_| entry.left.is_none_or(|left| now.saturating_duration_since(left) < PROOF_AGE))
+    }
+
+    pub fn reached_at(&self, peer: NodeId) -> Option<SocketAddr> {
         self.peers.get(&peer)?.confirmed
+    }
+
+    /// A session with it is up.
+    pub fn spoke(&mut self, peer: NodeId) {
+        if let Some(entry) = self.entry(peer) {
+            (entry.left, entry.silent) = (None, false);
+        }
+    }
+
+    /// Nothing was heard of it on an open connection.
+    pub fn silent(&mut self, peer: NodeId) {
+        if let Some(entry) = self.entry(peer) {
+            entry.silent = true;
+        }
+    }
+
+    pub fn left(&mut self, peer: NodeId, now: Instant) {
+        if let Some(entry) = self.entry(peer) {
+            entry.left = Some(now);
+        }
+    }
+
+    pub fn fell_silent(&self, peer: NodeId) -> bool {
+        self.peers.get(&peer).is_some_and(|entry| entry.silent)
     }
 
     /// The peer listens there: it answered.
@@ -137,19 +176,20 @@ impl Book {
 
     pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
         let Some(entry) = self.entry(peer) else { return };
-        entry.dialing = false;
+        let dialed = std::mem::take(&mut entry.dialing);
         entry.attempts = 0;
         entry.wanted = None;
         entry.confirmed = confirmed.or(entry.confirmed);
         if let Some(due) = entry.due.take() {
             self.queue.remove(&(due, peer));
         }
+        self.dialing -= usize::from(dialed);
     }
 
     /// `chance` in 0..1 spreads the retries of nodes that failed together.
     pub fn failed(&mut self, peer: NodeId, now: Instant, chance: f64) -> Failed {
         let Some(entry) = self.peers.get_mut(&peer) else { return Failed::GivenUp };
-        entry.dialing = false;
+        self.dialing -= usize::from(std::mem::take(&mut entry.dialing));
         entry.attempts += 1;
         if entry.attempts >= MAX_ATTEMPTS {
             return Failed::GivenUp;
@@ -233,11 +273,33 @@ mod tests {
     fn only_where_it_was_reached_can_a_refusal_be_proof() {
         let mut book = Book::default();
         book.learn(PEER, &[addr(1, 9), addr(2, 9)]);
+        let now = Instant::now();
         book.connected(PEER, None);
-        assert_eq!(book.proof_addr(PEER), None);
+        assert_eq!(book.proof_addr(PEER, now), None);
         book.connected(PEER, Some(addr(1, 9)));
         book.connected(PEER, None);
-        assert_eq!(book.proof_addr(PEER), Some(addr(1, 9)));
+        assert_eq!(book.proof_addr(PEER, now), Some(addr(1, 9)));
+        book.left(PEER, now);
+        assert_eq!(book.proof_addr(PEER, now + PROOF_AGE / 2), Some(addr(1, 9)));
+        assert_eq!(book.proof_addr(PEER, now + PROOF_AGE), None);
+        book.spoke(PEER);
+        assert_eq!(book.proof_addr(PEER, now + PROOF_AGE), Some(addr(1, 9)));
+    }
+
+    #[test]
+    fn so_many_are_dialed_at_once_and_the_others_wait() {
+        let (mut book, now) = (Book::default(), Instant::now());
+        let peers: Vec<NodeId> = (0..2 * MAX_DIALS as u8).map(|index| NodeId([index; 32])).collect();
+        for peer in &peers {
+            book.learn(*peer, &[addr(1, 7)]);
+            book.want(*peer, Duration::ZERO, now);
+        }
+        let dialed: Vec<NodeId> = std::iter::from_fn(|| book.take_due(now)).map(|(peer, _)| peer).collect();
+        assert_eq!((dialed.len(), book.next_due()), (MAX_DIALS, None));
+        book.connected(dialed[0], None);
+        book.connected(dialed[0], None);
+        assert_eq!(book.failed(dialed[1], now, 0.5), Failed::Retry);
+        assert_eq!(std::iter::from_fn(|| book.take_due(now)).count(), 2);
     }
 
     #[test]

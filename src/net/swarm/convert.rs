@@ -8,6 +8,9 @@ use libp2p::{
 };
 use std::{io, net::SocketAddr};
 
+/// What an error says of a node that has the key, and is not let in. libp2p's layers leave nothing of it but its text.
+pub const REFUSED: &str = "it is refused";
+
 pub fn multiaddr(addr: SocketAddr) -> Multiaddr {
     Multiaddr::from(addr.ip()).with(Protocol::Tcp(addr.port()))
 }
@@ -45,6 +48,9 @@ fn place(addr: &Multiaddr) -> String {
 fn reason(error: &TransportError<io::Error>) -> String {
     let TransportError::Other(outer) = error else { return "not an address that can be dialed".into() };
     let text = outer.to_string();
+    if let Some((_, why)) = text.split_once(REFUSED) {
+        return why.trim_start_matches(": ").to_string();
+    }
     match os_error(&text).map(io::Error::from_raw_os_error) {
         Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => "nothing listens there".into(),
         Some(error) if error.kind() != io::ErrorKind::ConnectionReset => error.to_string(),
@@ -53,22 +59,13 @@ fn reason(error: &TransportError<io::Error>) -> String {
     }
 }
 
-/// How much a failed connection from outside speaks for another secret there; `FOREIGN_PROOF` is enough. Dials that our
-/// own members give up (another address answered first) end early too, so that an end alone proves little.
-pub fn foreign_weight(error: &ListenError) -> u32 {
-    let ListenError::Transport(TransportError::Other(error)) = error else { return 0 };
-    // libp2p offers its layers' errors as text only. Under another key the first thing decrypted, which is protocol
-    // selection, is garbage to one end or the other.
-    let text = format!("{error:?}");
-    if text.contains("InvalidData") {
-        FOREIGN_PROOF
-    } else {
-        u32::from(text.contains("Select(") || text.contains("Timeout"))
-    }
+/// A connection from outside whose first words were not made with this cluster's key. One that ended before it had said them
+/// proves nothing: whoever asks only whether we listen does so, and members do that give up a dial of several.
+pub fn is_foreign(error: &ListenError) -> bool {
+    let ListenError::Transport(TransportError::Other(error)) = error else { return false };
+    // libp2p wraps its layers' errors so that only their text is left.
+    format!("{error:?}").contains("InvalidData")
 }
-
-/// See `foreign_weight`.
-pub const FOREIGN_PROOF: u32 = 3;
 
 /// The kernel's error under libp2p's wrappings. Those (`Either`) hide it from `Error::source`, but not from the text.
 fn os_error(text: &str) -> Option<i32> {

@@ -11,18 +11,16 @@ use super::{
     streams,
     transport::{Behaviour, BehaviourEvent},
 };
-use crate::{
-    net::{bulk, discovery::Remembered, identity},
-    types::NodeId,
-};
+use crate::{bulk, discovery::Remembered, identity};
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, identify, kad, mdns,
+    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, identify, kad,
     swarm::{
         ConnectionId, DialError, ListenError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
+use nodectl_types::NodeId;
 use std::{
     collections::HashMap,
     net::SocketAddr,
@@ -126,6 +124,9 @@ impl Driver {
                 self.want(peer, Duration::ZERO);
             }
             Input::Probe { peer } => self.probe(peer),
+            Input::Asked { by, node } => {
+                probe::bear_witness(self.shared.clone(), by, node, self.book.proof_addr(node, Instant::now()));
+            }
             Input::Found { peer, addrs, way } => self.on_found(peer, &addrs, way),
             Input::DialTarget { target, name, addrs } => self.dial_target(target, name, &addrs),
             Input::SessionUp { peer, connection, remote, listen_port } => {
@@ -134,6 +135,7 @@ impl Driver {
             Input::SessionEnded(ended) => self.on_session_ended(ended),
             Input::Listens { peer, addr } => self.on_listens(peer, addr),
             Input::Pong { peer } => self.on_pong(peer),
+            Input::Screen => self.screen(),
             Input::OpenStream { peer, protocol, reply } => self.open_stream(peer, protocol, reply),
             Input::Close { .. } => unreachable!("the loop takes it"),
         }
@@ -157,11 +159,6 @@ impl Driver {
                 self.on_identified(peer_id, &info.listen_addrs);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Kademlia(event)) => self.on_kademlia(event),
-            SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(all))) => {
-                for (peer, addr) in all {
-                    self.on_found_addr(&peer, &addr, "mdns");
-                }
-            }
             _ => {}
         }
     }
@@ -240,7 +237,7 @@ impl Driver {
     }
 
     pub(super) fn want(&mut self, peer: NodeId, delay: Duration) {
-        if peer != self.shared.local && !self.links.is_connected(peer) {
+        if peer != self.shared.local && !self.links.is_connected(peer) && !self.shared.access.refuses(peer) {
             self.book.want(peer, delay, Instant::now());
         }
     }
@@ -303,13 +300,13 @@ impl Driver {
     /// Another secret, a port scanner, or a node that asked whether we listen and hung up.
     fn on_refused_connection(&self, from: &Multiaddr, error: &ListenError) {
         tracing::debug!("connection from {from} refused: {error:?}");
-        let (Some(from), weight) = (convert::socket_addr(from), convert::foreign_weight(error)) else { return };
-        let member = self.shared.sessions().iter().any(|(_, handle)| handle.remote == Some(from.ip()));
-        if weight > 0 && !member && self.shared.state().add_foreign_addr(from.ip(), weight, Instant::now()) {
+        let Some(ip) = convert::socket_addr(from).map(|from| from.ip()).filter(|_| convert::is_foreign(error)) else {
+            return;
+        };
+        if !self.shared.is_member_at(ip) && self.shared.state().add_foreign_addr(ip, Instant::now()) {
             tracing::warn!(
-                "a node at {} tries to connect and does not share this secret\nhint: give both the same --secret to join \
-                 them",
-                from.ip()
+                "somebody at {ip} tries to connect and does not share this secret\nhint: if that is a node of yours, give \
+                 both the same secret to join them"
             );
         }
     }
@@ -353,7 +350,9 @@ impl Driver {
             self.ping(peer);
             return;
         }
-        probe::start(self.shared.clone(), peer, self.book.proof_addr(peer));
+        let now = Instant::now();
+        let fell_silent = self.book.fell_silent(peer);
+        probe::start(self.shared.clone(), peer, self.book.proof_addr(peer, now), fell_silent);
     }
 
     pub(super) fn ban(&mut self, peer: NodeId) {

@@ -2,22 +2,26 @@
 //! as the hello goes, so that any two versions can tell each other apart. Pure encoding; sizes are checked before anything
 //! is allocated.
 
-use crate::types::limits;
+use crate::Versions;
 use futures::{AsyncRead, AsyncReadExt};
+use nodectl_types::{NodeId, limits};
 use std::io;
 
 const MAGIC: &[u8; 4] = b"ndct";
-/// Magic, protocol version, listening port, length of the software version.
-const HEAD_BYTES: usize = 4 + 4 + 2 + 1;
+/// Magic, oldest and newest protocol version, listening port, length of the software version.
+const HEAD_BYTES: usize = 4 + 4 + 4 + 2 + 1;
 
 /// A frame whose length field has one of these values has no body.
 const PING: u32 = u32::MAX;
 const PONG: u32 = u32::MAX - 1;
+/// And with these, a node: is it gone? And a node, and what is known of it.
+const ASK: u32 = u32::MAX - 2;
+const TELL: u32 = u32::MAX - 3;
 
 /// What each side says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    pub protocol_version: u32,
+    pub versions: Versions,
     /// The TCP port at which the sender's swarm listens.
     pub listen_port: u16,
     pub software: String,
@@ -29,6 +33,20 @@ pub enum Frame {
     Message(Vec<u8>),
     Ping,
     Pong,
+    /// Is that node's process gone?
+    Ask(NodeId),
+    /// What the sender has found of it.
+    Tell(NodeId, Opinion),
+}
+
+/// What a member says of a node that another cannot reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opinion {
+    /// It is connected to it.
+    Here,
+    /// Where it was reached, a kernel refuses connections.
+    Gone,
+    Unknown,
 }
 
 impl Hello {
@@ -36,7 +54,8 @@ impl Hello {
         let software = &self.software.as_bytes()[..self.software.len().min(64)];
         let mut bytes = Vec::with_capacity(HEAD_BYTES + software.len());
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&self.protocol_version.to_le_bytes());
+        bytes.extend_from_slice(&self.versions.oldest.to_le_bytes());
+        bytes.extend_from_slice(&self.versions.newest.to_le_bytes());
         bytes.extend_from_slice(&self.listen_port.to_le_bytes());
         bytes.push(software.len() as u8);
         bytes.extend_from_slice(software);
@@ -49,11 +68,12 @@ impl Hello {
         if head[..4] != *MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the control stream does not begin with a hello"));
         }
-        let mut software = vec![0; usize::from(head[10])];
+        let mut software = vec![0; usize::from(head[14])];
         stream.read_exact(&mut software).await?;
+        let version = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         Ok(Self {
-            protocol_version: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
-            listen_port: u16::from_le_bytes([head[8], head[9]]),
+            versions: Versions { oldest: version(4), newest: version(8) },
+            listen_port: u16::from_le_bytes([head[12], head[13]]),
             software: String::from_utf8_lossy(&software).chars().filter(|c| !c.is_control()).collect(),
         })
     }
@@ -69,6 +89,15 @@ impl Frame {
             }
             Self::Ping => out.extend_from_slice(&PING.to_le_bytes()),
             Self::Pong => out.extend_from_slice(&PONG.to_le_bytes()),
+            Self::Ask(node) => {
+                out.extend_from_slice(&ASK.to_le_bytes());
+                out.extend_from_slice(&node.0);
+            }
+            Self::Tell(node, opinion) => {
+                out.extend_from_slice(&TELL.to_le_bytes());
+                out.extend_from_slice(&node.0);
+                out.push(*opinion as u8);
+            }
         }
     }
 
@@ -82,6 +111,12 @@ impl Frame {
         let length = match u32::from_le_bytes(length) {
             PING => return Ok(Some(Self::Ping)),
             PONG => return Ok(Some(Self::Pong)),
+            ASK => return Ok(Some(Self::Ask(node(stream).await?))),
+            TELL => {
+                let (node, mut opinion) = (node(stream).await?, [0]);
+                stream.read_exact(&mut opinion).await?;
+                return Ok(Some(Self::Tell(node, Opinion::read(opinion[0])?)));
+            }
             length => length as usize,
         };
         if length > limits::MAX_MESSAGE_BYTES {
@@ -94,6 +129,19 @@ impl Frame {
     }
 }
 
+impl Opinion {
+    fn read(byte: u8) -> io::Result<Self> {
+        let known = [Self::Here, Self::Gone, Self::Unknown].into_iter().find(|opinion| *opinion as u8 == byte);
+        known.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("an opinion numbered {byte}")))
+    }
+}
+
+async fn node(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<NodeId> {
+    let mut node = [0; 32];
+    stream.read_exact(&mut node).await?;
+    Ok(NodeId(node))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +150,22 @@ mod tests {
 
     #[test]
     fn hello_survives_the_wire() {
-        let hello = Hello { protocol_version: 7, listen_port: 4242, software: "1.2.3".into() };
+        let hello = Hello { versions: Versions { oldest: 5, newest: 7 }, listen_port: 4242, software: "1.2.3".into() };
         assert_eq!(block_on(Hello::read(&mut Cursor::new(hello.encode()))).unwrap(), hello);
+    }
+
+    /// Any two versions must read each other's hello, to say why they do not go on.
+    #[test]
+    fn the_hello_has_the_bytes_that_it_always_has() {
+        let hello =
+            Hello { versions: Versions { oldest: 5, newest: 0x102 }, listen_port: 4242, software: "1.2".into() };
+        assert_eq!(hello.encode(), b"ndct\x05\0\0\0\x02\x01\0\0\x92\x10\x031.2");
     }
 
     #[test]
     fn frames_survive_the_wire_in_order() {
-        let frames = [Frame::Message(vec![1, 2, 3]), Frame::Ping, Frame::Message(Vec::new()), Frame::Pong];
+        let (ask, tell) = (Frame::Ask(NodeId([3; 32])), Frame::Tell(NodeId([4; 32]), Opinion::Unknown));
+        let frames = [Frame::Message(vec![1, 2, 3]), Frame::Ping, ask, Frame::Message(Vec::new()), tell, Frame::Pong];
         let mut bytes = Vec::new();
         frames.iter().for_each(|frame| frame.encode_into(&mut bytes));
         let mut reader = Cursor::new(bytes);

@@ -6,9 +6,10 @@
 //! was reset comes back while its old connection still looks open, and then the old one must go. A direct connection takes the
 //! place of one through a relay.
 
-use super::{driver::Driver, probe, session, streams::CONTROL};
-use crate::{net::identity, types::NodeId};
+use super::{driver::Driver, hello::Hello, probe, session, streams::CONTROL};
+use crate::identity;
 use libp2p::{PeerId, Stream, core::ConnectedPoint, swarm::ConnectionId};
+use nodectl_types::NodeId;
 use std::{
     collections::{BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
@@ -193,7 +194,9 @@ impl Driver {
         for way in self.book.ways(peer) {
             self.shared.state().add_found(way, peer);
         }
-        match (listens_at, self.book.proof_addr(peer)) {
+        self.book.spoke(peer);
+        self.shared.access.was_taken(None);
+        match (listens_at, self.book.reached_at(peer)) {
             (Some(at), Some(reached)) if at == reached => self.remembered.note(peer, at),
             // Nothing lies between processes of one machine.
             (Some(at), _) if self.shared.interfaces().is_own(at.ip()) => self.on_listens(peer, at),
@@ -222,12 +225,15 @@ impl Driver {
     pub(super) fn on_session_ended(&mut self, ended: session::Ended) {
         let peer = ended.peer;
         if let Some(hello) = &ended.other_version {
-            self.on_other_version(peer, hello.protocol_version, &hello.software, self.links.remote(peer));
+            self.on_other_version(peer, hello, self.links.remote(peer));
         }
         let Some(link) = self.links.peers.get_mut(&peer) else { return };
         link.session = Session::None;
         let next = link.next.take();
         link.owes_probe |= ended.was_up;
+        if ended.was_up {
+            self.book.left(peer, Instant::now());
+        }
         // The side that reads the other's version last closes, so that both have read it; the first one waits for that
         // until its deadline.
         if ended.other_version.is_none() || self.shared.local < peer {
@@ -241,16 +247,27 @@ impl Driver {
         self.forget_if_idle(peer);
     }
 
-    fn on_other_version(&mut self, peer: NodeId, version: u32, software: &str, remote: Option<IpAddr>) {
+    /// Whoever may not be here any more is hung up on.
+    pub(super) fn screen(&mut self) {
+        let refused = self.links.peers.iter().filter(|(peer, _)| self.shared.access.refuses(**peer));
+        let refused: Vec<_> = refused.map(|(_, link)| link.id).collect();
+        for peer in refused {
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+    }
+
+    fn on_other_version(&mut self, peer: NodeId, hello: &Hello, remote: Option<IpAddr>) {
         self.ban(peer);
         let place = remote.map_or_else(|| peer.short(), |ip| ip.to_string());
         let own = &self.shared.hello;
-        if self.shared.state().add_other_version(place.clone(), version) {
+        if self.shared.state().add_other_version(place.clone(), hello.versions.newest) {
             tracing::warn!(
-                "node {} at {place} speaks protocol version {version} (nodectl {software}), this node {} (nodectl {}): \
-                 refused\nhint: run the same nodectl on both",
+                "node {} at {place} speaks protocol {} (nodectl {}), this node {} (nodectl {}): refused\nhint: run the same \
+                 nodectl on both",
                 peer.short(),
-                own.protocol_version,
+                hello.versions,
+                hello.software,
+                own.versions,
                 own.software
             );
         }
@@ -299,6 +316,7 @@ impl Driver {
                     tracing::debug!(?peer, "no sign of life on an open connection: closed");
                     kill.cancel();
                     self.swarm.close_connection(*connection);
+                    self.book.silent(peer);
                 }
                 Session::None | Session::Opening(_) => {
                     for (connection, _) in &link.connections {

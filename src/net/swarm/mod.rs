@@ -9,6 +9,7 @@
 //! | `session` | the control channel with one peer |
 //! | `hello` | its bytes |
 //! | `streams` | opening and accepting streams on a given connection |
+//! | `handshake` | who may speak at all: noise with the cluster's key |
 //! | `transport` | the layers under a connection, the behaviours over it |
 //! | `relays` | circuits through other nodes, where two cannot dial each other |
 //! | `book` | addresses, back-off |
@@ -19,6 +20,7 @@
 mod book;
 mod convert;
 mod driver;
+pub(super) mod handshake;
 pub(super) mod hello;
 mod links;
 mod probe;

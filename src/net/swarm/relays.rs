@@ -4,8 +4,9 @@
 //! relay alike, so that they meet. Inside a circuit the two speak noise end to end: who relays reads nothing.
 
 use super::{convert, driver::Driver};
-use crate::{net::identity, types::NodeId};
+use crate::identity;
 use libp2p::{Multiaddr, core::transport::ListenerId, multiaddr::Protocol, relay};
+use nodectl_types::NodeId;
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,

@@ -4,17 +4,15 @@
 //! to use or whether to dial again.
 
 use super::{
-    hello::{Frame, Hello},
+    hello::{Frame, Hello, Opinion},
     shared::{Input, Shared},
 };
-use crate::{
-    net::bulk::LastWay,
-    ports::{Event, NetEvent},
-    types::{NodeId, limits},
-    wire,
-};
+use crate::bulk::LastWay;
 use futures::{AsyncReadExt, AsyncWriteExt, io::BufReader};
 use libp2p::{Stream, swarm::ConnectionId};
+use nodectl_ports::{Event, NetEvent};
+use nodectl_types::{NodeId, limits};
+use nodectl_wire as wire;
 use std::{
     io,
     net::IpAddr,
@@ -31,8 +29,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Small messages that wait are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// Bytes waiting for one peer. Bounds memory where `PEER_QUEUE` large messages would not.
-const QUEUE_BYTES: usize = 8 * limits::MAX_MESSAGE_BYTES;
+/// Messages beyond this are decoded one after the other.
+const LARGE_BYTES: usize = 256 << 10;
 /// How long the last messages may take when the node leaves.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -42,6 +40,8 @@ pub struct Handle {
     queue: mpsc::Sender<Frame>,
     queued_bytes: AtomicUsize,
     pub connection: ConnectionId,
+    /// Of the messages, both ways.
+    pub version: u32,
     /// Where the peer's end of the connection is; `None` behind a relay.
     pub remote: Option<IpAddr>,
     /// How bulk bytes get to or from the peer, as far as tried.
@@ -50,6 +50,8 @@ pub struct Handle {
     pub kill: CancellationToken,
     /// Ends the session when what waits is written.
     pub closing: CancellationToken,
+    /// It has ended.
+    pub ended: CancellationToken,
 }
 
 impl Handle {
@@ -57,7 +59,7 @@ impl Handle {
     pub fn send(&self, body: Vec<u8>) -> bool {
         let bytes = body.len();
         let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = waiting + bytes <= QUEUE_BYTES && self.queue.try_send(Frame::Message(body)).is_ok();
+        let fits = waiting + bytes <= limits::PEER_QUEUE_BYTES && self.queue.try_send(Frame::Message(body)).is_ok();
         if !fits {
             self.kill.cancel();
         }
@@ -68,6 +70,18 @@ impl Handle {
     pub fn ping(&self) {
         // A full queue ends the session by itself soon enough.
         let _ = self.queue.try_send(Frame::Ping);
+    }
+}
+
+impl Handle {
+    /// Asks what is known there of a node. False if the peer is too busy to be asked.
+    pub fn ask(&self, node: NodeId) -> bool {
+        self.queue.try_send(Frame::Ask(node)).is_ok()
+    }
+
+    pub fn tell(&self, node: NodeId, opinion: Opinion) {
+        // Who asked and does not read goes without.
+        let _ = self.queue.try_send(Frame::Tell(node, opinion));
     }
 }
 
@@ -87,7 +101,7 @@ pub struct Ended {
     pub peer: NodeId,
     pub connection: ConnectionId,
     pub was_up: bool,
-    /// The peer's hello, if it speaks another version.
+    /// The peer's hello, if there is no version that both speak.
     pub other_version: Option<Hello>,
 }
 
@@ -101,11 +115,13 @@ pub async fn run(shared: Arc<Shared>, stream: Stream, opening: Opening) {
         () = opening.kill.cancelled() => Ok(Err(io::ErrorKind::ConnectionAborted.into())),
     };
     match greeting {
-        Ok(Ok(hello)) if hello.protocol_version == shared.hello.protocol_version => {
-            ended.was_up = true;
-            carry(&shared, stream, opening, hello).await;
-        }
-        Ok(Ok(hello)) => ended.other_version = Some(hello),
+        Ok(Ok(hello)) => match shared.hello.versions.common(hello.versions) {
+            Some(version) => {
+                ended.was_up = true;
+                carry(&shared, stream, opening, hello, version).await;
+            }
+            None => ended.other_version = Some(hello),
+        },
         Ok(Err(error)) => tracing::debug!(peer = ?ended.peer, "no hello: {error}"),
         Err(_) => tracing::debug!(peer = ?ended.peer, "no hello within {HELLO_TIMEOUT:?}"),
     }
@@ -126,18 +142,21 @@ async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<
 }
 
 /// From `PeerUp` to `PeerDown`.
-async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: Hello) {
+async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: Hello, version: u32) {
     let peer = opening.peer;
     let (queue, waiting) = mpsc::channel(limits::PEER_QUEUE);
     let handle = Arc::new(Handle {
         queue,
         queued_bytes: AtomicUsize::new(0),
         connection: opening.connection,
+        version,
         remote: opening.remote,
         way: LastWay::default(),
         kill: opening.kill,
         closing: CancellationToken::new(),
+        ended: CancellationToken::new(),
     });
+    tracing::debug!(?peer, "connected, with version {version} of the protocol");
     // Registered before `PeerUp`: whoever hears of the peer can send to it.
     shared.register(peer, handle.clone());
     let up =
@@ -152,6 +171,7 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
     };
     tracing::debug!(?peer, "control channel ended: {reason}");
     shared.unregister(peer, &handle);
+    handle.ended.cancel();
     shared.tell(NetEvent::PeerDown { peer }).await;
 }
 
@@ -167,11 +187,24 @@ async fn read(shared: &Shared, peer: NodeId, handle: &Handle, mut stream: impl f
                 let _ = shared.driver.send(Input::Pong { peer }).await;
                 continue;
             }
+            Ok(Some(Frame::Ask(node))) => {
+                let _ = shared.driver.send(Input::Asked { by: peer, node }).await;
+                continue;
+            }
+            Ok(Some(Frame::Tell(node, opinion))) => {
+                shared.witnesses.told(peer, node, opinion);
+                continue;
+            }
             Ok(None) => return "the peer closed it".into(),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return refuse(peer, &error.to_string()),
             Err(error) => return error.to_string(),
         };
-        match wire::control::decode(&body) {
+        let decoded = {
+            // A message may be many times as large in memory: of large ones there is one at a time, whoever sends them.
+            let _turn = if body.len() > LARGE_BYTES { shared.large.acquire().await.ok() } else { None };
+            wire::control::decode(&body)
+        };
+        match decoded {
             Ok(message) => {
                 if shared.events.send(Event::Net(NetEvent::Message { from: peer, message })).await.is_err() {
                     return "the node has ended".into();

@@ -2,20 +2,18 @@
 //! are held for a lookup or an insert, never across an await.
 
 pub use super::session::Handle as Session;
-use super::{convert::FOREIGN_PROOF, hello::Hello, session::Ended};
-use crate::{
-    net::interfaces::Interfaces,
-    ports::{DiscoveryWay, Event, NetEvent, NetReport},
-    types::NodeId,
-};
+use super::{hello::Hello, probe::Witnesses, session::Ended};
+use crate::{access::Access, interfaces::Interfaces};
 use libp2p::{Stream, StreamProtocol, swarm::ConnectionId};
+use nodectl_ports::{DiscoveryWay, Event, NetEvent, NetReport};
+use nodectl_types::NodeId;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// Refused peers that the report lists.
@@ -27,6 +25,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A node with another secret counts for this long.
 pub const FOREIGN_TTL: Duration = Duration::from_secs(30);
 pub const MAX_FOREIGN: usize = 256;
+/// Lines in the log about what any stranger can cause: at most one in this time.
+pub const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// What the driver is told. Bounded queue: tasks wait, the node's own calls never do.
 pub enum Input {
@@ -36,6 +36,11 @@ pub enum Input {
     },
     Probe {
         peer: NodeId,
+    },
+    /// A peer wants to know whether that node is gone.
+    Asked {
+        by: NodeId,
+        node: NodeId,
     },
     /// Discovery saw a peer. Nothing but a hint, whoever sent it.
     Found {
@@ -71,6 +76,8 @@ pub enum Input {
         protocol: StreamProtocol,
         reply: oneshot::Sender<Result<Stream, String>>,
     },
+    /// Who may connect is not what it was.
+    Screen,
     Close {
         done: oneshot::Sender<()>,
     },
@@ -83,6 +90,10 @@ pub struct Shared {
     pub driver: mpsc::Sender<Input>,
     /// The swarm has ended, and with it every task of its own.
     pub stopped: CancellationToken,
+    pub witnesses: Witnesses,
+    pub access: Arc<Access>,
+    /// Whose turn it is to decode a large message.
+    pub large: Semaphore,
     sessions: RwLock<HashMap<NodeId, Arc<Session>>>,
     report: Mutex<State>,
     interfaces: RwLock<Arc<Interfaces>>,
@@ -97,8 +108,9 @@ pub struct State {
     ways: BTreeMap<&'static str, Way>,
     /// Heard by beacon.
     pub foreign_beacons: usize,
-    /// Connected to us and were not understood: how much speaks for another secret, and since when.
-    foreign_addrs: BTreeMap<IpAddr, (u32, Instant)>,
+    /// Connected to us without the secret, and when last.
+    foreign_addrs: BTreeMap<IpAddr, Instant>,
+    foreign_said: Option<Instant>,
     other_versions: BTreeMap<String, u32>,
 }
 
@@ -109,9 +121,16 @@ struct Way {
 }
 
 impl Shared {
-    pub fn new(local: NodeId, hello: Hello, events: mpsc::Sender<Event>, driver: mpsc::Sender<Input>) -> Self {
-        let (stopped, sessions, report, interfaces) = Default::default();
-        Self { local, hello, events, driver, stopped, sessions, report, interfaces }
+    pub fn new(
+        local: NodeId,
+        hello: Hello,
+        access: Arc<Access>,
+        events: mpsc::Sender<Event>,
+        driver: mpsc::Sender<Input>,
+    ) -> Self {
+        let (stopped, witnesses, sessions, report, interfaces) = Default::default();
+        let large = Semaphore::new(1);
+        Self { local, hello, access, events, driver, stopped, witnesses, large, sessions, report, interfaces }
     }
 
     /// The machine's interfaces as last read.
@@ -156,6 +175,12 @@ impl Shared {
         sessions.iter().map(|(peer, handle)| (*peer, handle.clone())).collect()
     }
 
+    /// A connected peer has that address.
+    pub fn is_member_at(&self, ip: IpAddr) -> bool {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().any(|handle| handle.remote == Some(ip))
+    }
+
     /// Peers that are connected through others.
     pub fn relayed(&self) -> Vec<NodeId> {
         let relayed = self.sessions().into_iter().filter(|(_, handle)| handle.remote.is_none());
@@ -184,6 +209,7 @@ impl Shared {
         let mut connected: Vec<NodeId> = self.sessions().into_iter().map(|(peer, _)| peer).collect();
         connected.sort_unstable();
         let relayed = self.relayed();
+        let (waiting, refused) = (self.access.waiting(), self.access.refusal());
         let state = self.state();
         let way = |(name, way): (&&'static str, &Way)| DiscoveryWay {
             name,
@@ -198,6 +224,8 @@ impl Shared {
             relayed,
             ways: state.ways.iter().map(way).collect(),
             foreign_nodes: state.foreign_nodes(Instant::now()),
+            waiting,
+            refused,
             other_versions: state.other_versions.iter().map(|(addr, version)| (addr.clone(), *version)).collect(),
         }
     }
@@ -216,22 +244,24 @@ impl State {
         }
     }
 
-    /// A connection from there was not understood. True if that now proves another secret there.
-    pub fn add_foreign_addr(&mut self, ip: IpAddr, weight: u32, now: Instant) -> bool {
-        self.foreign_addrs.retain(|_, (_, at)| now.duration_since(*at) < FOREIGN_TTL);
+    /// Somebody there does not have the secret. True if that is news, and the log has not had such news for a while.
+    pub fn add_foreign_addr(&mut self, ip: IpAddr, now: Instant) -> bool {
+        self.foreign_addrs.retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
         if self.foreign_addrs.len() >= MAX_FOREIGN && !self.foreign_addrs.contains_key(&ip) {
             return false;
         }
-        let (sum, at) = self.foreign_addrs.entry(ip).or_insert((0, now));
-        let before = std::mem::replace(sum, sum.saturating_add(weight));
-        *at = now;
-        before < FOREIGN_PROOF && *sum >= FOREIGN_PROOF
+        let news = self.foreign_addrs.insert(ip, now).is_none();
+        let due = news && self.foreign_said.is_none_or(|at| now.duration_since(at) >= SAY_EVERY);
+        if due {
+            self.foreign_said = Some(now);
+        }
+        due
     }
 
     /// One node is often seen both ways, so the ways are not added up.
     fn foreign_nodes(&self, now: Instant) -> usize {
-        let proven = |(sum, at): &&(u32, Instant)| *sum >= FOREIGN_PROOF && now.duration_since(*at) < FOREIGN_TTL;
-        self.foreign_beacons.max(self.foreign_addrs.values().filter(proven).count())
+        let lately = |at: &&Instant| now.duration_since(**at) < FOREIGN_TTL;
+        self.foreign_beacons.max(self.foreign_addrs.values().filter(lately).count())
     }
 
     /// True if this is news.
@@ -240,5 +270,20 @@ impl State {
             return false;
         }
         self.other_versions.insert(address, version) != Some(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_of_many_addresses_are_counted_and_told_of_once() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let ip = |number: u32| IpAddr::from(number.to_be_bytes());
+        let told = (0..1000).filter(|number| state.add_foreign_addr(ip(*number), now)).count();
+        assert_eq!((told, state.foreign_nodes(now)), (1, MAX_FOREIGN));
+        assert!(state.add_foreign_addr(ip(5000), now + SAY_EVERY));
+        assert_eq!(state.foreign_nodes(now + SAY_EVERY), 1);
     }
 }

@@ -8,23 +8,24 @@ use super::{
     transport::{self, Behaviour},
 };
 use crate::{
-    net::{
-        bulk::{Fetcher, Server, streams},
-        config::{NetConfig, NetError},
-        discovery::{self, Remembered},
-        identity::Identity,
-        interfaces::Interfaces,
-        secret::Keys,
-    },
-    ports::{BlobFetcher, Blobs, Event, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF, Streams},
-    types::{BlobHash, Message, NodeId, PoolToken},
-    wire,
+    access::Access,
+    bulk::{Fetcher, Server, streams},
+    config::{NetConfig, NetError},
+    discovery::{self, Remembered},
+    identity::Identity,
+    interfaces::Interfaces,
+    secret::Keys,
 };
 use futures::{
     StreamExt,
     future::{BoxFuture, FutureExt},
 };
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
+use nodectl_ports::{
+    BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF, Streams,
+};
+use nodectl_types::{BlobHash, Message, NodeId, PoolToken, Roster};
+use nodectl_wire as wire;
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
@@ -48,8 +49,6 @@ struct Inner {
     shared: Arc<Shared>,
     fetcher: Fetcher,
     server: Server,
-    /// Mixed into every stream's keys.
-    key: Zeroizing<[u8; 32]>,
 }
 
 /// Opens the swarm and begins to look for peers by every way at once. On return it listens.
@@ -62,25 +61,27 @@ pub async fn start(
     events: mpsc::Sender<Event>,
 ) -> Result<Net, NetError> {
     let interfaces = Interfaces::read(&config.interfaces)?;
-    let (mut swarm, mdns_problem) =
-        transport::build(&identity.keypair(), *keys.swarm_psk, config.mdns, config.kademlia)
-            .map_err(NetError::Swarm)?;
+    let access = Access::open(identity.node_id(), config.data_dir.clone(), keys, events.clone());
+    let access = Arc::new(access.map_err(NetError::Membership)?);
+    // This node's last life may have ended before it told anybody.
+    if let Some(secret) = access.kept_change() {
+        let _ = events.try_send(Event::Net(NetEvent::SecretKept { secret }));
+    }
+    let mut swarm = transport::build(&identity.keypair(), access.clone(), config.kademlia).map_err(NetError::Swarm)?;
     let listen_port = listen(&mut swarm, config.listen_port).await?;
     let software = config.software.clone();
-    let hello = Hello { protocol_version: config.protocol_version, listen_port, software };
+    let hello = Hello { versions: config.versions, listen_port, software };
     let (driver, inputs) = mpsc::channel(DRIVER_QUEUE);
-    let shared = Arc::new(Shared::new(identity.node_id(), hello, events, driver));
+    let shared = Arc::new(Shared::new(identity.node_id(), hello, access, events, driver));
     shared.set_interfaces(interfaces);
-    shared.state().set_problem("mdns", mdns_problem);
     shared.state().set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
-    let server =
-        Server::start(blobs.clone(), pools, keys.bulk.clone(), config.bulk_port, shared.stopped.clone()).await?;
+    let server = Server::start(shared.clone(), blobs.clone(), pools, config.bulk_port).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     tokio::spawn(Driver::new(swarm, shared.clone(), server.clone(), remembered).run(inputs));
-    discovery::start(shared.clone(), &config, &keys.beacon);
+    discovery::start(shared.clone(), &config);
     discovery::start_targets(&shared, &config.peers);
-    let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs, keys.bulk.clone());
-    Ok(Net { inner: Arc::new(Inner { shared, fetcher, server, key: keys.bulk }) })
+    let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs);
+    Ok(Net { inner: Arc::new(Inner { shared, fetcher, server }) })
 }
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
@@ -142,6 +143,21 @@ impl Network for Net {
         self.inner.shared.report()
     }
 
+    fn adopt(&self, roster: Roster) {
+        let shared = self.inner.shared.clone();
+        tokio::spawn(async move {
+            let kept = shared.access.clone().adopt(roster).await;
+            let _ = shared.driver.send(Input::Screen).await;
+            if let Some(secret) = kept {
+                shared.tell(NetEvent::SecretKept { secret }).await;
+            }
+        });
+    }
+
+    fn invite(&self) -> Result<String, String> {
+        self.inner.shared.access.invite()
+    }
+
     fn close(&self) -> BoxFuture<'static, ()> {
         let shared = self.inner.shared.clone();
         async move {
@@ -163,11 +179,32 @@ impl BlobFetcher for Net {
 impl Streams for Net {
     fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let inner = self.inner.clone();
-        async move { streams::open(&inner.shared, &inner.server, &inner.key, to, pool).await }.boxed()
+        async move { streams::open(&inner.shared, &inner.server, to, pool).await }.boxed()
     }
 }
 
 impl Net {
+    /// What this node's disk remembers of who belongs to the cluster.
+    pub fn roster(&self) -> Roster {
+        self.inner.shared.access.roster()
+    }
+
+    /// What named secrets are sealed with just now, then what they were sealed with before.
+    pub fn sealing_keys(&self) -> impl Fn() -> Vec<Zeroizing<[u8; 32]>> + Send + Sync + use<> {
+        let shared = self.inner.shared.clone();
+        move || shared.access.sealing_keys()
+    }
+
+    /// Returns when the swarm has ended: by `close`, or by a fault.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        self.inner.shared.stopped.clone().cancelled_owned()
+    }
+
+    /// The version of the messages to and from a connected peer.
+    pub fn version(&self, peer: NodeId) -> Option<u32> {
+        self.inner.shared.session(peer).map(|session| session.version)
+    }
+
     fn request(&self, input: Input) {
         if self.inner.shared.driver.try_send(input).is_err() {
             tracing::debug!("the swarm is behind or has ended: a request to it is dropped");

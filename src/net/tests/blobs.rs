@@ -1,9 +1,7 @@
 //! A blob store in a directory, for tests.
 
-use crate::{
-    ports::{BlobWriter, Blobs},
-    types::BlobHash,
-};
+use nodectl_ports::{BlobWriter, Blobs};
+use nodectl_types::BlobHash;
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -19,12 +17,15 @@ struct Writer {
 }
 
 impl Blobs for Directory {
-    fn has(&self, hash: BlobHash) -> bool {
-        self.0.join(hash.to_string()).exists()
+    fn open(&self, hash: BlobHash) -> io::Result<Option<File>> {
+        match File::open(self.0.join(hash.to_string())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => file.map(Some),
+        }
     }
 
-    fn path(&self, hash: BlobHash) -> Option<PathBuf> {
-        Some(self.0.join(hash.to_string())).filter(|path| path.exists())
+    fn remove(&self, hash: BlobHash) -> io::Result<u64> {
+        fs::remove_file(self.0.join(hash.to_string())).map(|()| 0)
     }
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {

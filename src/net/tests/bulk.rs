@@ -1,19 +1,17 @@
 //! Blobs between real nodes, and a holder that breaks off.
 
 use super::{
-    cluster::{DEADLINE, Node, keys, pair},
+    cluster::{DEADLINE, Node, pair},
     rogue::Rogue,
 };
-use crate::{
-    net::bulk::{
-        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
-        seal,
-        serve::transfer_key,
-    },
-    ports::{BlobFetcher, Blobs},
-    types::BlobHash,
+use crate::bulk::{
+    offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
+    seal,
+    serve::transfer_key,
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
+use nodectl_ports::{BlobFetcher, Blobs};
+use nodectl_types::BlobHash;
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -33,7 +31,7 @@ async fn a_blob_of_64_mib_arrives_whole() {
     let start = Instant::now();
     two.net.fetch(hash, vec![one.id]).await.unwrap();
     eprintln!("64 MiB in {:?}", start.elapsed());
-    assert!(std::fs::read(two.blobs.path(hash).unwrap()).unwrap() == plain);
+    assert!(two.blobs.read(hash, u64::MAX).unwrap() == plain);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,15 +40,15 @@ async fn blobs_of_any_size_come_from_whoever_has_them() {
     for length in [0, 1, 1000, 300_000] {
         let hash = one.blobs.put_bytes(&bytes(length)).unwrap();
         // The named holder does not exist.
-        two.net.fetch(hash, vec![crate::types::NodeId([1; 32])]).await.unwrap();
-        assert_eq!(std::fs::read(two.blobs.path(hash).unwrap()).unwrap(), bytes(length));
+        two.net.fetch(hash, vec![nodectl_types::NodeId([1; 32])]).await.unwrap();
+        assert_eq!(two.blobs.read(hash, u64::MAX).unwrap(), bytes(length));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_blob_is_an_error_that_names_everybody_asked() {
     let (one, two) = pair().await;
-    let error = two.net.fetch(BlobHash::of(b"nowhere"), vec![crate::types::NodeId([1; 32])]).await.unwrap_err();
+    let error = two.net.fetch(BlobHash::of(b"nowhere"), vec![nodectl_types::NodeId([1; 32])]).await.unwrap_err();
     assert!(error.contains("01010101: not connected"), "{error}");
     assert!(error.contains(&format!("{}: does not have it", one.id.short())), "{error}");
 }
@@ -91,7 +89,7 @@ async fn offer_port(rogue: &mut Rogue, port: u16, size: usize) -> (Want, Offer, 
 
 fn sealed(plain: &[u8], offer: &Offer) -> Vec<u8> {
     let mut out = Vec::new();
-    let key = transfer_key(&keys().bulk, &offer.key, &offer.ticket);
+    let key = transfer_key(&offer.key, &offer.ticket);
     seal::send(&mut &plain[..], plain.len() as u64, &key, &mut out).unwrap();
     out
 }
@@ -122,7 +120,7 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
     tcp.read_exact(&mut ticket).unwrap();
     tcp.write_all(&sealed(&plain[want.offset as usize..], &second)).unwrap();
     tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
-    assert!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap() == plain);
+    assert!(one.blobs.read(hash, u64::MAX).unwrap() == plain);
 }
 
 /// A holder whose port is closed, and which the node that fetches from it has asked to call back.
@@ -221,7 +219,7 @@ async fn a_holder_that_lies_is_an_error_and_leaves_nothing() {
     tcp.write_all(&sealed(b"the lying", &offer)).unwrap();
     // The next holder is asked from the beginning.
     tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
-    assert_eq!(std::fs::read(one.blobs.path(hash).unwrap()).unwrap(), b"the truth");
+    assert_eq!(one.blobs.read(hash, u64::MAX).unwrap(), b"the truth");
 }
 
 /// Asks the node for a blob, and what it offers.
@@ -255,4 +253,31 @@ async fn a_ticket_works_once_and_a_guessed_one_never() {
     assert!(sealed == self::sealed(b"a blob", &offer) && !sealed.windows(6).any(|part| part == b"a blob"));
     assert!(show(&offer.ticket, offer.port).is_empty());
     assert_eq!(ask(&mut rogue, BlobHash::of(b"another")).await.0, Answer::Missing);
+}
+
+/// Whoever holds connections to the port without a word does not keep members' transfers from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_leave_room_for_members() {
+    let (one, two) = pair().await;
+    let port = {
+        let rogue = Rogue::connect(&one).await;
+        let hash = one.blobs.put_bytes(b"x").unwrap();
+        let mut asked = rogue.open_bulk().await;
+        asked.write_all(&Want { hash, offset: 0 }.encode()).await.unwrap();
+        asked.flush().await.unwrap();
+        let Answer::Offer(offer) = Answer::read(&mut asked).await.unwrap() else { panic!("it has it") };
+        offer.port
+    };
+    let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let plain = bytes(100_000);
+    let hash = one.blobs.put_bytes(&plain).unwrap();
+    let start = Instant::now();
+    two.net.fetch(hash, vec![one.id]).await.unwrap();
+    assert!(start.elapsed() < DEADLINE / 10, "{:?}", start.elapsed());
+    // Those that had to go were closed.
+    let gone = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        !matches!(stream.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(idle.iter().filter(|stream| gone(stream)).count() >= 200);
 }

@@ -1,11 +1,9 @@
 //! Nodes for tests: a swarm, what it reported, and waiting for what it should report.
 
 use super::{blobs::Directory, streams::EchoPools};
-use crate::{
-    net::{Identity, Keys, Net, NetConfig, Secret, start},
-    ports::{Event, NetEvent, NetReport, Network},
-    types::{Message, NodeId, message::Summary},
-};
+use crate::{Identity, Keys, Net, NetConfig, Secret, start};
+use nodectl_ports::{Event, NetEvent, NetReport, Network};
+use nodectl_types::{Message, NodeId};
 use std::{
     net::UdpSocket,
     sync::{Arc, OnceLock},
@@ -125,14 +123,14 @@ pub async fn pair() -> (Node, Node) {
 
 /// A message that tells its number and has about this many bytes.
 pub fn message(number: u64, bytes: usize) -> Message {
-    let summary =
-        Summary { done: vec![number as u8; bytes], failed: Vec::new(), cancelled: Vec::new(), digests: Vec::new() };
-    Message::Summary { job: crate::types::JobId(number), epoch: 0, reply: false, summary }
+    let error = Some("x".repeat(bytes));
+    let job = nodectl_types::JobId(number);
+    Message::Pulled { job, epoch: 0, chunk: 0, records: Vec::new(), more: false, error }
 }
 
 pub fn number(event: &NetEvent) -> Option<u64> {
     match event {
-        NetEvent::Message { message: Message::Summary { job, .. }, .. } => Some(job.0),
+        NetEvent::Message { message: Message::Pulled { job, .. }, .. } => Some(job.0),
         _ => None,
     }
 }

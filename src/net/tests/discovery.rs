@@ -1,12 +1,10 @@
 //! How nodes find each other, and who is kept out.
 
-use super::cluster::{Node, config, free_udp_port, keys, other_keys, pair};
+use super::cluster::{Node, config, free_udp_port, keys, message, number, other_keys, pair};
 use super::streams::EchoPools;
-use crate::{
-    net::{Identity, NetConfig},
-    ports::{DiscoveryWay, NetReport, Network},
-    types::limits,
-};
+use crate::{Identity, NetConfig, Versions};
+use nodectl_ports::{DiscoveryWay, NetReport, Network};
+use nodectl_types::limits;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -93,15 +91,34 @@ async fn another_secret_gets_nothing_and_both_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_version_is_refused_and_both_are_told() {
+async fn without_a_common_version_both_refuse_and_are_told() {
     let mut one = Node::start(config()).await;
-    let newer = NetConfig { protocol_version: limits::PROTOCOL_VERSION + 1, peers: vec![one.peer()], ..config() };
-    let mut two = Node::start(newer).await;
+    let (now, next) = (limits::PROTOCOL_VERSION, limits::PROTOCOL_VERSION + 1);
+    let versions = Versions { oldest: next, newest: next };
+    let mut two = Node::start(NetConfig { versions, peers: vec![one.peer()], ..config() }).await;
     let report = one.until_report(|report| !report.other_versions.is_empty()).await;
-    assert_eq!(report.other_versions, [("127.0.0.1".to_string(), limits::PROTOCOL_VERSION + 1)]);
+    assert_eq!(report.other_versions, [("127.0.0.1".to_string(), next)]);
     let report = two.until_report(|report| !report.other_versions.is_empty()).await;
-    assert_eq!(report.other_versions, [("127.0.0.1".to_string(), limits::PROTOCOL_VERSION)]);
+    assert_eq!(report.other_versions, [("127.0.0.1".to_string(), now)]);
     assert!(one.events.try_recv().is_err() && two.events.try_recv().is_err(), "a refused peer came up");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_node_speaks_the_older_ones_version() {
+    let beacon_port = free_udp_port();
+    let (now, next) = (limits::PROTOCOL_VERSION, limits::PROTOCOL_VERSION + 1);
+    let newer = |port| NetConfig { versions: Versions { oldest: now, newest: next }, beacon_port: port, ..config() };
+    let mut old = Node::start(NetConfig { beacon_port, ..config() }).await;
+    let mut new = Node::start(newer(beacon_port)).await;
+    old.until_up(new.id).await;
+    new.until_up(old.id).await;
+    assert_eq!((old.net.version(new.id), new.net.version(old.id)), (Some(now), Some(now)));
+    assert!(old.net.report().other_versions.is_empty() && new.net.report().other_versions.is_empty());
+    new.net.send(old.id, message(3, 100));
+    assert_eq!(number(&old.next().await), Some(3));
+    let mut newest = Node::start(NetConfig { peers: vec![new.peer()], ..newer(0) }).await;
+    newest.until_up(new.id).await;
+    assert_eq!(newest.net.version(new.id), Some(next));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,8 +129,7 @@ async fn a_taken_port_and_a_missing_interface_are_clear_errors() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = std::sync::Arc::new(super::blobs::Directory(directory.path().to_path_buf()));
         let (events, _received) = tokio::sync::mpsc::channel(1);
-        let started =
-            crate::net::start(config, Identity::ephemeral(), keys(), blobs, Arc::new(EchoPools), events).await;
+        let started = crate::start(config, Identity::ephemeral(), keys(), blobs, Arc::new(EchoPools), events).await;
         started.err().expect("it started").to_string()
     };
     let error = attempt(NetConfig { listen_port: port, ..config() }).await;

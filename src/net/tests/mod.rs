@@ -2,8 +2,9 @@
 
 mod blobs;
 mod bulk;
-mod cluster;
+pub(super) mod cluster;
 mod discovery;
+mod membership;
 mod relays;
 mod rogue;
 mod sessions;

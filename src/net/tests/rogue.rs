@@ -2,21 +2,22 @@
 
 use super::cluster::{Node, keys};
 use crate::{
-    net::{
-        Identity, identity,
-        swarm::{
-            hello::Hello,
-            streams::{BULK, CONTROL, Event},
-            transport::{Behaviour, BehaviourEvent, build},
-        },
+    Identity, Versions,
+    access::Access,
+    identity,
+    swarm::{
+        hello::Hello,
+        streams::{BULK, CONTROL, Event},
+        transport::{Behaviour, BehaviourEvent, build},
     },
-    types::{NodeId, limits},
 };
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
     Multiaddr, PeerId, Stream, Swarm,
     swarm::{ConnectionId, SwarmEvent, dial_opts::DialOpts},
 };
+use nodectl_types::NodeId;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 pub struct Rogue {
@@ -42,7 +43,9 @@ impl Rogue {
 
     /// The same with a given identity.
     pub async fn connect_as(identity: Identity, node: &Node) -> Self {
-        let (mut swarm, _) = build(&identity.keypair(), *keys().swarm_psk, false, false).unwrap();
+        let (events, _) = mpsc::channel(1);
+        let access = Access::new(identity.node_id(), "/nowhere".into(), keys(), events);
+        let mut swarm = build(&identity.keypair(), Arc::new(access), false).unwrap();
         let peer = identity::peer_id(node.id).unwrap();
         let (host, port) = node.peer().rsplit_once(':').map(|(h, p)| (h.to_string(), p.to_string())).unwrap();
         let address: Multiaddr = format!("/ip4/{host}/tcp/{port}").parse().unwrap();
@@ -51,7 +54,7 @@ impl Rogue {
         let (bulk_sender, bulk) = mpsc::channel(8);
         let (open, opens) = mpsc::channel(1);
         tokio::spawn(run(swarm, connection, bulk_sender, opens));
-        let hello = Hello { protocol_version: limits::PROTOCOL_VERSION, listen_port: 1, software: "rogue".into() };
+        let hello = Hello { versions: Versions::SPOKEN, listen_port: 1, software: "rogue".into() };
         control.write_all(&hello.encode()).await.unwrap();
         control.flush().await.unwrap();
         Hello::read(&mut control).await.unwrap();

@@ -4,11 +4,9 @@ use super::{
     cluster::{Node, config, free_udp_port, message, number, pair},
     rogue::Rogue,
 };
-use crate::{
-    net::NetConfig,
-    ports::{NetEvent, Network},
-    types::{Message, limits},
-};
+use crate::NetConfig;
+use nodectl_ports::{NetEvent, Network};
+use nodectl_types::{Message, limits};
 use std::time::Instant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +111,7 @@ async fn an_oversized_or_malformed_frame_closes_that_connection_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_to_nobody_and_probes_of_nobody_do_no_harm() {
     let (one, mut two) = pair().await;
-    let nobody = crate::types::NodeId([3; 32]);
+    let nobody = nodectl_types::NodeId([3; 32]);
     one.net.send(nobody, message(0, 1));
     one.net.probe(nobody);
     one.net.connect(nobody, &["127.0.0.1:1".parse().unwrap()]);
@@ -131,7 +129,7 @@ async fn a_peer_that_comes_back_replaces_its_old_session() {
     let mut second = Rogue::connect_as(first.identity.clone(), &one).await;
     assert!(matches!(one.next().await, NetEvent::PeerDown { peer } if peer == id));
     assert!(matches!(one.next().await, NetEvent::PeerUp { peer } if peer == id));
-    let body = crate::wire::control::encode(&message(5, 1)).unwrap();
+    let body = nodectl_wire::control::encode(&message(5, 1)).unwrap();
     second.say(&[&(body.len() as u32).to_le_bytes()[..], &body].concat()).await;
     assert_eq!(number(&one.next().await), Some(5));
 }

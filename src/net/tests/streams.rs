@@ -1,22 +1,20 @@
 //! Streams to pools between real nodes.
 
 use super::{
-    cluster::{DEADLINE, keys, pair},
+    cluster::{DEADLINE, pair},
     rogue::Rogue,
 };
-use crate::{
-    net::bulk::{
-        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
-        sealed::Keys,
-        streams,
-    },
-    ports::{PeerStream, PoolHost, Streams},
-    types::{NodeId, PoolToken},
+use crate::bulk::{
+    offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
+    sealed::Keys,
+    streams,
 };
 use futures::{
     AsyncReadExt as _, AsyncWriteExt as _,
     future::{BoxFuture, FutureExt},
 };
+use nodectl_ports::{PeerStream, PoolHost, Streams};
+use nodectl_types::{NodeId, PoolToken};
 use std::{
     io,
     net::TcpListener,
@@ -120,7 +118,7 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     let mut choice = [0; 1];
     stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
-    let (back, out) = streams::keys(&keys().bulk, &offer);
+    let (back, out) = streams::keys(&offer);
     let here = streams::accept_over_the_swarm(stream, &Keys { out, back }).await.unwrap();
     let serving = tokio::spawn(EchoPools.attach(one.id, KNOWN, here));
     converse(timeout(DEADLINE, opening).await.unwrap().unwrap().unwrap(), one.id).await;

@@ -1,13 +1,11 @@
 //! What workers hear of a job's thread that panics.
 
 use super::*;
-use crate::{
-    logic::params::Layout,
-    params::{arena::Arena, worker},
-    ports::NodeHandle,
-    types::servers::{ServerSettings, TensorSpec},
-    wire::frames::Kind,
-};
+use crate::{arena::Arena, worker};
+use nodectl_logic::params::Layout;
+use nodectl_ports::NodeHandle;
+use nodectl_types::servers::{ServerSettings, TensorSpec};
+use nodectl_wire::frames::Kind;
 use serde_json::json;
 use std::{os::unix::net::UnixStream, thread};
 

@@ -7,17 +7,17 @@ use super::{
     },
     JournalStore,
 };
-use crate::{
-    ports::{Event, Journals},
-    types::JobId,
-};
+use nodectl_ports::{Event, Journals};
+use nodectl_types::JobId;
+use nodectl_wire::journal::Record;
 use std::{
     fs, io,
     path::Path,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::mpsc;
 
@@ -36,6 +36,22 @@ struct Faults {
     read_only: AtomicU32,
     /// 1: the next truncate fails.
     truncate: AtomicU32,
+    /// While it is true, syncs do not end.
+    hangs: Gate,
+}
+
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn set(&self, hangs: bool) {
+        *self.0.lock().unwrap() = hangs;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        drop(self.1.wait_while(self.0.lock().unwrap(), |hangs| *hangs).unwrap());
+    }
 }
 
 struct FaultyDisk(Arc<Faults>);
@@ -44,13 +60,16 @@ struct FaultyFile(Arc<dyn DiskFile>, Arc<Faults>);
 
 impl Disk for FaultyDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
-        if mode == Mode::Write && self.0.read_only.load(Ordering::SeqCst) == 1 {
+        if mode != Mode::Read && self.0.read_only.load(Ordering::SeqCst) == 1 {
             return Err(io::Error::from_raw_os_error(libc::EROFS));
         }
         Ok(Arc::new(FaultyFile(RealDisk.open(path, mode)?, self.0.clone())))
     }
     fn make_dir(&self, path: &Path) -> io::Result<bool> {
         RealDisk.make_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
     }
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         RealDisk.sync_dir(path)
@@ -76,6 +95,7 @@ impl DiskFile for FaultyFile {
         self.0.write_all_at(bytes, offset)
     }
     fn sync(&self) -> io::Result<()> {
+        self.1.hangs.pass();
         if strikes(&self.1.sync_and_lose) {
             // Zeroes inside what was acknowledged before: the header and first frame are longer than this.
             self.0.write_all_at(&[0; 4], self.0.len()? - 400)?;
@@ -174,8 +194,19 @@ fn a_failed_sync_that_lost_acknowledged_bytes_is_found_out_before_the_next_appen
     assert_eq!(persisted(&mut events), (3, Ok(())));
     let kept = replayed(&store);
     assert_eq!(kept.last(), Some(&(JOB, task(5, 1))));
-    assert!(kept.len() < 6 && kept.starts_with(&[(JOB, spec()), (JOB, task(0, 1))]), "a prefix, then the new record");
+    assert!(
+        kept.len() >= 5 && kept.starts_with(&[(JOB, spec()), (JOB, task(0, 1))]),
+        "all but what was lost: {kept:?}"
+    );
     assert!(length(&dir) < acknowledged + 200);
+    for (_, record) in &kept[1..] {
+        let Record::Task(record) = record else { panic!("only the first is no task's: {record:?}") };
+        assert_eq!(
+            store.read(JOB, &[record.task]).unwrap(),
+            std::slice::from_ref(record),
+            "it is found where it is now"
+        );
+    }
     let aside = dir.path().join(JOB.to_string()).join("journal.damaged-1");
     assert!(aside.exists(), "what was damaged is kept aside");
 }
@@ -234,7 +265,7 @@ fn a_torn_tail_that_cannot_be_cut_off_at_start_up_gives_each_record_once() {
 fn a_node_that_does_not_listen_bounds_what_waits() {
     let dir = tempfile::tempdir().unwrap();
     let (sender, mut events) = mpsc::channel(1);
-    let node = crate::ports::NodeHandle::new(sender);
+    let node = nodectl_ports::NodeHandle::new(sender);
     let store = JournalStore::start(dir.path().to_path_buf(), Arc::new(RealDisk), node, None).unwrap();
     store.append(JOB, vec![spec()], 0);
     // Two groups wedge the writer: one report fills the channel, the next one waits.
@@ -246,4 +277,31 @@ fn a_node_that_does_not_listen_bounds_what_waits() {
     assert!(tickets.into_iter().eq(0..400), "every ticket is answered once");
     let refused = results.iter().filter_map(|(_, result)| result.as_ref().err());
     assert!(refused.clone().count() > 100 && refused.clone().all(|why| why.contains("too slow")));
+}
+
+#[test]
+fn a_disk_that_hangs_is_told_again_whenever_it_is_asked_and_so_is_its_recovery() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Arc::new(Faults::default());
+    let (node, mut events) = handle();
+    let disk = Arc::new(FaultyDisk(faults.clone()));
+    let limit = Duration::from_millis(20);
+    let store = JournalStore::start_watched(dir.path().to_path_buf(), disk, node, None, limit).unwrap();
+    faults.hangs.set(true);
+    store.append(JOB, vec![spec()], 1);
+    let mut hangs = |ticket| {
+        let (told, result) = persisted(&mut events);
+        assert!(told == ticket && result.as_ref().unwrap_err().contains("hangs"), "{told}: {result:?}");
+    };
+    hangs(1);
+    store.append(JOB, vec![task(0, 1)], 2);
+    hangs(2);
+    store.append(JOB, vec![task(0, 1)], 2);
+    hangs(2);
+    faults.hangs.set(false);
+    assert_eq!(persisted(&mut events), (1, Ok(())));
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))], "what was asked for twice is written once");
+    store.append(JOB, vec![task(1, 1)], 2);
+    assert_eq!(persisted(&mut events), (2, Ok(())));
 }

@@ -8,10 +8,8 @@
 //! the blobs have it already and it costs well under a microsecond for a record (nothing beside an fdatasync); the
 //! position, so that bytes of another place that the file system brought back after a crash are not taken for a record.
 
-use crate::{
-    types::{JobId, limits},
-    wire::journal::JOURNAL_VERSION,
-};
+use nodectl_types::{JobId, limits};
+use nodectl_wire::journal::{JOURNAL_VERSION, READABLE};
 
 const MAGIC: [u8; 8] = *b"NODECTLJ";
 pub const HEADER_BYTES: usize = 24;
@@ -27,7 +25,8 @@ pub enum BadHeader {
     #[error("it does not begin like a journal")]
     NotAJournal,
     #[error(
-        "it has journal version {0}, this program writes {JOURNAL_VERSION}\nhint: use the version of nodectl that wrote it, or remove the job's directory"
+        "it has journal version {0}, this program reads {first} to {JOURNAL_VERSION}\nhint: use the version of nodectl that wrote it; the file is left as it is",
+        first = READABLE.start()
     )]
     Version(u32),
     #[error("it belongs to job {0}\nhint: it was copied here from another job's directory; move it back")]
@@ -44,16 +43,23 @@ pub fn header(job: JobId) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-pub fn check_header(bytes: &[u8; HEADER_BYTES], job: JobId) -> Result<(), BadHeader> {
+/// The version of the records that follow.
+pub fn check_header(bytes: &[u8; HEADER_BYTES], job: JobId) -> Result<u32, BadHeader> {
     if bytes[..8] != MAGIC || u32_at(bytes, 20) != checksum(0, &bytes[..20]) {
         return Err(BadHeader::NotAJournal);
     }
     let version = u32_at(bytes, 8);
-    if version != JOURNAL_VERSION {
+    if !READABLE.contains(&version) {
         return Err(BadHeader::Version(version));
     }
     let found = JobId(u64::from(u32_at(bytes, 12)) | u64::from(u32_at(bytes, 16)) << 32);
-    if found == job { Ok(()) } else { Err(BadHeader::OtherJob(found)) }
+    if found == job { Ok(version) } else { Err(BadHeader::OtherJob(found)) }
+}
+
+/// What the version of a header that is damaged may be: what it says, if it could be.
+pub fn likely_version(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    let said = u32_at(bytes, 8);
+    if READABLE.contains(&said) { said } else { JOURNAL_VERSION }
 }
 
 /// Appends a frame to `buffer`, whose first byte will be at `start` in the file. Returns the frame's position.

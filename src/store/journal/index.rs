@@ -1,7 +1,9 @@
-//! Where each task's last record is: 8 bytes a task, in chunks made on demand, so that a million tasks cost 8 MB and a
-//! single high index costs no more than its chunk.
+//! Where the record of each task is that counts: 8 bytes a task, in chunks made on demand, so that a million tasks cost 8 MB
+//! and a single high index costs no more than its chunk. Of two records the one of the greater `Cell` counts, as in the
+//! job lattice. Their ranks are here; where these are equal, which is rare, the older record is read to compare.
 
-use crate::types::TaskIndex;
+use nodectl_types::{TaskIndex, TaskRecord};
+use std::{cmp::Ordering, sync::Arc};
 
 const CHUNK: usize = 4096;
 /// A record's rank stands above its offset; no file is that long.
@@ -15,12 +17,27 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Notes where a record of a task is. One of a lower rank never takes its place: what was done stays done, in whatever
-    /// order records came.
-    pub fn set(&mut self, task: TaskIndex, offset: u64, rank: u8) {
-        if rank < self.rank(task) {
-            return;
+    /// Notes where a record of a task is, unless the one noted before counts at least as much. `read` gives that one; it is
+    /// asked only where the ranks are equal.
+    pub fn note(&mut self, record: &TaskRecord, offset: u64, read: impl FnOnce(u64) -> Option<Arc<TaskRecord>>) {
+        let task = record.task;
+        let counts = match record.rank().cmp(&self.rank(task)) {
+            Ordering::Less => false,
+            Ordering::Greater => true,
+            Ordering::Equal => self.get(task).and_then(read).is_none_or(|held| record.cell() > held.cell()),
+        };
+        if counts {
+            self.set(task, offset, record.rank());
         }
+    }
+
+    /// Whether `note` will have to read another record to decide.
+    pub fn has_rival(&self, record: &TaskRecord) -> bool {
+        self.rank(record.task) == record.rank()
+    }
+
+    /// Notes where the record of a task is that counts.
+    pub fn set(&mut self, task: TaskIndex, offset: u64, rank: u8) {
         let offset = offset | u64::from(rank) << RANK_SHIFT;
         let (chunk, slot) = place(task);
         if self.chunks.len() <= chunk {
@@ -58,6 +75,7 @@ fn place(task: TaskIndex) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodectl_types::{Attempt, Failure, NodeId, Outcome};
 
     #[test]
     fn a_million_tasks_cost_about_eight_megabytes() {
@@ -71,14 +89,25 @@ mod tests {
     }
 
     #[test]
-    fn a_record_never_hides_one_of_higher_rank() {
+    fn a_record_hides_those_of_lower_rank_and_the_lesser_of_its_own() {
+        let attempt = |number| Attempt { epoch: 1, number };
+        let record = |number, outcome| TaskRecord::plain(1, attempt(number), NodeId([1; 32]), outcome);
+        let failed = |failures| TaskRecord { failures, ..record(9, Outcome::Failed(Failure::Exit(1))) };
+        let all = [
+            (24, failed(2)),
+            (48, failed(1)),
+            (72, failed(3)),
+            (96, record(5, Outcome::Done)),
+            (120, record(7, Outcome::Done)),
+            (144, record(2, Outcome::Done)),
+            (168, record(1, Outcome::Cancelled)),
+        ];
         let mut offsets = Offsets::default();
-        offsets.set(1, 24, 1);
-        offsets.set(1, 48, 2);
-        offsets.set(1, 72, 1);
-        assert_eq!(offsets.get(1), Some(48));
-        offsets.set(1, 96, 3);
-        assert_eq!(offsets.get(1), Some(96));
+        for ((offset, record), counts) in all.iter().zip([24, 24, 72, 96, 96, 144, 144]) {
+            let read = |held| all.iter().find(|(at, _)| *at == held).map(|(_, record)| Arc::new(record.clone()));
+            offsets.note(record, *offset, read);
+            assert_eq!(offsets.get(1), Some(counts));
+        }
     }
 
     #[test]

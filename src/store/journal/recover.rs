@@ -1,100 +1,281 @@
-//! Opening a journal for appending, at start-up and after any failure: the torn tail is cut off, damage is set aside.
+//! Opening a journal for appending, at start-up and after any failure. A torn tail is cut off. A journal that is damaged, or
+//! of the version before, is written anew with every record that is intact; what was damaged is kept aside as it was.
+//!
+//! A journal that has lost its specification cannot be gone on with. Its other records wait in `journal.partial`, which has
+//! the same bytes, until the job is begun anew: when another node's copy of the specification comes.
 
 use super::{
     super::disk::{Disk, DiskFile, Mode},
-    scan::{Rest, ScanError, scan},
+    frame,
+    index::Offsets,
+    scan::{self, Place, Scan, ScanError, State, scan},
 };
-use crate::{types::JobId, wire::journal::Record};
+use nodectl_types::JobId;
+use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
     fs, io,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// At most this many damaged pieces of one journal are kept; a disk that damages more is beyond a journal's help.
+/// At most this many damaged journals of one job are kept; a disk that damages more is beyond a journal's help.
 const MAX_SET_ASIDE: u32 = 1000;
+/// How much is written at a time.
+const WRITE_BYTES: usize = 1 << 20;
+/// What damaged journals are kept as, with a number behind it.
+const ASIDE: &str = "journal.damaged-";
 
-/// A journal that is ready for appending.
+/// What opening a journal came to.
+pub enum Found {
+    /// There is none.
+    Nothing,
+    /// Its specification is lost. It is kept aside, and what was intact waits for the job to begin anew.
+    Orphans,
+    Journal(Opened),
+}
+
 pub struct Opened {
-    pub file: Arc<dyn DiskFile>,
-    /// Where the next frame goes; 0 if the header is still to be written.
-    pub end: u64,
+    /// Where each task's record is.
+    pub offsets: Offsets,
+    /// The version of these records.
+    pub version: u32,
+    /// The file, and where the next frame goes. An error if it cannot be written now: its records can be read.
+    pub ready: io::Result<(Arc<dyn DiskFile>, u64)>,
 }
 
-/// Scans the journal at `path`, gives its records to `each`, and makes the file end after the last intact one.
-pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(u64, Record)) -> Result<Opened, ScanError> {
-    let file = disk.open(path, Mode::Write)?;
-    let found = scan(&*file, job, each)?;
-    cut(&*file, path, found.end, &found.rest)?;
-    Ok(Opened { file, end: found.end })
+/// Reads the journal at `path` and makes it ready for appending. Gives all that is intact to `each`, the specification
+/// first if there is one.
+pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Record)) -> Result<Found, ScanError> {
+    let (file, unwritable) = match disk.open(path, Mode::Write) {
+        Ok(file) => (file, None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => (disk.open(path, Mode::Read)?, Some(error)),
+    };
+    let mut reading = Reading { each, spec: None, held: Vec::new(), offsets: Offsets::default() };
+    let found = scan(&*file, job, &mut |place, record| reading.take(&*file, place, record))?;
+    let Reading { spec, held, offsets, each } = reading;
+    let Some(spec) = spec else {
+        let records = held.len();
+        held.into_iter().for_each(each);
+        unwritable.map_or(Ok(()), Err)?;
+        let aside = set_orphans_aside(disk, path, job, &*file)?;
+        let path = path.display();
+        tracing::error!(
+            %path, records, kept = %aside.display(),
+            "journal has lost its job's specification: its intact records wait until another node has that. hint: check the disk"
+        );
+        return Ok(Found::Orphans);
+    };
+    let ready = unwritable.map_or_else(|| make_ready(disk, path, job, &file, &found, &spec), Err);
+    Ok(Found::Journal(match ready {
+        Ok(Ready::AsItIs) => Opened { offsets, version: found.version, ready: Ok((file, found.end)) },
+        Ok(Ready::Anew(anew)) => {
+            Opened { offsets: anew.offsets, version: JOURNAL_VERSION, ready: Ok((anew.file, anew.end)) }
+        }
+        Err(error) => Opened { offsets, version: found.version, ready: Err(error) },
+    }))
 }
 
-/// The same for start-up, where the records count even if the file cannot be written or cut: an append will find that out
-/// by itself. Gives where the journal ends, `None` if that is yet to be made so.
-pub fn replay(
+/// The records that wait for the job to begin anew.
+pub fn orphans(disk: &dyn Disk, path: &Path, job: JobId) -> Result<Vec<Record>, ScanError> {
+    let mut records = Vec::new();
+    match disk.open(&partial(path), Mode::Read) {
+        Ok(file) => {
+            scan(&*file, job, &mut |_, record| records.push(record))?;
+            Ok(records)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(records),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes what waited: the journal has it.
+pub fn drop_orphans(path: &Path) {
+    let partial = partial(path);
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %partial.display(), %error, "could not remove what a new journal has taken over");
+        }
+        _ => {}
+    }
+}
+
+/// What of a job's journal was damaged and is kept aside, in a job's directory.
+pub fn set_aside(job_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(job_dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(ASIDE) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Where a journal is written before it is whole.
+pub fn unfinished(path: &Path) -> PathBuf {
+    path.with_file_name("journal.new")
+}
+
+fn partial(path: &Path) -> PathBuf {
+    path.with_file_name("journal.partial")
+}
+
+/// Takes records in while they are read: the caller is given the specification before all others.
+struct Reading<'a> {
+    each: &'a mut dyn FnMut(Record),
+    spec: Option<Record>,
+    held: Vec<Record>,
+    offsets: Offsets,
+}
+
+impl Reading<'_> {
+    fn take(&mut self, file: &dyn DiskFile, place: Place, record: Record) {
+        if let Record::Task(task) = &record {
+            self.offsets.note(task, place.offset, |held| scan::read_record(file, held, place.version).ok());
+        }
+        if self.spec.is_none() && !matches!(record, Record::Spec(_)) {
+            return self.held.push(record);
+        }
+        let is_first = self.spec.is_none();
+        if is_first {
+            self.spec = Some(record.clone());
+        }
+        (self.each)(record);
+        if is_first {
+            std::mem::take(&mut self.held).into_iter().for_each(|record| (self.each)(record));
+        }
+    }
+}
+
+enum Ready {
+    AsItIs,
+    Anew(Anew),
+}
+
+fn make_ready(
     disk: &dyn Disk,
     path: &Path,
     job: JobId,
-    each: &mut dyn FnMut(u64, Record),
-) -> Result<Option<u64>, ScanError> {
-    let (file, unwritable) = match disk.open(path, Mode::Write) {
-        Ok(file) => (file, None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error.into()),
-        Err(error) => (disk.open(path, Mode::Read)?, Some(error)),
+    file: &Arc<dyn DiskFile>,
+    found: &Scan,
+    spec: &Record,
+) -> io::Result<Ready> {
+    let shown = path.display();
+    let aside = match found.state {
+        State::Whole if found.version == JOURNAL_VERSION => return Ok(Ready::AsItIs),
+        State::Torn { bytes } if found.version == JOURNAL_VERSION => {
+            tracing::warn!(path = %shown, offset = found.end, bytes, "cutting off an unfinished append");
+            file.truncate(found.end)?;
+            file.sync()?;
+            return Ok(Ready::AsItIs);
+        }
+        State::Whole | State::Torn { .. } => {
+            tracing::info!(path = %shown, version = found.version, "journal is brought to version {JOURNAL_VERSION}");
+            None
+        }
+        State::Damaged { bytes } => Some((bytes, keep_aside(path)?)),
     };
-    let found = scan(&*file, job, each)?;
-    let cut = unwritable.map_or_else(|| cut(&*file, path, found.end, &found.rest), Err);
-    if let Err(error) = &cut {
-        tracing::error!(path = %path.display(), %error, "journal cannot be written; its records are used");
+    let mut anew = Anew::create(disk, &unfinished(path), job)?;
+    anew.put(spec)?;
+    anew.copy(&**file, job, |record| !matches!(record, Record::Spec(_)))?;
+    anew.publish(disk, &unfinished(path), path)?;
+    if let Some((bytes, aside)) = aside {
+        tracing::error!(
+            path = %shown, lost = bytes, kept = %aside.display(),
+            "journal is damaged: all its intact records count, the file as it was is kept aside. hint: check the disk"
+        );
     }
-    Ok(cut.is_ok().then_some(found.end))
+    Ok(Ready::Anew(anew))
 }
 
-fn cut(file: &dyn DiskFile, path: &Path, end: u64, rest: &Rest) -> io::Result<()> {
-    match rest {
-        Rest::Nothing => return Ok(()),
-        Rest::Torn { bytes } => {
-            tracing::warn!(path = %path.display(), offset = end, bytes, "cutting off an unfinished append");
-        }
-        Rest::Damaged { bytes } => {
-            let aside = set_aside(file, path, end)?;
-            tracing::error!(
-                path = %path.display(), offset = end, bytes, kept = %aside.display(),
-                "journal is damaged: records before the offset count, the rest is kept aside. hint: check the disk"
-            );
-        }
-    }
-    file.truncate(end)?;
-    file.sync()
-}
-
-/// Copies everything from `from` on to `journal.damaged-<n>`, durably.
-fn set_aside(file: &dyn DiskFile, path: &Path, from: u64) -> io::Result<PathBuf> {
-    let (mut copy, aside) = new_aside(path)?;
-    let mut buffer = vec![0; 256 << 10];
-    let mut offset = from;
-    loop {
-        let count = file.read_at(&mut buffer, offset)?;
-        if count == 0 {
-            break;
-        }
-        copy.write_all(&buffer[..count])?;
-        offset += count as u64;
-    }
-    copy.sync_all()?;
+/// Keeps a journal without a specification aside, and its records where the job's next journal finds them.
+fn set_orphans_aside(disk: &dyn Disk, path: &Path, job: JobId, file: &dyn DiskFile) -> io::Result<PathBuf> {
+    let partial = partial(path);
+    let unfinished = path.with_file_name("journal.partial.new");
+    let mut anew = Anew::create(disk, &unfinished, job)?;
+    anew.copy(file, job, |_| true)?;
+    anew.publish(disk, &unfinished, &partial)?;
+    let aside = keep_aside(path)?;
+    fs::remove_file(path)?;
+    disk.sync_dir(parent(path))?;
     Ok(aside)
 }
 
-fn new_aside(path: &Path) -> io::Result<(fs::File, PathBuf)> {
+/// Gives a journal a second name, or where there are no links, makes a copy.
+fn keep_aside(path: &Path) -> io::Result<PathBuf> {
     for number in 1..=MAX_SET_ASIDE {
-        let aside = path.with_file_name(format!("journal.damaged-{number}"));
-        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside) {
-            Ok(file) => return Ok((file, aside)),
+        let aside = path.with_file_name(format!("{ASIDE}{number}"));
+        match fs::hard_link(path, &aside) {
+            Ok(()) => return Ok(aside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            Err(_) => {
+                fs::copy(path, &aside)?;
+                fs::File::open(&aside)?.sync_all()?;
+                return Ok(aside);
+            }
         }
     }
-    Err(io::Error::other(format!("{MAX_SET_ASIDE} damaged pieces are kept beside it already")))
+    Err(io::Error::other(format!("{MAX_SET_ASIDE} damaged journals are kept beside it already")))
+}
+
+/// A journal that is being written from another.
+struct Anew {
+    file: Arc<dyn DiskFile>,
+    offsets: Offsets,
+    /// Where it ends, with what is not written yet.
+    end: u64,
+    buffer: Vec<u8>,
+}
+
+impl Anew {
+    fn create(disk: &dyn Disk, path: &Path, job: JobId) -> io::Result<Self> {
+        let (file, buffer) = (disk.open(path, Mode::New)?, frame::header(job).to_vec());
+        Ok(Self { file, offsets: Offsets::default(), end: buffer.len() as u64, buffer })
+    }
+
+    fn put(&mut self, record: &Record) -> io::Result<()> {
+        let start = self.end - self.buffer.len() as u64;
+        let offset = frame::push(&mut self.buffer, start, &record.encode());
+        self.end = start + self.buffer.len() as u64;
+        if let Record::Task(task) = record {
+            if self.offsets.has_rival(task) {
+                self.flush()?;
+            }
+            let file = &*self.file;
+            self.offsets.note(task, offset, |held| scan::read_record(file, held, JOURNAL_VERSION).ok());
+        }
+        if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Puts the records of another journal that are wanted.
+    fn copy(&mut self, from: &dyn DiskFile, job: JobId, wanted: impl Fn(&Record) -> bool) -> io::Result<()> {
+        let mut result = Ok(());
+        let mut take = |_, record: Record| {
+            if result.is_ok() && wanted(&record) {
+                result = self.put(&record);
+            }
+        };
+        scan(from, job, &mut take).map_err(io::Error::other)?;
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.buffer, self.end - self.buffer.len() as u64)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Makes it durable, and only then gives it its name.
+    fn publish(&mut self, disk: &dyn Disk, unfinished: &Path, path: &Path) -> io::Result<()> {
+        self.flush()?;
+        self.file.sync()?;
+        disk.rename(unfinished, path)?;
+        disk.sync_dir(parent(path))
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().expect("a journal's path has the job's directory before it")
 }

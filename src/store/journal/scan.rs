@@ -1,36 +1,43 @@
-//! Reading a whole journal: every intact record from the start, and what stands after the last of them.
+//! Reading a whole journal: every intact record, also behind damage, and what stands between and after them. A frame's
+//! checksum covers its position, and a task's record depends on nothing before it, so what follows damage is as good as
+//! what precedes it.
 
 use super::{
     super::disk::DiskFile,
     frame::{self, BadHeader, HEADER_BYTES, PREFIX_BYTES},
 };
-use crate::{types::JobId, wire::journal::Record};
-use std::io;
+use nodectl_types::{JobId, TaskRecord};
+use nodectl_wire::journal::{JOURNAL_VERSION, Record};
+use std::{io, sync::Arc};
 
+/// What a frame is guessed to need when it is read by itself: most fit.
+const READ_GUESS_BYTES: usize = 4096;
 /// How much is read from the file at a time.
 const WINDOW_BYTES: usize = 256 << 10;
-/// A search for intact frames behind damage looks no further, and hashes no more than this in all.
-const SEARCH_BYTES: u64 = 64 << 20;
+/// The search for intact frames behind damage looks at, and hashes, no more than this in all.
+const SEARCH_BYTES: u64 = 256 << 20;
 /// A frame found by that search is at most this long: specifications only stand at the start.
 const SEARCH_RECORD_BYTES: usize = 1 << 20;
 
 /// What a scan found.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Where the intact records end; 0 if not even the header is there.
+    /// Of the records.
+    pub version: u32,
+    /// Where the last intact record ends.
     pub end: u64,
-    pub rest: Rest,
+    pub state: State,
 }
 
-/// What follows the intact records.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Rest {
-    Nothing,
-    /// An append that did not finish. Nobody was told that it was stored.
+/// What is wrong with a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Whole,
+    /// An append that did not finish follows the last record. Nobody was told that it was stored.
     Torn {
         bytes: u64,
     },
-    /// Intact frames follow, so these bytes were whole once.
+    /// So many bytes that were whole once are not any more.
     Damaged {
         bytes: u64,
     },
@@ -42,37 +49,85 @@ pub enum ScanError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Header(#[from] BadHeader),
-    #[error("its first record is not the job's specification\nhint: remove the job's directory")]
-    NoSpec,
 }
 
-/// Gives every intact record with its position to `each`.
-pub fn scan(file: &dyn DiskFile, job: JobId, each: &mut dyn FnMut(u64, Record)) -> Result<Scan, ScanError> {
+/// Where a record stands, in a journal of which version.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub offset: u64,
+    pub version: u32,
+}
+
+/// Gives every intact record to `each`.
+pub fn scan(file: &dyn DiskFile, job: JobId, each: &mut dyn FnMut(Place, Record)) -> Result<Scan, ScanError> {
     let length = file.len()?;
     let mut window = Window { file, start: 0, bytes: Vec::new() };
     if length < HEADER_BYTES as u64 {
-        let rest = if length == 0 { Rest::Nothing } else { Rest::Torn { bytes: length } };
-        return Ok(Scan { end: 0, rest });
+        // A journal gets its name when its first records are on the disk: this was one.
+        return Ok(Scan { version: JOURNAL_VERSION, end: 0, state: State::Damaged { bytes: length } });
     }
     let header = window.get(0, HEADER_BYTES)?.try_into().expect("the window has what was asked for");
-    frame::check_header(header, job)?;
+    let (version, mut lost) = match frame::check_header(header, job) {
+        Ok(version) => (version, 0),
+        Err(BadHeader::NotAJournal) => (frame::likely_version(header), HEADER_BYTES as u64),
+        Err(error) => return Err(error.into()),
+    };
     let mut end = HEADER_BYTES as u64;
-    while let Some((record, next)) = read_frame(&mut window, end, length)? {
-        if end == HEADER_BYTES as u64 && !matches!(record, Record::Spec(_)) {
-            return Err(ScanError::NoSpec);
+    let mut budget = SEARCH_BYTES;
+    while end < length {
+        if let Some((record, next)) = read_frame(&mut window, end, length, version)? {
+            each(Place { offset: end, version }, record);
+            end = next;
+            continue;
         }
-        each(end, record);
-        end = next;
+        match next_record(&mut window, end, length, version, &mut budget)? {
+            Some(next) => {
+                lost += next - end;
+                end = next;
+            }
+            // What could not be searched to its end is kept rather than thrown away.
+            None if lost > 0 || budget == 0 => {
+                return Ok(Scan { version, end, state: State::Damaged { bytes: lost + length - end } });
+            }
+            None => return Ok(Scan { version, end, state: State::Torn { bytes: length - end } }),
+        }
     }
-    Ok(Scan { end, rest: classify(&mut window, end, length)? })
+    let state = if lost == 0 { State::Whole } else { State::Damaged { bytes: lost } };
+    Ok(Scan { version, end, state })
+}
+
+/// The task's record in the frame at `offset`.
+pub fn read_record(file: &dyn DiskFile, offset: u64, version: u32) -> io::Result<Arc<TaskRecord>> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("the record at offset {offset} is damaged"));
+    let mut bytes = vec![0; READ_GUESS_BYTES];
+    let filled = file.read_at(&mut bytes, offset)?;
+    let (length, sum) = bytes
+        .get(..PREFIX_BYTES.min(filled))
+        .filter(|p| p.len() == PREFIX_BYTES)
+        .and_then(frame::prefix)
+        .ok_or_else(bad)?;
+    let whole = PREFIX_BYTES + length;
+    if whole > filled {
+        // The length is checked against the file before anything is allocated for it.
+        if file.len()? < offset + whole as u64 {
+            return Err(bad());
+        }
+        bytes.resize(whole, 0);
+        file.read_at(&mut bytes[filled..], offset + filled as u64)?;
+    }
+    let body = &bytes[PREFIX_BYTES..whole];
+    match Record::decode_version(version, body) {
+        Ok(Record::Task(record)) if frame::checksum(offset, body) == sum => Ok(record),
+        _ => Err(bad()),
+    }
 }
 
 /// The record at `offset` and where the next one begins; `None` if no intact record stands there.
-fn read_frame(window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
+fn read_frame(window: &mut Window<'_>, offset: u64, length: u64, version: u32) -> io::Result<Option<(Record, u64)>> {
     let Some(next) = check_frame(window, offset, length, frame::MAX_RECORD_BYTES)? else { return Ok(None) };
     let body = window.get(offset + PREFIX_BYTES as u64, (next - offset) as usize - PREFIX_BYTES)?;
     // A checksum that holds over bytes that are no record is damage all the same: made before the checksum was.
-    Ok(Record::decode(body).ok().map(|record| (record, next)))
+    Ok(Record::decode_version(version, body).ok().map(|record| (record, next)))
 }
 
 /// Where the frame at `offset` ends, if its checksum holds.
@@ -89,23 +144,34 @@ fn check_frame(window: &mut Window<'_>, offset: u64, length: u64, max: usize) ->
     Ok((frame::checksum(offset, body) == sum).then_some(offset + (PREFIX_BYTES + bytes) as u64))
 }
 
-/// Looks for an intact frame behind the first bad one: it tells damage from an append that did not finish.
-fn classify(window: &mut Window<'_>, end: u64, length: u64) -> io::Result<Rest> {
-    let bytes = length - end;
-    if bytes == 0 {
-        return Ok(Rest::Nothing);
+/// Where the first intact record behind the bad one at `bad` begins.
+fn next_record(
+    window: &mut Window<'_>,
+    bad: u64,
+    length: u64,
+    version: u32,
+    budget: &mut u64,
+) -> io::Result<Option<u64>> {
+    // Where only a record's bytes changed, its length still tells where the next one begins.
+    let guess = match (length - bad >= PREFIX_BYTES as u64).then(|| window.get(bad, PREFIX_BYTES)).transpose()? {
+        Some(bytes) => frame::prefix(bytes).map(|(bytes, _)| bad + (PREFIX_BYTES + bytes) as u64),
+        None => None,
+    };
+    if let Some(next) = guess.filter(|next| *next < length)
+        && read_frame(window, next, length, version)?.is_some()
+    {
+        return Ok(Some(next));
     }
-    let mut budget = SEARCH_BYTES;
-    let mut offset = end + 1;
-    while offset < length && budget > 0 {
-        if check_frame(window, offset, length, SEARCH_RECORD_BYTES)?.is_some() {
-            return Ok(Rest::Damaged { bytes });
+    let mut offset = bad + 1;
+    while offset < length && *budget > 0 {
+        let intact = check_frame(window, offset, length, SEARCH_RECORD_BYTES)?.is_some();
+        if intact && read_frame(window, offset, length, version)?.is_some() {
+            return Ok(Some(offset));
         }
-        budget = budget.saturating_sub(cost(window, offset, length)?);
+        *budget = budget.saturating_sub(cost(window, offset, length)?);
         offset += 1;
     }
-    // What could not be searched to its end is kept rather than thrown away.
-    Ok(if offset < length { Rest::Damaged { bytes } } else { Rest::Torn { bytes } })
+    Ok(None)
 }
 
 /// How many bytes `check_frame` hashed at `offset`, and one for looking.

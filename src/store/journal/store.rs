@@ -3,35 +3,34 @@
 
 use super::{
     super::{
-        disk::{Disk, DiskFile, Mode},
+        disk::{Disk, Mode},
         lock::Lock,
     },
-    frame::{self, PREFIX_BYTES},
     index::Offsets,
-    recover,
-    scan::ScanError,
-    writer::{Item, Queue, Writer},
+    queue::{Item, Queue},
+    recover::{self, Found},
+    scan::{self, ScanError},
+    stall,
+    writer::Writer,
 };
-use crate::{
-    ports::{Journals, NodeHandle},
-    types::{JobId, TaskIndex, TaskRecord},
-    wire::journal::Record,
-};
+use nodectl_ports::{Journals, NodeHandle};
+use nodectl_types::{JobId, TaskIndex, TaskRecord};
+use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
+    cmp::Ordering,
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
+    time::Duration,
 };
-
-/// What a frame is guessed to need when it is read: most fit.
-const READ_GUESS_BYTES: usize = 4096;
 
 /// The journals of a data directory. Dropping it writes what is queued and ends the writer.
 pub struct JournalStore {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
+    watcher: Option<JoinHandle<()>>,
     /// The data directory stays locked while anything may write to it.
     _lock: Option<Arc<Lock>>,
 }
@@ -50,14 +49,53 @@ pub struct Tasks {
     pub offsets: Offsets,
     /// Where the journal ends, if that is known and the writer does not have it open.
     pub end: Option<u64>,
+    /// The version of the records in the file; `None` stands for this program's.
+    pub version: Option<u32>,
+    /// How often the journal was opened: its records may have other places then.
+    pub opened: u32,
     /// Appended, not yet written: (order of the append, record). Answers `read` meanwhile.
     pub waiting: HashMap<TaskIndex, (u64, Arc<TaskRecord>)>,
 }
 
 impl Tasks {
-    /// The highest rank of a task's records, written or about to be.
-    fn rank(&self, task: TaskIndex) -> u8 {
-        self.offsets.rank(task).max(self.waiting.get(&task).map_or(0, |(_, record)| record.rank()))
+    /// What reading or writing the file anew has shown.
+    pub fn found(&mut self, offsets: Offsets, version: u32) {
+        self.offsets = offsets;
+        self.version = (version != JOURNAL_VERSION).then_some(version);
+        self.opened += 1;
+    }
+
+    /// A record that is appended answers for its task, unless one that waits or is written counts more.
+    fn wait(&mut self, order: u64, record: Arc<TaskRecord>) {
+        let waiting = self.waiting.get(&record.task).map(|(_, waiting)| waiting);
+        let counts_more = |waiting: &Arc<TaskRecord>| waiting.cell() >= record.cell();
+        if record.rank() >= self.offsets.rank(record.task) && !waiting.is_some_and(counts_more) {
+            self.waiting.insert(record.task, (order, record));
+        }
+    }
+}
+
+/// Where the record of a task is.
+enum At {
+    Memory(Arc<TaskRecord>),
+    Disk(u64),
+    /// Of the same rank in both: the one that counts more is found by reading.
+    Either(Arc<TaskRecord>, u64),
+}
+
+impl Tasks {
+    fn at(&self, task: TaskIndex) -> Option<At> {
+        let waiting = self.waiting.get(&task).map(|(_, record)| record.clone());
+        Some(match (waiting, self.offsets.get(task)) {
+            (None, None) => return None,
+            (Some(record), None) => At::Memory(record),
+            (None, Some(offset)) => At::Disk(offset),
+            (Some(record), Some(offset)) => match record.rank().cmp(&self.offsets.rank(task)) {
+                Ordering::Greater => At::Memory(record),
+                Ordering::Equal => At::Either(record, offset),
+                Ordering::Less => At::Disk(offset),
+            },
+        })
     }
 }
 
@@ -67,65 +105,95 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn job_dir(&self, job: JobId) -> PathBuf {
+        self.jobs_dir.join(job.to_string())
+    }
+
     pub fn path(&self, job: JobId) -> PathBuf {
-        self.jobs_dir.join(job.to_string()).join("journal")
+        self.job_dir(job).join("journal")
     }
 }
 
 impl JournalStore {
     /// Starts the writer over the journals in `jobs_dir`, which exists.
-    pub(in crate::store) fn start(
+    pub(crate) fn start(
         jobs_dir: PathBuf,
         disk: Arc<dyn Disk>,
         node: NodeHandle,
         lock: Option<Arc<Lock>>,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { disk, jobs_dir, queue: Queue::default(), jobs: Mutex::default() });
-        let writer = Writer::new(shared.clone(), node);
-        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || writer.run())?;
-        Ok(Self { shared, writer: Some(thread), _lock: lock })
+        Self::start_watched(jobs_dir, disk, node, lock, stall::LIMIT)
     }
 
-    /// One job's records to `each`, and into the index.
-    fn replay_job(&self, job: JobId, each: &mut dyn FnMut(JobId, Record)) -> Result<(), ScanError> {
+    /// The same with another limit for what a write may take.
+    pub(super) fn start_watched(
+        jobs_dir: PathBuf,
+        disk: Arc<dyn Disk>,
+        node: NodeHandle,
+        lock: Option<Arc<Lock>>,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared { disk, jobs_dir, queue: Queue::default(), jobs: Mutex::default() });
+        let (watched, told) = (shared.clone(), node.clone());
+        let writer = Writer::new(shared.clone(), node);
+        let spawn = |name: &str| std::thread::Builder::new().name(name.into());
+        let writer = spawn("journal").spawn(move || writer.run())?;
+        let mut store = Self { shared, writer: Some(writer), watcher: None, _lock: lock };
+        store.watcher = Some(spawn("journal-watch").spawn(move || stall::watch(&watched.queue, &told, limit))?);
+        Ok(store)
+    }
+
+    /// One job's records to `each`, and into the index. False if something of it was, or is, damaged.
+    fn replay_job(&self, job: JobId, each: &mut dyn FnMut(JobId, Record)) -> Result<bool, ScanError> {
         let shared = &*self.shared;
         let path = shared.path(job);
-        let mut tasks = Tasks::default();
-        let mut take = |offset, record: Record| {
-            if let Record::Task(task) = &record {
-                tasks.offsets.set(task.task, offset, task.rank());
+        let found = recover::open(&*shared.disk, &path, job, &mut |record| each(job, record))?;
+        match found {
+            Found::Nothing => {
+                recover::orphans(&*shared.disk, &path, job)?.into_iter().for_each(|record| each(job, record));
             }
-            each(job, record);
-        };
-        let end = recover::replay(&*shared.disk, &path, job, &mut take)?;
-        tasks.end = end;
-        shared.jobs().insert(job, tasks);
-        Ok(())
+            Found::Orphans => {}
+            Found::Journal(opened) => {
+                let mut tasks = Tasks::default();
+                tasks.found(opened.offsets, opened.version);
+                match opened.ready {
+                    Ok((_, end)) => {
+                        tasks.end = Some(end);
+                        recover::drop_orphans(&path);
+                    }
+                    Err(error) => {
+                        tracing::error!(path = %path.display(), %error, "journal cannot be written; its records are used");
+                    }
+                }
+                shared.jobs().insert(job, tasks);
+            }
+        }
+        let aside = recover::set_aside(&shared.job_dir(job))?;
+        if let Some(first) = aside.first() {
+            tracing::warn!(
+                kept = %first.display(), files = aside.len(),
+                "damaged journals of job {job} are kept aside, so nothing that they may name is removed. hint: remove them when they are not wanted"
+            );
+        }
+        Ok(aside.is_empty())
     }
 
-    fn read_one(&self, file: &dyn DiskFile, offset: u64) -> io::Result<Arc<TaskRecord>> {
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("the record at offset {offset} is damaged"));
-        let mut bytes = vec![0; READ_GUESS_BYTES];
-        let filled = file.read_at(&mut bytes, offset)?;
-        let (length, sum) = bytes
-            .get(..PREFIX_BYTES.min(filled))
-            .filter(|p| p.len() == PREFIX_BYTES)
-            .and_then(frame::prefix)
-            .ok_or_else(bad)?;
-        let whole = PREFIX_BYTES + length;
-        if whole > filled {
-            // The length is checked against the file before anything is allocated for it.
-            if file.len()? < offset + whole as u64 {
-                return Err(bad());
-            }
-            bytes.resize(whole, 0);
-            file.read_at(&mut bytes[filled..], offset + filled as u64)?;
-        }
-        let body = &bytes[PREFIX_BYTES..whole];
-        match Record::decode(body) {
-            Ok(Record::Task(record)) if frame::checksum(offset, body) == sum => Ok(record),
-            _ => Err(bad()),
-        }
+    fn read_from_disk(
+        &self,
+        path: &Path,
+        version: u32,
+        wanted: &[(Option<Arc<TaskRecord>>, u64)],
+    ) -> io::Result<Vec<Arc<TaskRecord>>> {
+        let place = |error: io::Error| io::Error::new(error.kind(), format!("reading {}: {error}", path.display()));
+        let file = self.shared.disk.open(path, Mode::Read).map_err(place)?;
+        let read = |(rival, offset): &(Option<Arc<TaskRecord>>, u64)| {
+            let written = scan::read_record(&*file, *offset, version).map_err(place)?;
+            Ok(match rival {
+                Some(rival) if rival.cell() > written.cell() => rival.clone(),
+                _ => written,
+            })
+        };
+        wanted.iter().map(read).collect()
     }
 }
 
@@ -133,13 +201,13 @@ impl Journals for JournalStore {
     fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<bool> {
         let mut complete = true;
         for job in job_dirs(&self.shared.jobs_dir)? {
-            let path = self.shared.path(job);
-            if !path.exists() {
-                continue;
-            }
-            if let Err(error) = self.replay_job(job, each) {
-                tracing::error!(path = %path.display(), "this job is left out, its journal cannot be used: {error}");
-                complete = false;
+            match self.replay_job(job, each) {
+                Ok(intact) => complete &= intact,
+                Err(error) => {
+                    let path = self.shared.path(job);
+                    tracing::error!(path = %path.display(), "this job is left out, its journal cannot be used: {error}");
+                    complete = false;
+                }
             }
         }
         Ok(complete)
@@ -149,37 +217,41 @@ impl Journals for JournalStore {
         let mut jobs = self.shared.jobs();
         let tasks = jobs.entry(job).or_default();
         // The queue's order and that of `waiting` agree because both change under this lock.
-        let accepted = self.shared.queue.push(job, records, ticket);
-        for (order, record) in accepted {
-            let hidden = record.rank() < tasks.rank(record.task);
-            if !hidden {
-                tasks.waiting.insert(record.task, (order, record));
-            }
+        for (order, record) in self.shared.queue.push(job, records, ticket) {
+            tasks.wait(order, record);
         }
     }
 
     fn read(&self, job: JobId, tasks: &[TaskIndex]) -> io::Result<Vec<Arc<TaskRecord>>> {
-        let mut found = Vec::with_capacity(tasks.len());
-        let mut on_disk = Vec::new();
-        if let Some(known) = self.shared.jobs().get(&job) {
-            for task in tasks {
-                match (known.waiting.get(task), known.offsets.get(*task)) {
-                    (Some((_, record)), _) => found.push(record.clone()),
-                    (None, Some(offset)) => on_disk.push(offset),
-                    (None, None) => {}
+        let path = self.shared.path(job);
+        loop {
+            let mut found = Vec::with_capacity(tasks.len());
+            let mut on_disk = Vec::new();
+            let Some((version, opened)) = self.shared.jobs().get(&job).map(|known| {
+                for at in tasks.iter().filter_map(|task| known.at(*task)) {
+                    match at {
+                        At::Memory(record) => found.push(record),
+                        At::Disk(offset) => on_disk.push((None, offset)),
+                        At::Either(record, offset) => on_disk.push((Some(record), offset)),
+                    }
                 }
+                (known.version.unwrap_or(JOURNAL_VERSION), known.opened)
+            }) else {
+                return Ok(found);
+            };
+            if on_disk.is_empty() {
+                return Ok(found);
+            }
+            match self.read_from_disk(&path, version, &on_disk) {
+                Ok(read) => {
+                    found.extend(read);
+                    return Ok(found);
+                }
+                // It was written anew meanwhile, which is rare: everything is elsewhere now.
+                Err(_) if self.shared.jobs().get(&job).is_some_and(|known| known.opened != opened) => {}
+                Err(error) => return Err(error),
             }
         }
-        if on_disk.is_empty() {
-            return Ok(found);
-        }
-        let path = self.shared.path(job);
-        let place = |error: io::Error| io::Error::new(error.kind(), format!("reading {}: {error}", path.display()));
-        let file = self.shared.disk.open(&path, Mode::Read).map_err(place)?;
-        for offset in on_disk {
-            found.push(self.read_one(&*file, offset).map_err(place)?);
-        }
-        Ok(found)
     }
 
     fn forget(&self, job: JobId) {
@@ -195,6 +267,10 @@ impl Drop for JournalStore {
         if let Some(writer) = self.writer.take() {
             // A panic of the writer has been printed already; there is nothing to add to it here.
             let _ = writer.join();
+        }
+        self.shared.queue.close();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
         }
     }
 }

@@ -7,13 +7,12 @@ use super::{
     },
     JournalStore, frame,
 };
-use crate::{
-    ports::{Event, Journals},
-    types::JobId,
-    wire::journal::Record,
-};
+use nodectl_ports::{Event, Journals};
+use nodectl_types::{Author, Failure, Isolation, JobId, Outcome, TaskRecord};
+use nodectl_wire::journal::{JOURNAL_VERSION, READABLE, Record};
 use proptest::prelude::*;
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -103,17 +102,161 @@ fn zeroes_that_a_crash_left_at_the_end_are_a_torn_tail() {
 }
 
 #[test]
-fn damage_in_the_middle_keeps_what_is_before_and_sets_the_rest_aside() {
-    let (dir, bytes) = written(3);
+fn damage_in_the_middle_costs_the_damaged_record_only_and_keeps_the_file_aside() {
+    let (dir, bytes) = written(5);
     for round in 1..=2 {
         let mut damaged = bytes.clone();
-        let second_last = bytes.len() - 2 * (bytes.len() - replay_end(&bytes, 2)) + 12;
-        damaged[second_last] ^= 1;
+        damaged[replay_end(&bytes, 1) + 12] ^= 1;
         fs::write(path(dir.path(), JOB), &damaged).unwrap();
-        assert_eq!(replay(dir.path()), records(1));
+        let (store, mut events) = start(dir.path());
+        let mut kept = Vec::new();
+        let intact = store.replay(&mut |_, record| kept.push(record)).unwrap();
+        assert_eq!(kept, [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)], "task 1 is lost");
+        assert!(!intact, "what is kept aside may name blobs");
+        let numbers: Vec<_> = store.read(JOB, &[0, 1, 2, 3, 4]).unwrap().iter().map(|record| record.task).collect();
+        assert_eq!(numbers, [0, 2, 3, 4]);
         let aside = path(dir.path(), JOB).with_file_name(format!("journal.damaged-{round}"));
-        assert!(damaged.ends_with(&fs::read(aside).unwrap()));
+        assert_eq!(fs::read(aside).unwrap(), damaged);
+        store.append(JOB, vec![task(1, 2)], 1);
+        assert_eq!(persisted(&mut events), (1, Ok(())));
+        assert_eq!(replay(dir.path()).len(), 6);
     }
+}
+
+#[test]
+fn a_lost_length_costs_its_record_only() {
+    let (dir, bytes) = written(5);
+    let mut damaged = bytes.clone();
+    damaged[replay_end(&bytes, 1)] ^= 0x5a;
+    damaged[replay_end(&bytes, 1) + 2] ^= 0xff;
+    fs::write(path(dir.path(), JOB), &damaged).unwrap();
+    assert_eq!(replay(dir.path()), [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)]);
+}
+
+#[test]
+fn a_damaged_header_costs_nothing() {
+    let (dir, bytes) = written(3);
+    for at in 0..frame::HEADER_BYTES {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x11;
+        fs::write(path(dir.path(), JOB), &damaged).unwrap();
+        assert_eq!(replay(dir.path()), records(3), "byte {at}");
+    }
+}
+
+#[test]
+fn records_wait_for_a_lost_specification_and_count_when_it_comes() {
+    let (dir, bytes) = written(3);
+    let mut damaged = bytes.clone();
+    damaged[frame::HEADER_BYTES + 12] ^= 1;
+    fs::write(path(dir.path(), JOB), &damaged).unwrap();
+    let tasks = [task(0, 1), task(1, 1), task(2, 1)];
+    for _ in 0..2 {
+        let (store, _events) = start(dir.path());
+        let mut kept = Vec::new();
+        assert!(!store.replay(&mut |_, record| kept.push(record)).unwrap());
+        assert_eq!(kept, tasks, "they are given at each start");
+    }
+    let (store, mut events) = start(dir.path());
+    assert_eq!(replayed(&store).len(), 3);
+    store.append(JOB, vec![task(3, 1)], 1);
+    assert!(persisted(&mut events).1.unwrap_err().contains("specification"));
+    store.append(JOB, vec![spec(), task(1, 2)], 2);
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    let known: Vec<_> =
+        store.read(JOB, &[0, 1, 2]).unwrap().iter().map(|record| (record.task, record.attempt.number)).collect();
+    assert_eq!(known, [(0, 1), (1, 1), (2, 1)], "of two successes the smaller key counts");
+    drop(store);
+    assert_eq!(replay(dir.path()), [spec(), task(1, 2), task(0, 1), task(1, 1), task(2, 1)]);
+    assert!(!path(dir.path(), JOB).with_file_name("journal.partial").exists());
+}
+
+#[test]
+fn an_emptied_journal_and_one_of_garbage_are_told_and_the_job_can_begin_anew() {
+    let (dir, bytes) = written(3);
+    for content in
+        [Vec::new(), b"short".to_vec(), vec![0; 5000], b"no journal at all ".repeat(100), bytes[..24].to_vec()]
+    {
+        fs::write(path(dir.path(), JOB), &content).unwrap();
+        let (store, mut events) = start(dir.path());
+        assert!(!store.replay(&mut |_, record| panic!("nothing is intact: {record:?}")).unwrap(), "it is told");
+        store.append(JOB, vec![spec(), task(0, 1)], 1);
+        assert_eq!(persisted(&mut events), (1, Ok(())));
+        drop(store);
+        assert_eq!(replay(dir.path()), [spec(), task(0, 1)]);
+    }
+    assert!(path(dir.path(), JOB).with_file_name("journal.damaged-5").exists());
+}
+
+#[test]
+fn a_job_that_is_forgotten_takes_its_damaged_journals_with_it() {
+    let (dir, bytes) = written(3);
+    let mut damaged = bytes.clone();
+    damaged[replay_end(&bytes, 0) + 12] ^= 1;
+    fs::write(path(dir.path(), JOB), &damaged).unwrap();
+    let (store, _events) = start(dir.path());
+    assert!(!store.replay(&mut |_, _| {}).unwrap());
+    store.forget(JOB);
+    drop(store);
+    assert!(start(dir.path()).0.replay(&mut |_, record| panic!("it is gone: {record:?}")).unwrap());
+}
+
+#[test]
+fn a_journal_of_the_version_before_is_read_brought_up_to_date_and_gone_on_with() {
+    let (dir, bytes) = written(3);
+    let mut older = bytes[..frame::HEADER_BYTES].to_vec();
+    older[8..12].copy_from_slice(&READABLE.start().to_le_bytes());
+    let sum = frame::checksum(0, &older[..20]);
+    older[20..24].copy_from_slice(&sum.to_le_bytes());
+    for record in records(3) {
+        frame::push(&mut older, 0, &as_before(&record));
+    }
+    fs::write(path(dir.path(), JOB), &older).unwrap();
+    let (store, mut events) = start(dir.path());
+    assert_eq!(replayed(&store).len(), 4);
+    assert_eq!(store.read(JOB, &[0, 1, 2]).unwrap().len(), 3);
+    store.append(JOB, vec![task(3, 1)], 1);
+    assert_eq!(persisted(&mut events), (1, Ok(())));
+    drop(store);
+    let now = fs::read(path(dir.path(), JOB)).unwrap();
+    assert_eq!(frame::check_header(now[..24].try_into().unwrap(), JOB), Ok(JOURNAL_VERSION));
+    // Who accepted a result was not noted: it is taken to be who ordered it.
+    let noted = |record: Record| match record {
+        Record::Task(task) if task.task < 3 => {
+            Record::Task(Arc::new(TaskRecord { accepted: task.attempt.epoch, ..(*task).clone() }))
+        }
+        record => record,
+    };
+    assert_eq!(replay(dir.path()), records(4).into_iter().map(noted).collect::<Vec<_>>());
+}
+
+/// The bytes of a specification or of a task's record as the version before had them.
+fn as_before(record: &Record) -> Vec<u8> {
+    let task = match record {
+        Record::Task(task) => task,
+        Record::Spec(spec) => {
+            // Its work, which comes first, ended before these.
+            let news = (Author::default(), Isolation::default(), Vec::<String>::new());
+            let (work, news) = (postcard::to_stdvec(&*spec.work).unwrap(), postcard::to_stdvec(&news).unwrap());
+            let whole = postcard::to_stdvec(&(0u32, &**spec)).unwrap();
+            return [&whole[..1 + work.len() - news.len()], &whole[1 + work.len()..]].concat();
+        }
+        Record::Head(_) => return record.encode(),
+    };
+    let (numbers, streams) =
+        ((task.started_ms, task.duration_us, task.cpu_us, task.max_rss_bytes), (&task.stdout, &task.stderr));
+    let fields = (
+        task.task,
+        task.attempt,
+        task.node,
+        &task.outcome,
+        task.failures,
+        numbers,
+        streams,
+        &task.value,
+        &task.outputs,
+    );
+    postcard::to_stdvec(&(2u32, fields)).unwrap()
 }
 
 /// Where the frame of task `index` begins.
@@ -154,25 +297,12 @@ fn a_journal_of_another_job_is_refused() {
 }
 
 #[test]
-fn a_journal_that_does_not_begin_with_its_specification_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, mut events) = start(dir.path());
-    store.append(JOB, vec![task(0, 1)], 1);
-    assert!(persisted(&mut events).1.unwrap_err().contains("specification"), "none is written");
-    drop(store);
-    let mut bytes = frame::header(JOB).to_vec();
-    frame::push(&mut bytes, 0, &task(0, 1).encode());
-    fs::write(path(dir.path(), JOB), bytes).unwrap();
-    assert_eq!(replay(dir.path()), []);
-}
-
-#[test]
 fn a_large_specification_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mut events) = start(dir.path());
     let Record::Spec(mut large) = spec() else { panic!("spec() gives a specification") };
-    let cells = vec![crate::types::Value::Text("x".repeat(1000).into()); 5000];
-    Arc::make_mut(&mut large).params = crate::types::ParamSpace::Rows { columns: vec!["a".into()], cells };
+    let cells = vec![nodectl_types::Value::Text("x".repeat(1000).into()); 5000];
+    Arc::make_mut(&mut large).params = nodectl_types::ParamSpace::Rows { columns: vec!["a".into()], cells };
     store.append(JOB, vec![Record::Spec(large.clone()), task(0, 1)], 1);
     assert_eq!(persisted(&mut events), (1, Ok(())));
     assert_eq!(store.read(JOB, &[0]).unwrap().len(), 1);
@@ -194,28 +324,102 @@ fn a_record_that_rots_under_a_reader_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is cut off or changed where, replay gives a prefix of what was written, and the journal can go on.
+    /// Whatever is cut off or changed where, nothing is lost but what was cut off and the record that was changed, and where
+    /// the specification is left the journal can go on.
     #[test]
-    fn any_damage_leaves_a_prefix(tasks in 0u32..6, cut in 0.0f64..1.0, change in proptest::option::of((0.0f64..1.0, 1u8..))) {
+    fn damage_costs_what_it_hit(tasks in 0u32..6, cut in 0.0f64..1.0, change in proptest::option::of((0.0f64..1.0, 1u8..))) {
         let (dir, mut bytes) = written(tasks);
-        if let Some((place, mask)) = change {
-            let place = (place * bytes.len() as f64) as usize;
-            bytes[place] ^= mask;
-        } else {
-            bytes.truncate((cut * bytes.len() as f64) as usize);
+        let all = records(tasks);
+        let place = (change.map_or(cut, |(place, _)| place) * bytes.len() as f64) as usize;
+        // Which record the place is in; the header is before all of them.
+        let hit = (0..=tasks).find(|index| place < frame_end(&bytes, *index)).unwrap_or(tasks) as usize;
+        let mut expected = all.clone();
+        match change {
+            Some((_, mask)) => {
+                bytes[place] ^= mask;
+                if place >= frame::HEADER_BYTES {
+                    expected.remove(hit);
+                }
+            }
+            None => {
+                bytes.truncate(place);
+                expected.truncate(hit);
+            }
         }
         fs::write(path(dir.path(), JOB), &bytes).unwrap();
-        let all = records(tasks);
         let once = replay(dir.path());
-        prop_assert!(all.starts_with(&once), "{once:?}");
-        if !once.is_empty() {
-            let (store, mut events) = start(dir.path());
-            store.append(JOB, vec![task(77, 1)], 1);
-            prop_assert_eq!(persisted(&mut events), (1, Ok(())));
-            drop(store);
-            let mut expected = once.clone();
-            expected.push(task(77, 1));
-            prop_assert_eq!(replay(dir.path()), expected);
+        prop_assert_eq!(&once, &expected);
+        prop_assert_eq!(replay(dir.path()), once);
+        let mut more = vec![task(77, 1)];
+        if expected.first() != Some(&spec()) {
+            more.insert(0, spec());
+        }
+        let (store, mut events) = start(dir.path());
+        replayed(&store);
+        store.append(JOB, more.clone(), 1);
+        prop_assert_eq!(persisted(&mut events), (1, Ok(())));
+        drop(store);
+        let mut expected = if more.len() == 1 { [expected, more].concat() } else { [more, expected].concat() };
+        let mut now = replay(dir.path());
+        let key = |record: &Record| record.encode();
+        expected.sort_by_key(key);
+        now.sort_by_key(key);
+        prop_assert_eq!(now, expected);
+    }
+
+    /// The record that answers for a task is the one that the job lattice takes, whatever was appended in which order, while it
+    /// waits, when it is written, and after a restart.
+    #[test]
+    fn the_index_answers_in_the_order_of_the_lattice(
+        appends in proptest::collection::vec((0u32..3, 0u32..4, 1u32..4, 0u32..3), 1..24),
+        restart in any::<prop::sample::Index>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, mut events) = start(dir.path());
+        store.append(JOB, vec![spec()], 0);
+        let mut counts: BTreeMap<u32, Arc<TaskRecord>> = BTreeMap::new();
+        let restart = restart.index(appends.len());
+        for (at, (index, kind, number, failures)) in appends.into_iter().enumerate() {
+            let Record::Task(plain) = task(index, number) else { panic!("task() gives a task's record") };
+            let outcome = match kind {
+                0 => Outcome::Failed(Failure::Exit(1)),
+                1 => Outcome::Cancelled,
+                _ => Outcome::Done,
+            };
+            let record = Arc::new(TaskRecord { outcome, failures, duration_us: failures.into(), ..(*plain).clone() });
+            let held = counts.entry(index).or_insert_with(|| record.clone());
+            if record.cell() > held.cell() {
+                *held = record.clone();
+            }
+            store.append(JOB, vec![Record::Task(record)], at as u64 + 1);
+            for (index, expected) in &counts {
+                let read = store.read(JOB, &[*index]).unwrap();
+                prop_assert_eq!(read[0].cell(), expected.cell());
+            }
+            if at == restart {
+                drop(store);
+                (store, events) = start(dir.path());
+                replayed(&store);
+            }
+        }
+        drop(store);
+        drop(events);
+        let (store, _events) = start(dir.path());
+        replayed(&store);
+        for (index, expected) in &counts {
+            prop_assert_eq!(store.read(JOB, &[*index]).unwrap()[0].cell(), expected.cell());
+        }
+    }
+}
+
+/// Where the frame of the record that was written as number `index` ends.
+fn frame_end(bytes: &[u8], index: u32) -> usize {
+    match index {
+        0 => frame::HEADER_BYTES + frame::PREFIX_BYTES + frame::prefix(&bytes[frame::HEADER_BYTES..]).unwrap().0,
+        task => {
+            replay_end(bytes, task - 1)
+                + frame::PREFIX_BYTES
+                + frame::prefix(&bytes[replay_end(bytes, task - 1)..]).unwrap().0
         }
     }
 }

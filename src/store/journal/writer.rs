@@ -3,99 +3,25 @@
 
 use super::{
     super::disk::{DiskFile, Mode},
-    frame, recover,
+    frame,
+    index::Offsets,
+    queue::{Append, Item, QUEUE_RECORDS},
+    recover::{self, Found},
+    scan,
     store::Shared,
 };
-use crate::{
-    ports::{Event, NodeHandle, StoreEvent},
-    types::{JobId, TaskIndex, TaskRecord},
-    wire::journal::Record,
-};
+use nodectl_ports::{Event, NodeHandle, StoreEvent};
+use nodectl_types::{JobId, TaskIndex, TaskRecord};
+use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     fs, io,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
-/// Records that may wait to be written. An append that finds more waiting is refused by its ticket.
-const QUEUE_RECORDS: usize = 64 << 10;
 /// Journals kept open between groups.
 const OPEN_FILES: usize = 64;
-
-/// Something for the writer to do.
-pub enum Item {
-    Append(Append),
-    /// An append that found the queue full: its ticket is answered, nothing is written.
-    Refused(u64),
-    Forget(JobId),
-    End,
-}
-
-pub struct Append {
-    job: JobId,
-    records: Vec<Record>,
-    ticket: u64,
-    /// The position of this append among all of them.
-    order: u64,
-}
-
-/// What waits for the writer. The port's methods never wait for it, since the node's loop calls them: a full queue
-/// refuses records. What a refused append leaves behind is its ticket.
-#[derive(Default)]
-pub struct Queue {
-    inner: Mutex<Waiting>,
-    filled: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    items: VecDeque<Item>,
-    records: usize,
-    appends: u64,
-}
-
-impl Queue {
-    /// Queues an append. Gives the task records that were accepted, with the append's order.
-    pub fn push(&self, job: JobId, records: Vec<Record>, ticket: u64) -> Vec<(u64, Arc<TaskRecord>)> {
-        let mut inner = self.lock();
-        if inner.records >= QUEUE_RECORDS {
-            inner.items.push_back(Item::Refused(ticket));
-            self.filled.notify_one();
-            return Vec::new();
-        }
-        inner.appends += 1;
-        inner.records += records.len();
-        let order = inner.appends;
-        let tasks = records.iter().filter_map(|record| match record {
-            Record::Task(task) => Some((order, task.clone())),
-            _ => None,
-        });
-        let tasks = tasks.collect();
-        inner.items.push_back(Item::Append(Append { job, records, ticket, order }));
-        self.filled.notify_one();
-        tasks
-    }
-
-    pub fn push_item(&self, item: Item) {
-        self.lock().items.push_back(item);
-        self.filled.notify_one();
-    }
-
-    /// Waits for something and takes everything.
-    fn take(&self) -> VecDeque<Item> {
-        let mut inner = self.lock();
-        while inner.items.is_empty() {
-            inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
-        }
-        inner.records = 0;
-        std::mem::take(&mut inner.items)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 pub struct Writer {
     shared: Arc<Shared>,
@@ -108,6 +34,7 @@ pub struct Writer {
 /// A journal that is known to be intact up to `end`. One that failed is not kept: it is opened and scanned anew.
 struct Open {
     file: Arc<dyn DiskFile>,
+    /// 0: nothing is in it yet, and it gets its name when its first records are on the disk.
     end: u64,
     used: u64,
 }
@@ -116,16 +43,21 @@ struct Open {
 #[derive(Default)]
 struct Addition {
     appends: Vec<Append>,
+    /// Records that an earlier journal left, which had lost its specification.
+    orphans: Vec<Record>,
 }
 
 impl Addition {
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.appends.iter().flat_map(|append| &append.records).chain(&self.orphans)
+    }
+
     fn begins_with_spec(&self) -> bool {
-        let first = self.appends.iter().flat_map(|append| &append.records).next();
-        matches!(first, Some(Record::Spec(_)))
+        matches!(self.records().next(), Some(Record::Spec(_)))
     }
 }
 
-/// A task's record: where it is, and whether it is a success.
+/// Where a task's record is that counts from now on, and its rank.
 type Place = (TaskIndex, u64, u8);
 
 /// A ticket and what became of it.
@@ -161,7 +93,8 @@ impl Writer {
         let mut written = Vec::new();
         let mut reports = Vec::new();
         for (job, addition) in group {
-            match self.write(job, &addition) {
+            let mut addition = addition;
+            match self.write(job, &mut addition) {
                 Ok(offsets) => written.push((job, addition, offsets)),
                 Err(error) => self.fail(job, addition, &error, &mut reports),
             }
@@ -176,32 +109,51 @@ impl Writer {
         self.report(reports);
     }
 
-    /// Writes the frames of one journal in one piece. Gives where each task's record went and where the journal will end.
-    fn write(&mut self, job: JobId, addition: &Addition) -> io::Result<(Vec<Place>, u64)> {
+    /// Writes the frames of one journal in one piece. Gives the places that will count, and where the journal will end.
+    fn write(&mut self, job: JobId, addition: &mut Addition) -> io::Result<(Vec<Place>, u64)> {
         self.ensure_open(job)?;
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
         open.used = self.group;
         let mut buffer = Vec::new();
-        if open.end <= frame::HEADER_BYTES as u64 && !addition.begins_with_spec() {
-            // After a failed append of the specification: what follows it must not take its place.
-            return Err(io::Error::other("the job's specification is not written yet"));
-        }
         if open.end == 0 {
+            if !addition.begins_with_spec() {
+                // After a failed append of the specification: what follows it must not take its place.
+                return Err(io::Error::other("the job's specification is not written yet"));
+            }
+            let path = self.shared.path(job);
+            addition.orphans = recover::orphans(&*self.shared.disk, &path, job).map_err(io::Error::other)?;
             buffer.extend_from_slice(&frame::header(job));
         }
-        let mut offsets = Vec::new();
-        for record in addition.appends.iter().flat_map(|append| &append.records) {
+        // Of the records of one task that are written now, only the one that counts most is compared with an older one.
+        let mut best: BTreeMap<TaskIndex, (u64, &Arc<TaskRecord>)> = BTreeMap::new();
+        for record in addition.records() {
             let bytes = record.encode();
             if bytes.len() > frame::MAX_RECORD_BYTES {
                 return Err(io::Error::other(format!("a record of {} bytes is larger than any may be", bytes.len())));
             }
             let offset = frame::push(&mut buffer, open.end, &bytes);
             if let Record::Task(task) = record {
-                offsets.push((task.task, offset, task.rank()));
+                let held = best.entry(task.task).or_insert((offset, task));
+                let counts_more = || task.cell() > held.1.cell();
+                if task.rank() > held.1.rank() || (task.rank() == held.1.rank() && held.0 != offset && counts_more()) {
+                    *held = (offset, task);
+                }
             }
         }
         open.file.write_all_at(&buffer, open.end)?;
-        Ok((offsets, open.end + buffer.len() as u64))
+        let end = open.end + buffer.len() as u64;
+        // Only this thread changes the index of a journal that is open, so what counts now counts when it is synced.
+        let noted =
+            |task| self.shared.jobs().get(&job).map(|tasks| (tasks.offsets.rank(task), tasks.offsets.get(task)));
+        best.retain(|task, (_, record)| match noted(*task) {
+            Some((rank, Some(older))) if rank == record.rank() => {
+                let older = scan::read_record(&*open.file, older, JOURNAL_VERSION);
+                older.map_or(true, |older| record.cell() > older.cell())
+            }
+            Some((rank, _)) => rank <= record.rank(),
+            None => true,
+        });
+        Ok((best.into_iter().map(|(task, (offset, record))| (task, offset, record.rank())).collect(), end))
     }
 
     fn sync(&mut self, job: JobId, end: u64) -> io::Result<()> {
@@ -209,8 +161,11 @@ impl Writer {
         open.file.sync()?;
         if open.end == 0 {
             // The file is new: its name must last as well, and its directory's, whoever made that.
-            self.shared.disk.sync_dir(parent(&self.shared.path(job)))?;
+            let path = self.shared.path(job);
+            self.shared.disk.rename(&recover::unfinished(&path), &path)?;
+            self.shared.disk.sync_dir(parent(&path))?;
             self.shared.disk.sync_dir(&self.shared.jobs_dir)?;
+            recover::drop_orphans(&path);
         }
         open.end = end;
         Ok(())
@@ -222,28 +177,31 @@ impl Writer {
             return Ok(());
         }
         let path = self.shared.path(job);
-        self.shared.disk.make_dir(parent(&path))?;
+        let disk = &*self.shared.disk;
+        disk.make_dir(parent(&path))?;
         let known_end = self.shared.jobs().get_mut(&job).and_then(|tasks| tasks.end.take());
         if let Some(end) = known_end {
-            let file = self.shared.disk.open(&path, Mode::Write)?;
+            let file = disk.open(&path, Mode::Write)?;
             if file.len()? == end {
                 self.open.insert(job, Open { file, end, used: self.group });
                 return Ok(());
             }
         }
-        let mut offsets = Vec::new();
-        let mut take = |offset, record: Record| {
-            if let Record::Task(task) = record {
-                offsets.push((task.task, offset, task.rank()));
+        let (file, end) = match recover::open(disk, &path, job, &mut |_| {}).map_err(io::Error::other)? {
+            Found::Nothing | Found::Orphans => {
+                if let Some(known) = self.shared.jobs().get_mut(&job) {
+                    known.found(Offsets::default(), JOURNAL_VERSION);
+                }
+                (disk.open(&recover::unfinished(&path), Mode::New)?, 0)
+            }
+            Found::Journal(opened) => {
+                if let Some(known) = self.shared.jobs().get_mut(&job) {
+                    known.found(opened.offsets, opened.version);
+                }
+                opened.ready?
             }
         };
-        let opened = recover::open(&*self.shared.disk, &path, job, &mut take).map_err(io::Error::other)?;
-        if let Some(known) = self.shared.jobs().get_mut(&job) {
-            for (task, offset, done) in offsets {
-                known.offsets.set(task, offset, done);
-            }
-        }
-        self.open.insert(job, Open { file: opened.file, end: opened.end, used: self.group });
+        self.open.insert(job, Open { file, end, used: self.group });
         Ok(())
     }
 
@@ -251,8 +209,8 @@ impl Writer {
         let mut jobs = self.shared.jobs();
         // A job that was forgotten meanwhile stays forgotten: no entry, nothing to point to.
         if let Some(tasks) = jobs.get_mut(&job) {
-            for (task, offset, done) in offsets {
-                tasks.offsets.set(task, offset, done);
+            for (task, offset, rank) in offsets {
+                tasks.offsets.set(task, offset, rank);
             }
             drop_waiting(tasks, &addition);
         }
@@ -288,7 +246,7 @@ impl Writer {
         while self.open.len() > OPEN_FILES {
             let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(job, _)| *job);
             let oldest = oldest.expect("more than none are open");
-            let end = self.open.remove(&oldest).map(|open| open.end);
+            let end = self.open.remove(&oldest).map(|open| open.end).filter(|end| *end > 0);
             if let Some(tasks) = self.shared.jobs().get_mut(&oldest) {
                 tasks.end = end;
             }
@@ -296,17 +254,20 @@ impl Writer {
     }
 
     fn report(&self, reports: Vec<Report>) {
-        for (ticket, result) in reports {
-            // False when the node has ended: nobody waits for the answer then.
-            self.node.blocking_tell(Event::Store(StoreEvent::Persisted { ticket, result }));
-        }
+        let tickets: Vec<u64> = reports.iter().map(|(ticket, _)| *ticket).collect();
+        self.shared.queue.answer(tickets, || {
+            for (ticket, result) in reports {
+                // False when the node has ended: nobody waits for the answer then.
+                self.node.blocking_tell(Event::Store(StoreEvent::Persisted { ticket, result }));
+            }
+        });
     }
 }
 
 /// Records of this addition need no copy in memory any more; newer ones of the same tasks stay.
 fn drop_waiting(tasks: &mut super::store::Tasks, addition: &Addition) {
     let Some(last) = addition.appends.last().map(|append| append.order) else { return };
-    for record in addition.appends.iter().flat_map(|append| &append.records) {
+    for record in addition.records() {
         if let Record::Task(task) = record
             && tasks.waiting.get(&task.task).is_some_and(|(order, _)| *order <= last)
         {

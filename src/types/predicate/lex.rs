@@ -1,7 +1,7 @@
 //! Text to tokens. Knows quotes, numbers with units and operators; nothing of fields or structure.
 
 use super::{OPS, Op, PredicateError};
-use crate::types::units::parse_bytes;
+use crate::units::parse_bytes;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {

@@ -4,7 +4,7 @@ use super::{
     Expr, FIELDS, Field, Literal, Op, PredicateError,
     lex::{Token, lex},
 };
-use crate::types::suggest::nearest;
+use crate::suggest::nearest;
 
 /// The longest text that is read, in bytes.
 const MAX_BYTES: usize = 4096;

@@ -1,7 +1,7 @@
 //! What conditions mean, what their errors say, and that no text makes the parser panic.
 
 use super::*;
-use crate::types::{NodeId, Resources};
+use crate::{NodeId, Resources};
 use proptest::prelude::*;
 
 fn gpu(name: &str, gib: u64, kind: GpuKind) -> Gpu {
@@ -33,7 +33,10 @@ fn node() -> NodeInfo {
         ],
         labels: [("rack", "b"), ("slots", "12"), ("scratch", "2 TB")].map(|(k, v)| (k.into(), v.into())).into(),
         draining: false,
+        closed: None,
+        admits: Default::default(),
         leaving: false,
+        problem: None,
     }
 }
 

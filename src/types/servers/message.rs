@@ -1,7 +1,7 @@
 //! What the nodes that train together say to each other. A connection delivers in order all that belongs to one block, and all
 //! that belongs to none; when one breaks, the view changes and whatever was under way begins anew.
 
-use crate::types::NodeId;
+use crate::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// A block of the arena, by its place.
@@ -62,8 +62,12 @@ pub struct Held {
     pub block: Block,
     /// How many updates were applied to it; in synchronous modes that is its clock.
     pub version: u64,
+    /// The version that it has with the updates that are under way here: those of a primary that count one by one.
+    pub reach: u64,
     /// The squared norm of a sum of all workers' gradients that waits to be applied.
     pub pending: Option<f64>,
+    /// Since this view it is not this node's to keep: what counts from there on is not in it.
+    pub left_since: Option<Epoch>,
 }
 
 /// What a node knows when it gives a view up.
@@ -252,14 +256,22 @@ pub enum ServerMessage {
         clock: Clock,
         block: Block,
     },
+    /// The worker waits at this barrier, of those that all pass, and ends this clock next.
     Barrier {
         epoch: Epoch,
         worker: Worker,
         number: u64,
+        clock: Clock,
     },
+    /// All have come to it.
     Passed {
         epoch: Epoch,
         number: u64,
+    },
+    /// Whoever has not come to the worker's barrier waits for its clock: it passes alone.
+    PassedAlone {
+        epoch: Epoch,
+        worker: Worker,
     },
     /// A worker waits for the last checkpoint.
     Keep {
@@ -343,6 +355,7 @@ impl ServerMessage {
             | Self::Values { epoch, .. }
             | Self::Barrier { epoch, .. }
             | Self::Passed { epoch, .. }
+            | Self::PassedAlone { epoch, .. }
             | Self::Keep { epoch }
             | Self::Checkpoint { epoch, .. }
             | Self::Collect { epoch, .. }

@@ -1,6 +1,6 @@
 //! Nodes, their GPUs and load, as JSON.
 
-use crate::types::{Gpu, GpuKind, NodeLoad, Resources, query::MemberLine};
+use nodectl_types::{Closed, Gpu, GpuKind, NodeLoad, Resources, query::MemberLine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -33,8 +33,14 @@ pub struct Node {
     pub alive: bool,
     /// This is the node that answers.
     pub this_node: bool,
-    /// It takes no new work.
+    /// It takes no new work, whoever said so.
     pub draining: bool,
+    /// Why, if its owner said so: no other member can change that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<ClosedView>,
+    /// Why it runs no tasks for now: its disk is full, or broken. It comes back by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     pub version: String,
     /// The machine, as its maker calls it; empty if unknown.
     pub model: String,
@@ -45,6 +51,36 @@ pub struct Node {
     /// Missing if the node did not say in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
+}
+
+/// Why a node takes no work, by its owner's word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClosedView {
+    pub state: ClosedName,
+    /// The rest of a sentence that begins with the node's name.
+    pub why: String,
+    /// When a pause ends by itself, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClosedName {
+    /// `node.takes_work` is false.
+    TakesNone,
+    /// It was drained at the node itself.
+    Drained,
+    /// It was paused at the node itself.
+    Paused,
+    /// It looks whether somebody uses it.
+    Looking,
+    /// `node.policy.hours`.
+    Hours,
+    /// Somebody types.
+    Keyboard,
+    /// Other programs keep it busy.
+    Busy,
 }
 
 /// What a node has for tasks.
@@ -130,12 +166,15 @@ impl Node {
     /// `load` is what the node itself answered, if it did.
     pub fn new(member: MemberLine, load: Option<NodeLoad>) -> Self {
         let info = member.info;
+        let draining = info.takes_no_work().is_some();
         Self {
             id: info.id.to_string(),
             name: info.name,
             alive: member.alive,
             this_node: member.this_node,
-            draining: info.draining,
+            draining,
+            closed: info.closed.as_ref().map(ClosedView::from),
+            problem: info.problem,
             version: info.software,
             model: info.model,
             addrs: info.addrs.iter().map(ToString::to_string).collect(),
@@ -144,6 +183,25 @@ impl Node {
             labels: info.labels,
             load: load.map(Load::from),
         }
+    }
+}
+
+impl From<&Closed> for ClosedView {
+    fn from(closed: &Closed) -> Self {
+        let state = match closed {
+            Closed::TakesNone => ClosedName::TakesNone,
+            Closed::Drained => ClosedName::Drained,
+            Closed::Paused(_) => ClosedName::Paused,
+            Closed::Looking => ClosedName::Looking,
+            Closed::Hours => ClosedName::Hours,
+            Closed::Keyboard => ClosedName::Keyboard,
+            Closed::Busy => ClosedName::Busy,
+        };
+        let until_ms = match closed {
+            Closed::Paused(pause) => pause.until_ms,
+            _ => None,
+        };
+        Self { state, why: closed.to_string(), until_ms }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Jobs, their progress and their tasks, as JSON.
 
 use super::ResourceView;
-use crate::types::{
+use nodectl_types::{
     Builtin, JobHead, JobSpec, NodeInfo, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
     query::{JobDetail, Progress, TaskLine, TaskState, TrainingHere},
     sweep::Goal,
@@ -29,7 +29,17 @@ pub struct JobLine {
     /// Of a pool: how many of its workers run. Its tasks are processes of workers; `done` and `failed` say little then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
+    /// The node at which it was submitted.
     pub submitter: String,
+    /// That node's name, as it was then; empty if it is not known.
+    #[serde(default)]
+    pub submitter_name: String,
+    /// The user who submitted it, as that node says: the name of an account there, or `unknown`.
+    #[serde(default)]
+    pub user: String,
+    /// The number of the account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     pub submitted_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
@@ -40,6 +50,9 @@ pub struct JobLine {
     pub epoch: u32,
     /// The other nodes that hold the job's state.
     pub replicas: Vec<String>,
+    /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes on with it (`/resume`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aside: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -318,11 +331,15 @@ impl From<&JobHead> for JobLine {
             stopped: head.stopped,
             workers: head.workers,
             submitter: head.submitter.to_string(),
+            submitter_name: head.author.node.clone(),
+            user: head.author.user.clone(),
+            uid: head.author.uid,
             submitted_ms: head.submitted_ms,
             ended_ms: (head.ended_ms > 0).then_some(head.ended_ms),
             coordinator: (head.epoch > 0).then(|| head.holder.to_string()),
             epoch: head.epoch,
             replicas: head.replicas.iter().map(ToString::to_string).collect(),
+            aside: false,
         }
     }
 }
@@ -340,7 +357,7 @@ impl From<&JobDetail> for Job {
 
 impl From<&Progress> for ProgressView {
     fn from(progress: &Progress) -> Self {
-        let share = |(node, name, running, queued, done): &(crate::types::NodeId, String, u32, u32, u32)| NodeShare {
+        let share = |(node, name, running, queued, done): &(nodectl_types::NodeId, String, u32, u32, u32)| NodeShare {
             node: node.to_string(),
             name: name.clone(),
             running: *running,

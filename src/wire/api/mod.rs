@@ -4,8 +4,10 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `audit` | who did what at a node |
 //! | `cluster` | nodes, their GPUs and load |
 //! | `job` | jobs, progress, listings of tasks |
+//! | `membership` | who belongs to the cluster |
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
 //! | `sweep` | what the tasks of a sweep report, in requests |
@@ -13,26 +15,33 @@
 //! | `pool` | pools of Python workers |
 //! | `doctor` | findings |
 
+pub mod audit;
 pub mod cluster;
 pub mod doctor;
 pub mod job;
+pub mod membership;
 pub mod params;
 pub mod pool;
 pub mod result;
 pub mod submit;
 pub mod sweep;
 
-pub use cluster::{Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView};
+pub use audit::{AuditLine, AuditName};
+pub use cluster::{
+    ClosedName, ClosedView, Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView,
+};
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{
     CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare, PhaseName, ProgressView,
     StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView, WorkView,
 };
+pub use membership::{Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode};
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
 pub use submit::{AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest};
 pub use sweep::{GoalRequest, StopRequest, SweepRequest};
 
+use nodectl_types::query::SecretLine;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -54,6 +63,20 @@ pub struct Problem {
 pub struct Submitted {
     /// The job's id: 16 hex digits.
     pub job: String,
+}
+
+/// A named secret. Its value is never told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecretView {
+    pub name: String,
+    /// When it got its value.
+    pub changed_ms: u64,
+}
+
+impl From<SecretLine> for SecretView {
+    fn from(line: SecretLine) -> Self {
+        Self { name: line.name, changed_ms: line.changed_ms }
+    }
 }
 
 /// Tasks to cancel.
@@ -86,6 +109,18 @@ pub struct DrainRequest {
     #[serde(default)]
     pub node: Option<String>,
     pub on: bool,
+}
+
+/// Has a machine for its owner alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// It ends by itself after so many milliseconds; until it is ended if missing.
+    #[serde(default)]
+    pub for_ms: Option<u64>,
+    /// Running tasks go on to their ends; else they stand still.
+    #[serde(default)]
+    pub finish: bool,
 }
 
 /// Says that a node is dead for good.

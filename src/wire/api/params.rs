@@ -1,6 +1,6 @@
 //! What workers that train together and their node's parameter servers tell each other in JSON (`wire::frames`).
 
-use crate::types::servers::{ServerSettings, TensorSpec};
+use nodectl_types::servers::{ServerSettings, TensorSpec};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

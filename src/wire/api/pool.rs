@@ -1,8 +1,9 @@
 //! Pools of Python workers, as their clients open them over the frames of `wire::frames`.
 
 use super::{ResourcesRequest, submit};
-use crate::types::{
-    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec, WorkerRole, WorkerSpec,
+use nodectl_types::{
+    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec,
+    WorkerRole, WorkerSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -55,7 +56,13 @@ const GRACE_MS: u64 = 2_000;
 
 impl OpenPool {
     /// The job whose tasks are the pool's workers, served by `host` under `token`. How often they fail is for the host to judge.
-    pub fn into_spec(self, host: NodeId, token: PoolToken, submitted_ms: u64) -> Result<JobSpec, BadJob> {
+    pub fn into_spec(
+        self,
+        host: NodeId,
+        author: Author,
+        token: PoolToken,
+        submitted_ms: u64,
+    ) -> Result<JobSpec, BadJob> {
         let workers = self.max_workers.unwrap_or(MAX_WORKERS);
         if !(1..=MAX_WORKERS).contains(&workers) {
             return Err(submit::bad("max_workers", format!("`{workers}` is not between 1 and {MAX_WORKERS}")));
@@ -77,6 +84,9 @@ impl OpenPool {
             output_limit_bytes: submit::default_output_limit(),
             log_limit_bytes: submit::default_log_limit(),
             sweep: None,
+            author,
+            isolation: Isolation::default(),
+            secrets: Vec::new(),
         };
         Ok(JobSpec {
             work: Arc::new(work),

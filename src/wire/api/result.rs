@@ -1,7 +1,7 @@
 //! How tasks ended, as JSON.
 
 use super::ProgressView;
-use crate::types::{Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor};
+use nodectl_types::{Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use utoipa::ToSchema;
@@ -107,6 +107,7 @@ pub enum FailureKind {
     Init,
     /// What the worker computes on failed, e.g. a GPU that was lost.
     Device,
+    Storage,
 }
 
 /// A stream that a task wrote.
@@ -176,15 +177,15 @@ fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
     spec.task_params(task).into_iter().map(|(name, value)| (name, param_json(&value))).collect()
 }
 
-/// NaN and infinities, which JSON lacks, become text.
+/// NaN and infinities, which JSON lacks, become text. Numbers are numbers, however they were spelled.
 pub fn param_json(value: &Value) -> Json {
-    match value {
+    match value.plain().as_ref() {
         Value::Bool(value) => Json::Bool(*value),
         Value::Int(value) => Json::from(*value),
         Value::Float(value) => {
             serde_json::Number::from_f64(*value).map_or_else(|| Json::String(value.to_string()), Json::Number)
         }
-        Value::Text(text) => Json::String(text.to_string()),
+        Value::Text(text) | Value::Spelled(text) => Json::String(text.to_string()),
     }
 }
 
@@ -203,6 +204,7 @@ impl From<&Failure> for FailureView {
             Failure::Raised(_) => (FailureKind::Raised, None),
             Failure::Init(_) => (FailureKind::Init, None),
             Failure::Device(_) => (FailureKind::Device, None),
+            Failure::Storage(_) => (FailureKind::Storage, None),
         };
         Self { kind, message: failure.to_string(), code, traceback: failure.traceback().map(str::to_string) }
     }

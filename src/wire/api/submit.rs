@@ -2,9 +2,9 @@
 //! space of millions of rows is read ten times faster so.
 
 use super::sweep::SweepRequest;
-use crate::types::{
-    BlobHash, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec, WorkerRole, WorkerSpec,
-    manifest::safe_path,
+use nodectl_types::{
+    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
+    WorkerRole, WorkerSpec, manifest::safe_path,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -16,6 +16,9 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     pub name: String,
+    /// Submitted again with the same key, it is the same job. The header `Idempotency-Key` says the same.
+    #[serde(default)]
+    pub key: Option<String>,
     /// The program and its arguments; `{name}` stands for a parameter. Empty beside a `worker`.
     #[serde(default)]
     pub command: Vec<String>,
@@ -60,6 +63,11 @@ pub struct JobRequest {
     pub after: Vec<AfterRequest>,
     #[serde(default)]
     pub sweep: Option<SweepRequest>,
+    #[serde(default)]
+    pub isolation: IsolationRequest,
+    /// Names of secrets that tasks find in the files that `NODECTL_SECRET_FILE_<name>` name.
+    #[serde(default)]
+    pub secrets: Vec<String>,
     /// The job to which this one adds parameter sets: their results are shown together.
     #[serde(default)]
     pub extends: Option<String>,
@@ -125,6 +133,37 @@ pub struct ResourcesRequest {
     pub named: BTreeMap<String, f64>,
 }
 
+/// What tasks are kept from. What is missing is as each node is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IsolationRequest {
+    /// Whether programs such as sudo may gain rights. Nothing is hidden from them then.
+    #[serde(default)]
+    pub setuid: Option<bool>,
+    /// Whether the node's secret, files and API are out of reach.
+    #[serde(default)]
+    pub hides_node: Option<bool>,
+    /// Whether a program that crashes may leave a core dump in its directory.
+    #[serde(default)]
+    pub core_dumps: bool,
+    /// False: there is no network but loopback, each task having its own.
+    #[serde(default = "yes")]
+    pub network: bool,
+    /// Whether nothing can be changed but a task's own directory and what is temporary.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The file of a container (Apptainer) that the command runs in: relative to the task's directory, or a path on the nodes.
+    #[serde(default)]
+    pub image: Option<String>,
+}
+
+impl Default for IsolationRequest {
+    fn default() -> Self {
+        let (setuid, hides_node, core_dumps, network, read_only, image) = (None, None, false, true, false, None);
+        Self { setuid, hides_node, core_dumps, network, read_only, image }
+    }
+}
+
 /// A finished job whose results the tasks read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +208,9 @@ impl JobRequest {
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
             sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,
+            author: Author::default(),
+            isolation: self.isolation.into_isolation(),
+            secrets: self.secrets,
         };
         Ok(JobSpec {
             work: Arc::new(work),
@@ -196,6 +238,13 @@ impl WorkerRequest {
         let init = serde_json::to_string(&self.init).expect("JSON with string keys always encodes");
         let role = WorkerRole::Calls { class: self.class, init };
         Ok(WorkerSpec::Python(PythonWorker { python: self.python, role }))
+    }
+}
+
+impl IsolationRequest {
+    fn into_isolation(self) -> Isolation {
+        let Self { setuid, hides_node, core_dumps, network, read_only, image } = self;
+        Isolation { setuid, hides_node, core_dumps, offline: !network, read_only, image }
     }
 }
 
@@ -274,11 +323,11 @@ fn milli(field: &str, amount: f64) -> Result<u32, BadJob> {
     }
 }
 
-pub(super) fn parse<T: std::str::FromStr<Err = crate::types::ids::BadId>>(
+pub(super) fn parse<T: std::str::FromStr<Err = nodectl_types::ids::BadId>>(
     field: &str,
     text: &str,
 ) -> Result<T, BadJob> {
-    text.parse().map_err(|error: crate::types::ids::BadId| bad(field, error.to_string()))
+    text.parse().map_err(|error: nodectl_types::ids::BadId| bad(field, error.to_string()))
 }
 
 pub(super) fn bad(field: impl Into<String>, problem: impl Into<String>) -> BadJob {

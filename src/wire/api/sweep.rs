@@ -1,7 +1,7 @@
 //! Sweeps in requests: what their tasks report, and when tasks are given up.
 
 use super::submit::{BadJob, bad};
-use crate::types::sweep::{Goal, StopRule, Sweep};
+use nodectl_types::sweep::{Goal, StopRule, Sweep};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

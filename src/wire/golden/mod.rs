@@ -7,11 +7,17 @@
 
 mod samples;
 
-use super::{control, journal::Record};
-use crate::types::{Answer, Failure, Message, Query, QueryError, limits, query::Location};
+use super::{
+    control,
+    journal::{READABLE, Record},
+};
+use nodectl_types::{
+    Answer, Author, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError, TaskRecord, WorkSpec, limits,
+    query::Location,
+};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
-use std::{fmt::Debug, path::PathBuf};
+use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 #[test]
 fn messages_have_the_bytes_of_their_protocol_version() {
@@ -23,6 +29,37 @@ fn messages_have_the_bytes_of_their_protocol_version() {
 fn records_have_the_bytes_of_their_journal_version() {
     let encoded = samples::records().into_iter().map(|record| (name(&record), record.encode()));
     check("records.txt", super::journal::JOURNAL_VERSION, "journal::JOURNAL_VERSION", encoded.collect());
+}
+
+/// A node that is brought up to date reads what it wrote before.
+#[test]
+fn records_of_the_version_before_are_read() {
+    let held = std::fs::read_to_string(golden("records-before.txt")).expect("the golden file exists");
+    let mut lines = held.lines();
+    assert_eq!(lines.next(), Some(format!("version {}", READABLE.start()).as_str()));
+    for line in lines {
+        let (name, hex) = line.split_once(' ').expect("a name and hex digits");
+        let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex digits"), 16);
+        let bytes: Vec<u8> = hex.as_bytes().chunks(2).map(|pair| digit(pair).expect("hex digits")).collect();
+        let record = Record::decode_version(*READABLE.start(), &bytes).expect(name);
+        assert!(
+            samples::records().into_iter().map(as_before).any(|sample| sample == record),
+            "{name} is not what it was: {record:?}"
+        );
+    }
+}
+
+/// A record without what the version before did not have.
+fn as_before(record: Record) -> Record {
+    match record {
+        Record::Spec(spec) => {
+            let (author, isolation) = (Author::default(), Isolation::default());
+            let work = WorkSpec { author, isolation, secrets: Vec::new(), ..(*spec.work).clone() };
+            Record::Spec(Arc::new(JobSpec { work: Arc::new(work), ..(*spec).clone() }))
+        }
+        Record::Head(head) => Record::Head(JobHead { after: Vec::new(), author: Author::default(), ..head }),
+        Record::Task(task) => Record::Task(Arc::new(TaskRecord { accepted: task.attempt.epoch, ..(*task).clone() })),
+    }
 }
 
 #[test]
@@ -135,9 +172,13 @@ fn name(value: &impl Debug) -> String {
     [Some(word(&text)), inner].into_iter().flatten().collect::<Vec<_>>().join(".")
 }
 
+fn golden(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(file)
+}
+
 /// Compares with the file, or writes it if `UPDATE_GOLDEN` is set.
 fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>)>) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let path = golden(file);
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let lines = encoded.iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes)));
     let now = format!("version {version}\n{}", lines.collect::<String>());

@@ -1,18 +1,20 @@
 //! One value of every variant that travels or is stored. Fixed: the golden files hold their bytes.
 
-use crate::{
-    types::{
-        Answer, Attempt, BlobHash, Captured, ErrorReport, Failure, Gpu, GpuDetails, GpuKind, GpuRates, JobHead, JobId,
-        JobSpec, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError,
-        Resources, Saved, TaskRecord, Value, WorkSpec, limits,
-        message::{Assignment, Inventory, Summary},
-        query::{
-            CheckpointFile, Cursor, JobDetail, LateWorker, Location, MemberLine, Progress, Stream, TaskFilter,
-            TaskLine, TaskState, TrainingHere,
-        },
-        sweep::{Goal, MetricPoint, StopRule, Sweep},
+use crate::journal::Record;
+use nodectl_types::{
+    Admits, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision, ErrorReport, Failure, Gpu, GpuDetails,
+    GpuKind, GpuRates, Isolation, JobHead, JobId, JobSpec, KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad,
+    Outcome, OutputFile, ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord,
+    Value, WorkSpec, limits,
+    membership::{Body, News, Packet},
+    message::{Assignment, Inventory},
+    policy::Kind,
+    query::{
+        CheckpointFile, Cursor, JobDetail, LateWorker, Location, MemberLine, Progress, SecretLine, Stream, TaskFilter,
+        TaskLine, TaskState, TrainingHere,
     },
-    wire::journal::Record,
+    roster::{Admission, Rotation, SecretText, Word},
+    sweep::{Goal, MetricPoint, StopRule, Sweep},
 };
 use std::sync::Arc;
 
@@ -30,29 +32,60 @@ pub fn messages() -> Vec<Message> {
     all.extend(query_errors().into_iter().map(|error| Message::Answer { id: 5, answer: Err(error) }));
     all.push(Message::Leaving);
     all.push(Message::Release { pool: [8; 16], must: true });
+    all.push(Message::Removed(vec![(JOB, 1_700_000_000_000)]));
+    all.push(Message::SecretsDigest([9; 32]));
+    let secret = |sealed| KeptSecret { name: "TOKEN".into(), version: 2, changed_ms: 1_700_000_000_000, sealed };
+    all.push(Message::Secrets(vec![secret(Some(vec![1, 2, 3])), secret(None)]));
+    all.push(Message::Roster(Box::new(roster())));
     all
 }
 
 fn membership() -> Vec<Message> {
     vec![
-        Message::Swim(vec![1, 2, 3]),
+        swim(Body::Gossip, news()),
+        swim(Body::Ping { number: 300 }, Vec::new()),
+        swim(Body::Ack { number: 300 }, Vec::new()),
+        swim(Body::PingFor { number: 300, target: NODE }, Vec::new()),
+        swim(Body::Nack { number: 300 }, Vec::new()),
+        swim(Body::Join { addrs: node_info().addrs, members: 9, answer: true }, Vec::new()),
+        swim(Body::Feed, Vec::new()),
         Message::Info(node_info()),
         Message::Describe,
         Message::Heads(vec![head()]),
-        Message::HeadsDigest { digest: u64::MAX, reply: true },
+        Message::HeadsDigests { digests: vec![u64::MAX, 1], reply: true },
+    ]
+}
+
+fn swim(body: Body, news: Vec<News>) -> Message {
+    Message::Swim(Packet { incarnation: 1_700_000_000_000, slowness: 2, body, news })
+}
+
+fn news() -> Vec<News> {
+    vec![
+        News::Alive { node: NODE, incarnation: 3, addrs: node_info().addrs },
+        News::Suspect { node: NODE, incarnation: 3, by: NODE },
+        News::Down { node: NODE, incarnation: 3 },
     ]
 }
 
 fn replication() -> Vec<Message> {
-    let summary = Summary { done: vec![0b101], failed: vec![(1, 2)], cancelled: vec![3], digests: vec![u64::MAX] };
+    let key = Key { accepted: 3, attempt: ATTEMPT, stamp: u32::MAX };
+    let failed = Cell::Failed { count: 2, attempt: ATTEMPT };
+    let cells = vec![Cell::Unknown, failed, Cell::Cancelled, Cell::Done(key)];
+    let records = || vec![Arc::new(record(Outcome::Done))];
     vec![
         Message::Offer { head: head(), spec: Some(Arc::new(spec())) },
         Message::Offer { head: head(), spec: None },
         Message::OfferKept { job: JOB },
         Message::Declined { job: JOB, error: "No space left on device".into() },
-        Message::Replicate { job: JOB, epoch: 3, ticket: 11, records: vec![Arc::new(record(Outcome::Done))] },
+        Message::Replicate { job: JOB, epoch: 3, ticket: 11, head: None, records: records() },
+        Message::Replicate { job: JOB, epoch: 3, ticket: 12, head: Some(Box::new(head())), records: Vec::new() },
         Message::ReplicateKept { job: JOB, epoch: 3, ticket: 11 },
-        Message::Summary { job: JOB, epoch: 3, reply: true, summary },
+        Message::Digests { job: JOB, epoch: 3, mark: 7, reply: true, digests: vec![u64::MAX, 0] },
+        Message::Pull { job: JOB, epoch: 3, chunk: 1, left: 2, cells },
+        Message::Pulled { job: JOB, epoch: 3, chunk: 1, records: records(), more: true, error: None },
+        Message::CaughtUp { job: JOB, epoch: 3, mark: 7 },
+        Message::NoCopy { job: JOB, epoch: 3 },
     ]
 }
 
@@ -63,7 +96,7 @@ fn execution() -> Vec<Message> {
     vec![
         Message::Assign { job: JOB, epoch: 3, work, tasks: vec![assignment] },
         Message::Recall { job: JOB, epoch: 3, count: 8 },
-        Message::Stop { job: JOB, epoch: 3, tasks: vec![(4, ATTEMPT)] },
+        Message::Stop { job: JOB, epoch: 3, waiting: false, tasks: vec![(4, ATTEMPT)] },
         Message::NeedWork { job: JOB, epoch: 3 },
         Message::Report {
             job: JOB,
@@ -72,7 +105,7 @@ fn execution() -> Vec<Message> {
             finished: failures().into_iter().map(|failure| Arc::new(record(Outcome::Failed(failure)))).collect(),
             returned: vec![(6, ATTEMPT)],
             free: 2,
-            over: false,
+            refuses: Some("was drained by its owner".into()),
         },
         Message::Metrics {
             job: JOB,
@@ -83,7 +116,7 @@ fn execution() -> Vec<Message> {
         },
         Message::ReportKept { job: JOB, tasks: vec![(4, ATTEMPT)] },
         Message::Sync { job: JOB, epoch: 3, sequence: 6 },
-        Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory },
+        Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory, copy: true },
     ]
 }
 
@@ -94,7 +127,7 @@ fn python_error(kind: &str) -> ErrorReport {
 
 pub fn queries() -> Vec<Query> {
     vec![
-        Query::Submit { spec: Arc::new(spec()) },
+        Query::Submit { job: None, spec: Arc::new(spec()) },
         Query::Nodes,
         Query::Jobs,
         Query::Load { node: NODE },
@@ -112,6 +145,18 @@ pub fn queries() -> Vec<Query> {
         Query::CopyCheckpoint { node: NODE, job: JOB, step: 500, from: NodeId([8; 32]), keep: 2 },
         Query::Drain { node: NODE, on: true },
         Query::Forget { node: NODE, lost: NodeId([8; 32]), sure: true },
+        Query::Submit { job: Some(JOB), spec: Arc::new(spec()) },
+        Query::Remove { job: JOB },
+        Query::Resume { job: JOB },
+        Query::Aside,
+        Query::Pause(Some(Pause { until_ms: None, finish: true })),
+        Query::PutSecret { name: "TOKEN".into(), sealed: Some(vec![1, 2, 3]) },
+        Query::Secrets,
+        Query::Roster(None),
+        Query::Roster(Some(Decision::Judge { node: NODE, standing: Standing::Banned })),
+        Query::Roster(Some(Decision::Admission { approve: true })),
+        Query::Roster(Some(Decision::Rotate { secret: SecretText("a secret".into()) })),
+        Query::Roster(Some(Decision::Finish)),
     ]
 }
 
@@ -145,10 +190,29 @@ pub fn answers() -> Vec<Answer> {
             late: vec![LateWorker { worker: 3, clock: 501, taken_ms: 9000, usual_ms: 200 }],
             waits_for: Some("waiting: 1 nodes are out of reach".into()),
         }),
+        Answer::Aside(vec![JOB]),
+        Answer::Secrets(vec![SecretLine { name: "TOKEN".into(), changed_ms: 1_700_000_000_000 }]),
         Answer::Retried { tasks: 12 },
+        Answer::Roster(Box::new(roster())),
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn roster() -> Roster {
+    let word = |standing, name: &str| Word { version: 2, standing, name: name.into(), at_ms: 1_700_000_000_000 };
+    Roster {
+        admission: Admission { version: 3, approve: true },
+        words: [(NODE, word(Standing::Banned, "box1")), (NodeId([8; 32]), word(Standing::Admitted, "box2"))].into(),
+        rotation: Some(Rotation {
+            number: 2,
+            secret: SecretText("a secret".into()),
+            listed: [NODE, NodeId([8; 32])].into(),
+            changed: [NODE].into(),
+            finished: false,
+            at_ms: 1_700_000_000_000,
+        }),
+    }
 }
 
 pub fn locations() -> Vec<Location> {
@@ -172,6 +236,14 @@ pub fn query_errors() -> Vec<QueryError> {
         QueryError::Storage("disk full".into()),
         QueryError::Leaving,
         QueryError::NoLog("box1 died".into()),
+        QueryError::Undecided { job: JOB, why: "no node has taken it yet".into() },
+        QueryError::Full(16_384),
+        QueryError::NotEnded(JOB),
+        QueryError::Needed { job: JOB, by: JobId(1) },
+        QueryError::PutAside(JOB),
+        QueryError::Denied("box1 was drained by its owner".into()),
+        QueryError::NoSecret("TOKEN".into()),
+        QueryError::Refused("a node does not ban itself".into()),
     ]
 }
 
@@ -189,6 +261,7 @@ pub fn failures() -> Vec<Failure> {
         Failure::Raised(python_error("ValueError")),
         Failure::Init(python_error("ImportError")),
         Failure::Device(ErrorReport::without_exception("the device is lost")),
+        Failure::Storage("No space left on device".into()),
     ]
 }
 
@@ -217,24 +290,45 @@ pub fn oversized() -> Vec<(Message, usize)> {
     let wide_axis = |name: &str| (name.to_string(), vec![Value::Bool(true); 10_001]);
     let endless = ParamSpace::Grid(vec![wide_axis("a"), wide_axis("b"), wide_axis("c")]);
     let empty_axis = ParamSpace::Grid(vec![("a".into(), Vec::new())]);
+    let addrs = vec![([10, 0, 0, 1], 4000).into(); limits::MEMBER_ADDRS + 1];
+    let secret =
+        |name: &str, bytes| KeptSecret { name: name.into(), version: 1, changed_ms: 0, sealed: Some(vec![0; bytes]) };
+    let put = |name: &str, bytes| Query::PutSecret { name: name.into(), sealed: Some(vec![0; bytes]) };
+    let most = limits::MAX_SEALED_SECRET_BYTES;
     let mut all = vec![
-        (Message::Swim(vec![0; limits::SWIM_PACKET_BYTES + 1]), limits::SWIM_PACKET_BYTES),
+        (Message::Secrets(vec![secret("A", 1); limits::MAX_SECRETS + 1]), limits::MAX_SECRETS),
+        (Message::Secrets(vec![secret("A", most + 1)]), most),
+        (Message::Secrets(vec![secret("no name", 1)]), 0),
+        (Message::Ask { id: 1, query: put("A", most + 1) }, most),
+        (Message::Ask { id: 1, query: put("", 1) }, 0),
+        (swim(Body::Gossip, vec![News::Down { node: NODE, incarnation: 3 }; limits::SWIM_NEWS + 1]), limits::SWIM_NEWS),
+        (
+            swim(Body::Gossip, vec![News::Alive { node: NODE, incarnation: 3, addrs: addrs.clone() }]),
+            limits::MEMBER_ADDRS,
+        ),
+        (swim(Body::Join { addrs, members: 1, answer: false }, Vec::new()), limits::MEMBER_ADDRS),
         (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
         (Message::Heads(vec![head(); heads + 1]), heads),
         (Message::Heads(vec![JobHead { reason: Some("x".repeat(limits::MAX_REASON_BYTES + 1)), ..head() }]), 0),
-        (Message::Replicate { job: JOB, epoch: 3, ticket: 1, records: vec![record; records + 1] }, records),
+        (Message::Replicate { job: JOB, epoch: 3, ticket: 1, head: None, records: vec![record; records + 1] }, records),
         (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
         (Message::Ask { id: 1, query: Query::CancelTasks { job: JOB, tasks: cancelled } }, limits::MAX_CANCELLED),
         (Message::Metrics { job: JOB, epoch: 3, task: 4, attempt: ATTEMPT, points }, limits::METRIC_POINTS),
+        (refusal("x".repeat(limits::MAX_REASON_BYTES + 1)), limits::MAX_REASON_BYTES),
         (Message::Offer { head: head(), spec: Some(Arc::new(without_command)) }, 0),
         (Message::Offer { head: head(), spec: Some(Arc::new(JobSpec { repeat: 0, ..spec() })) }, 0),
     ];
     for params in [without_columns, uneven, endless, empty_axis] {
         let spec = Arc::new(JobSpec { params, ..spec() });
-        all.push((Message::Ask { id: 1, query: Query::Submit { spec: spec.clone() } }, 0));
+        all.push((Message::Ask { id: 1, query: Query::Submit { job: None, spec: spec.clone() } }, 0));
         all.push((Message::Offer { head: head(), spec: Some(spec) }, 0));
     }
     all
+}
+
+fn refusal(why: String) -> Message {
+    let refuses = Some(why);
+    Message::Report { job: JOB, epoch: 3, started: vec![], finished: vec![], returned: vec![], free: 0, refuses }
 }
 
 fn node_info() -> NodeInfo {
@@ -271,7 +365,15 @@ fn node_info() -> NodeInfo {
         ],
         labels: [("room".to_string(), "B12".to_string())].into(),
         draining: false,
+        closed: Some(Closed::Paused(Pause { until_ms: Some(1_700_000_000_000), finish: false })),
+        admits: Admits {
+            users: vec!["ali*".into()],
+            nodes: vec!["box?".into()],
+            kinds: vec![Kind::Command, Kind::Train],
+            commands: vec!["/opt/*".into()],
+        },
         leaving: false,
+        problem: Some("its disk cannot be written: No space left on device".into()),
     }
 }
 
@@ -286,6 +388,7 @@ fn head() -> JobHead {
         name: "count".into(),
         spec: HASH,
         submitter: NODE,
+        author: author(),
         submitted_ms: 1_700_000_000_000,
         epoch: 3,
         holder: NODE,
@@ -296,6 +399,7 @@ fn head() -> JobHead {
         round: 1,
         phase: Phase::Running,
         tasks: 12,
+        after: vec![JobId(1)],
         done: 4,
         failed: 1,
         stopped: 2,
@@ -303,6 +407,10 @@ fn head() -> JobHead {
         saved: Some(Saved { step: 500, nodes: vec![NODE] }),
         ended_ms: 0,
     }
+}
+
+fn author() -> Author {
+    Author { user: "alice".into(), uid: Some(1000), node: "box1".into() }
 }
 
 fn work() -> WorkSpec {
@@ -325,6 +433,16 @@ fn work() -> WorkSpec {
             goal: Goal::Min,
             stop: Some(StopRule::Asha { min_steps: 3, reduction: 3 }),
         }),
+        author: author(),
+        isolation: Isolation {
+            setuid: Some(false),
+            hides_node: Some(true),
+            core_dumps: true,
+            offline: true,
+            read_only: true,
+            image: Some("tools.sif".into()),
+        },
+        secrets: vec!["TOKEN".into()],
     }
 }
 
@@ -358,6 +476,7 @@ fn record(outcome: Outcome) -> TaskRecord {
         attempt: ATTEMPT,
         node: NODE,
         outcome,
+        accepted: 3,
         failures: 1,
         started_ms: 1_700_000_000_000,
         duration_us: 12_345,

@@ -6,9 +6,10 @@ use super::{
     super::{
         collect::{self, Ended, Verdict},
         directory, environment,
+        expand::Expander,
         metrics::Meter,
         protocol::{End, Usage},
-        runner::{Inner, ended_event, expand, expand_all, metric_event, stopped},
+        runner::{Inner, ended_event, metric_event, stopped},
         staging::Staged,
         stop::Stop,
         streams, supervisor,
@@ -19,11 +20,9 @@ use super::{
     start,
     talk::{Message, Talk},
 };
-use crate::{
-    ports::{Event, StartTask, WorkerEvent},
-    types::{ErrorReport, Failure, WorkerSpec, template},
-    wire::frames::Kind,
-};
+use nodectl_ports::{Event, StartTask, WorkerEvent};
+use nodectl_types::{ErrorReport, Failure, WorkerSpec, template};
+use nodectl_wire::frames::Kind;
 use serde_json::{Map, json};
 use std::{
     io,
@@ -177,8 +176,8 @@ impl Call {
         verdict: Verdict,
         usage: Usage,
     ) -> WorkerEvent {
-        let (task, node, started_ms) = (&*self.task, inner.node_id, self.started_ms);
-        let ended = Ended { task, node, staged, outputs, started_ms, verdict, usage };
+        let (task, node, disk, started_ms) = (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
+        let ended = Ended { task, node, disk, staged, outputs, started_ms, verdict, usage };
         ended_event(task.job, collect::collect(&ended, dir, &*inner.blobs))
     }
 
@@ -212,12 +211,14 @@ impl Worker {
         let begun = Instant::now();
         let staged = inner.runtime.block_on(async {
             tokio::select! {
-                staged = inner.stager.stage(&call.task) => staged.map_err(|why| Failure::Inputs(why).into()),
-                () = call.stop.asked() => Err(NoWorker::Stopped),
+                staged = inner.stager.stage(&call.task) => Some(staged),
+                () = call.stop.asked() => None,
             }
-        })?;
+        });
+        let staged = staged.ok_or(NoWorker::Stopped)?.map_err(|why| inner.not_staged(why))?;
         let dir = inner.layout.worker(call.task.job, inner.persistent.next_number());
-        start::make_directories(&call.dir(inner), &dir, &staged, call).map_err(|error| no_directory(&dir, &error))?;
+        start::make_directories(&call.dir(inner), &dir, &staged, call)
+            .map_err(|error| inner.no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
         let mut process = inner.launch_worker(&call.task, call.worker(), &dir, &own)?;
         call.stop.ends(&process.link, process.launched.id);
@@ -263,11 +264,12 @@ impl Worker {
         }
         let inner = self.inner.clone();
         let dir = call.dir(&inner);
-        let begun = Instant::now();
+        let begun = inner.clock.now();
         let cpu_before = supervisor::cpu_us(self.pid);
         let mut outputs = Vec::new();
-        let prepared = self.prepare(call, &dir, is_first).and_then(|message| {
-            outputs = expand_all(&call.task.work.outputs, &call.task)?;
+        let mut expander = Expander::new(&call.task);
+        let prepared = self.prepare(call, &dir, is_first, &mut expander).and_then(|message| {
+            outputs = expander.all(&call.task.work.outputs)?;
             Ok(message)
         });
         let verdict = match prepared {
@@ -313,19 +315,26 @@ impl Worker {
     }
 
     /// Makes the call's directory, unless that is done, and the message that begins it.
-    fn prepare(&mut self, call: &Call, dir: &Path, is_made: bool) -> Result<Vec<u8>, Failure> {
+    fn prepare(
+        &mut self,
+        call: &Call,
+        dir: &Path,
+        is_made: bool,
+        expander: &mut Expander<'_>,
+    ) -> Result<Vec<u8>, Failure> {
         if !is_made && !self.reuse(call, dir) {
-            directory::make(dir, &self.staged, &call.task.params).map_err(|error| no_directory(dir, &error))?;
+            directory::make(dir, &self.staged, &call.task.params)
+                .map_err(|error| self.inner.no_directory(dir, &error))?;
         }
         let place = dir.to_string_lossy();
         let task = &call.task;
         let ours = [task.task.to_string(), task.attempt.number.to_string(), place.to_string()];
         let mut env: Map<_, _> =
             environment::OF_CALL.iter().zip(ours).map(|(name, value)| ((*name).into(), value.into())).collect();
-        for (name, value) in &self.of_call {
-            env.insert(name.clone(), expand(value, task)?.into());
-        }
-        let message = json!({ "dir": place, "env": env, "kwargs": directory::params_json(&task.params) });
+        env.extend(expander.env(&self.of_call)?.into_iter().map(|(name, value)| (name, value.into())));
+        let is_ours = matches!(task.work.worker, Some(WorkerSpec::Builtin(_)));
+        let kwargs = if is_ours { directory::spelled_json } else { directory::params_json }(&task.params);
+        let message = json!({ "dir": place, "env": env, "kwargs": kwargs });
         Ok(message.to_string().into_bytes())
     }
 
@@ -340,15 +349,17 @@ impl Worker {
     }
 
     /// Waits for what becomes of the call.
-    fn answer(&mut self, call: &Call, dir: &Path, begun: Instant, is_told: bool) -> Verdict {
+    fn answer(&mut self, call: &Call, dir: &Path, begun: Duration, is_told: bool) -> Verdict {
         let work = &call.task.work;
         let mut is_told = is_told;
         let mut is_late = false;
         let mut meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
         loop {
-            let left = work.timeout_ms.map(|limit| Duration::from_millis(limit).saturating_sub(begun.elapsed()));
+            let taken = self.inner.clock.now().saturating_sub(begun);
+            let left = work.timeout_ms.map(|limit| Duration::from_millis(limit).saturating_sub(taken));
             let patience = if is_told { LOOK } else { TOLD };
-            let patience = left.filter(|_| !is_late).map_or(patience, |left| left.min(patience));
+            let is_soon = !is_late && !self.inner.clock.is_suspended();
+            let patience = left.filter(|_| is_soon).map_or(patience, |left| left.min(patience));
             match self.talk.receive(patience) {
                 Ok(Some(message)) => match answered(message, u64::from(call.task.task)) {
                     Some(verdict) => {
@@ -395,8 +406,8 @@ impl Worker {
         Verdict::Failed(Failure::Raised(ErrorReport::without_exception(message)))
     }
 
-    fn usage(&mut self, begun: Instant, cpu_before: Option<u64>) -> Usage {
-        let duration = begun.elapsed();
+    fn usage(&mut self, begun: Duration, cpu_before: Option<u64>) -> Usage {
+        let duration = self.inner.clock.now().saturating_sub(begun);
         if duration >= MEMORY_LOOK || self.peak_rss_bytes == 0 {
             let peak = supervisor::peak_rss_bytes(self.pid).unwrap_or(0);
             self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
@@ -426,10 +437,6 @@ fn answered(message: Message, id: u64) -> Option<Verdict> {
         Kind::Failed if message.id == id => Some(Verdict::Failed(start::failure_of(&message.payload))),
         _ => None,
     }
-}
-
-fn no_directory(dir: &Path, error: &io::Error) -> Failure {
-    Failure::Inputs(format!("could not make the directory {}: {error}", dir.display()))
 }
 
 pub(super) fn has_placeholders(value: &str) -> bool {

@@ -1,12 +1,12 @@
 //! `workers.sock`, where worker processes connect. Each was given a token of its own at its launch, which is what it says
 //! first and which opens once.
 
-use crate::wire::frames::{HEADER_BYTES, Header, Kind};
+use nodectl_ports::sockets;
+use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
 use rand::{TryRng, rngs::SysRng};
 use std::{
     collections::HashMap,
     fs, io,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -86,11 +86,8 @@ impl Drop for Invited {
     }
 }
 
-/// Nobody else may connect, not even between the two steps: the data directory is private too.
 fn bind_private(socket: &Path) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind(socket)?;
-    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    UnixListener::from_std(sockets::bind_private(socket)?)
 }
 
 async fn accept(listener: UnixListener, expected: Expected) {

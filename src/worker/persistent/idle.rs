@@ -2,7 +2,7 @@
 //! beside the tasks of other jobs, which were promised the memory of its slot.
 
 use super::calls::Call;
-use crate::types::JobId;
+use nodectl_types::JobId;
 use std::{
     collections::HashMap,
     sync::mpsc,

@@ -39,6 +39,8 @@ use std::{
     time::Duration,
 };
 
+/// Where the shim is, in the data directory.
+pub(super) const SHIMS: &str = "python";
 /// What the thread of a worker whose process is gone may take to end.
 const CLEAR_UP: Duration = Duration::from_secs(5);
 
@@ -58,15 +60,15 @@ pub struct Persistent {
 #[derive(Clone)]
 pub struct PoolLinks {
     /// The pools of this node's users.
-    pub host: Arc<dyn crate::ports::PoolHost>,
+    pub host: Arc<dyn nodectl_ports::PoolHost>,
     /// Those of other nodes'.
-    pub streams: Arc<dyn crate::ports::Streams>,
+    pub streams: Arc<dyn nodectl_ports::Streams>,
 }
 
 impl Persistent {
     /// Opens the door and puts the shim in its place. `own` is this program. Called inside the runtime that runs the node.
     pub fn start(data_dir: &Path, own: OsString, pools: Option<PoolLinks>) -> Result<Self, WorkerError> {
-        let dir = data_dir.join("python");
+        let dir = data_dir.join(SHIMS);
         let programs = Programs::place(&dir, own).map_err(|source| WorkerError::Io {
             doing: "write the shim of workers to",
             path: dir,

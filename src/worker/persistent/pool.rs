@@ -5,17 +5,16 @@ use super::{
     super::{
         collect::Verdict,
         directory,
+        expand::Expander,
         protocol::End,
-        runner::{Inner, Remains, expand_all, expand_env, stopped},
+        runner::{Inner, Remains, stopped},
         staging::Staged,
         stop::Stop,
     },
     process::Process,
 };
-use crate::{
-    ports::{Event, PeerStream, StartTask, WorkerEvent, wall_ms},
-    types::{Failure, NodeId, PoolToken},
-};
+use nodectl_ports::{Event, PeerStream, StartTask, WorkerEvent, wall_ms};
+use nodectl_types::{Failure, NodeId, PoolToken};
 use std::{
     io,
     path::PathBuf,
@@ -45,7 +44,11 @@ impl Inner {
         };
         let staged = match staged {
             Ok(staged) => staged,
-            Err(why) => return Some(self.never_ran(&task, started_ms, Failure::Inputs(why))),
+            Err(why) => {
+                let inner = self.clone();
+                let failure = self.blocking(move || inner.not_staged(why)).await;
+                return Some(self.never_ran(&task, started_ms, failure));
+            }
         };
         let launching = self.blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
@@ -79,11 +82,10 @@ impl Inner {
     fn prepare_attendant(&self, task: &StartTask, staged: &Staged) -> Result<(PathBuf, Vec<String>, Process), Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
         let worker = task.work.worker.as_ref().expect("attempts of pools have a worker");
-        let outputs = expand_all(&task.work.outputs, task)?;
-        let own = expand_env(task)?;
-        let unmade =
-            |error: io::Error| Failure::Inputs(format!("could not make the directory {}: {error}", dir.display()));
-        directory::make(&dir, staged, &task.params).map_err(unmade)?;
+        let mut expander = Expander::new(task);
+        let outputs = expander.all(&task.work.outputs)?;
+        let own = expander.env(&task.work.env)?;
+        directory::make(&dir, staged, &task.params).map_err(|error| self.no_directory(&dir, &error))?;
         let process = self.launch_worker(task, worker, &dir, &own)?;
         Ok((dir, outputs, process))
     }

@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        clock::Clock,
         collect, environment,
         link::{Launched, Link},
         protocol::{End, Launch, Usage},
@@ -10,10 +11,8 @@ use super::{
     door::Invited,
     program::Program,
 };
-use crate::{
-    ports::StartTask,
-    types::{ErrorReport, Failure, WorkerSpec},
-};
+use nodectl_ports::StartTask;
+use nodectl_types::{ErrorReport, Failure, WorkerSpec};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 
@@ -28,6 +27,7 @@ pub struct Process {
     pub launched: Launched,
     invited: Invited,
     program: Program,
+    clock: Arc<Clock>,
     has_ended: Option<(End, Usage)>,
 }
 
@@ -56,22 +56,26 @@ impl Inner {
             file_limit_bytes: collect::file_limit(work.output_limit_bytes, work.log_limit_bytes),
             log_limit_bytes: work.log_limit_bytes,
             memory_bytes: work.resources.memory_bytes,
+            nice: self.nice,
+            secrets: self.secrets(work)?,
+            confinement: self.confiner.confine(task, dir).map_err(|error| self.no_directory(dir, &error))?,
         };
         let link = self.link().clone().ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
-        Ok(Process { launched: link.launch(launch), link, invited, program, has_ended: None })
+        let clock = self.clock.clone();
+        Ok(Process { launched: link.launch(launch), link, invited, program, clock, has_ended: None })
     }
 }
 
 impl Process {
     /// Waits for its connection. An error says what is wrong with its program.
     pub async fn connected(&mut self) -> Result<UnixStream, ErrorReport> {
-        let connecting = tokio::time::timeout(CONNECT, &mut self.invited.stream);
+        let connecting = self.clock.timeout(CONNECT, &mut self.invited.stream);
         tokio::select! {
             biased;
             stream = connecting => match stream {
-                Ok(Ok(stream)) => Ok(stream),
-                Ok(Err(_)) => Err(self.explain("its connection was refused")),
-                Err(_) => {
+                Some(Ok(stream)) => Ok(stream),
+                Some(Err(_)) => Err(self.explain("its connection was refused")),
+                None => {
                     let why = format!("it did not connect within {} s", CONNECT.as_secs());
                     self.link.stop(self.launched.id);
                     Err(self.explain(&why))

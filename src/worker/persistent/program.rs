@@ -1,9 +1,10 @@
 //! What runs in a worker's process: the shim in an interpreter, or this program.
 
-use crate::types::{BuiltinWorker, PythonWorker, WorkerSpec};
+use nodectl_types::{BuiltinWorker, PythonWorker, WorkerSpec};
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -51,6 +52,7 @@ impl Programs {
 fn place_shim(dir: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    check_owner(dir)?;
     let name = format!("shim-{}.py", &blake3::hash(SHIM.as_bytes()).to_hex()[..16]);
     let path = dir.join(&name);
     for entry in fs::read_dir(dir)? {
@@ -67,6 +69,18 @@ fn place_shim(dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// It may have been put there while the data directory was open to others: what is in it is run.
+fn check_owner(dir: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(dir)?;
+    let why = match () {
+        () if !metadata.is_dir() => "it is no directory",
+        () if metadata.uid() != rustix::process::geteuid().as_raw() => "it belongs to another user",
+        () if metadata.mode() & 0o022 != 0 => "others may write to it",
+        () => return Ok(()),
+    };
+    Err(io::Error::other(format!("{why}: remove it")))
+}
+
 /// The program to run: `~/` is the home of the node's user, and a directory is a virtual environment.
 fn interpreter(python: &str, home: Option<&OsStr>) -> String {
     let path = match (python.strip_prefix("~/"), home) {
@@ -80,6 +94,26 @@ fn interpreter(python: &str, home: Option<&OsStr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn a_shim_is_run_only_from_a_directory_of_our_own() {
+        let lab = tempfile::tempdir().unwrap();
+        let dir = lab.path().join("python");
+        assert!(place_shim(&dir).unwrap().starts_with(&dir));
+        place_shim(&dir).unwrap();
+        let refused = |dir: &Path| place_shim(dir).unwrap_err().to_string();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(refused(&dir).contains("others may write"));
+        let link = lab.path().join("link");
+        symlink(&dir, &link).unwrap();
+        assert!(refused(&link).contains("no directory"));
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        match chown(&dir, Some(65_534), None) {
+            Ok(()) => assert!(refused(&dir).contains("another user")),
+            Err(error) => eprintln!("SKIPPED: a directory of another user's: {error}"),
+        }
+    }
 
     #[test]
     fn an_interpreter_is_a_program_a_path_or_a_virtual_environment() {

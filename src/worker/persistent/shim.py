@@ -283,6 +283,7 @@ class PoolWorker:
             sys.path.insert(0, os.path.abspath(directory))
         archive, pickled = rest[: init["archive"]], rest[init["archive"] :]
         self.cloudpickle = load_cloudpickle(init["cloudpickle"], archive)
+        self.as_json = init.get("results") == "json"
         worker_class, args, kwargs = loads(pickled)
         worker = worker_class(*args, **kwargs)
         self.call = bound_run(worker)
@@ -294,11 +295,11 @@ class PoolWorker:
         else:
             args, kwargs = loads(payload)
             value = self.call(*args, **kwargs)
-        if type(value) in ATOMS:
-            return pickle.dumps(value, 5)
-        if type(value) is bytes and len(value) >= OUT_OF_BAND_BYTES:
+        if type(value) is bytes and (self.as_json or len(value) >= OUT_OF_BAND_BYTES):
             return [RAW_BYTES, value]
-        return self.dumps(value)
+        if self.as_json:
+            return to_json(value)
+        return pickle.dumps(value, 5) if type(value) in ATOMS else self.dumps(value)
 
     def update(self, payload):
         args, kwargs = loads(payload)

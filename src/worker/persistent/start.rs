@@ -3,19 +3,18 @@
 use super::{
     super::{
         directory,
+        expand::Expander,
         protocol::{STDERR_FILE, STDOUT_FILE},
-        runner::{Inner, expand},
+        runner::Inner,
         staging::Staged,
     },
     calls::{Call, has_placeholders},
     process::{Process, describe},
     talk::Talk,
 };
-use crate::{
-    ports::StartTask,
-    types::{BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec},
-    wire::frames::Kind,
-};
+use nodectl_ports::StartTask;
+use nodectl_types::{BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec};
+use nodectl_wire::frames::Kind;
 use serde::Deserialize;
 use serde_json::json;
 use std::{
@@ -64,7 +63,7 @@ pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, cal
 /// The job's variables that are the same for every task, expanded.
 pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
     let constant = task.work.env.iter().filter(|(_, value)| !has_placeholders(value));
-    constant.map(|(name, value)| Ok((name.clone(), expand(value, task)?))).collect()
+    Expander::new(task).env(constant)
 }
 
 /// Has the process connect and get ready. The error says why it could not.

@@ -1,6 +1,6 @@
 //! Messages on the stream of a worker, for a thread that waits for one answer at a time.
 
-use crate::wire::frames::{self, HEADER_BYTES, Header, Kind};
+use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
 use std::{
     io::{self, Read},
     os::unix::net::UnixStream,

@@ -3,6 +3,7 @@
 //! now and then. Source: the kernel's Documentation/admin-guide/cgroup-v2.rst.
 
 use super::proc;
+use nodectl_ports::say::tell;
 use rustix::process::{getpid, getppid, getuid};
 use std::{
     cell::Cell,
@@ -16,6 +17,10 @@ use std::{
 const LEAF: &str = "nodectl-node";
 /// What root makes below the topmost group.
 const TOP: &str = "nodectl";
+/// Of processor and disk, the node's own group gets as much as ten groups of tasks, which have the kernel's 100 each.
+const LEAF_WEIGHT: &str = "1000";
+/// Root's node is elsewhere; all tasks together weigh as a tenth of what is beside them.
+const TOP_WEIGHT: &str = "10";
 
 /// The group above those of tasks.
 pub struct Groups {
@@ -80,7 +85,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.dir) {
-            eprintln!("nodectl supervise: could not remove the control group {}: {error}", self.dir.display());
+            tell!("nodectl supervise: could not remove the control group {}: {error}", self.dir.display());
         }
     }
 }
@@ -110,7 +115,11 @@ fn delegated(own: &Path, mount: &Path) -> Option<PathBuf> {
     for pid in members {
         fs::write(leaf.join("cgroup.procs"), pid.to_string()).ok()?;
     }
-    hand_on_memory(own).then(|| own.to_path_buf())
+    if !hand_on_memory(own) {
+        return None;
+    }
+    weigh(&leaf, LEAF_WEIGHT);
+    Some(own.to_path_buf())
 }
 
 /// Below the topmost group, if root's own processes may be limited there.
@@ -120,6 +129,7 @@ fn of_root(mount: &Path) -> Option<PathBuf> {
     }
     let top = mount.join(TOP);
     fs::create_dir(&top).or_else(unless_there).ok()?;
+    weigh(&top, TOP_WEIGHT);
     hand_on_memory(&top).then_some(top)
 }
 
@@ -127,9 +137,22 @@ fn unless_there(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
 }
 
-/// Lets the group's children be limited.
+/// Lets the group's children be limited, and weighed where that was handed to it.
 fn hand_on_memory(group: &Path) -> bool {
-    fs::write(group.join("cgroup.subtree_control"), "+memory").is_ok()
+    let control = group.join("cgroup.subtree_control");
+    let has_memory = fs::write(&control, "+memory").is_ok();
+    // One at a time: a wish that cannot be granted spoils the others.
+    for controller in ["+cpu", "+io"] {
+        let _ = fs::write(&control, controller);
+    }
+    has_memory
+}
+
+/// Where processor and disk are shared out by groups. Elsewhere there are no such files, and niceness does the same.
+fn weigh(group: &Path, weight: &str) {
+    for file in ["cpu.weight", "io.weight"] {
+        let _ = fs::write(group.join(file), weight);
+    }
 }
 
 fn lists_memory(file: &Path) -> bool {

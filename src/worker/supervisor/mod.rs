@@ -5,8 +5,10 @@
 //! | file | owns |
 //! |---|---|
 //! | `spawn` | one process: directory, streams, limits, signals |
+//! | `domain` | what a process can reach of the file system |
 //! | `proc` | what `/proc` says: children, descendants, memory |
 //! | `cgroup` | memory limits that the kernel keeps, where it may be asked to |
+//! | `secrets` | what a task finds in memory |
 //! | `task` | one attempt, from start to the end of its last process |
 //! | `strays` | whose a process is, and killing all of one attempt |
 //!
@@ -14,13 +16,21 @@
 //! waits if the node is slow; what it holds is bounded by what the node ordered.
 
 mod cgroup;
+mod domain;
 mod proc;
+mod secrets;
 mod spawn;
 mod strays;
 mod task;
 
-use super::protocol::{Inbox, LaunchId, Order, Report, encode};
-pub use proc::{has_children, kill_marked, peak_rss_bytes};
+use super::{
+    clock::Clock,
+    descriptors,
+    protocol::{Inbox, LaunchId, Order, Report, encode},
+};
+pub use domain::is_kept as hides;
+use nodectl_ports::say::tell;
+pub use proc::{has_children, kill_marked, peak_rss_bytes, started_by};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fd::{AsFd, OwnedFd},
@@ -48,10 +58,12 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the supervisor over the socket that is its standard input; returns when the node has gone and every task with it.
 pub fn main() -> ExitCode {
-    match Supervisor::new(0).and_then(Supervisor::run) {
+    // As the node was started, not as it made itself.
+    let limited = std::env::args().nth(2).map_or(Ok(()), |told| descriptors::put_back(&told).map_err(io::Error::other));
+    match limited.and_then(|()| Supervisor::new(0)).and_then(Supervisor::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nodectl supervise: {error}\nhint: this command is started by nodectl itself, not by hand");
+            tell!("nodectl supervise: {error}\nhint: this command is started by nodectl itself, not by hand");
             ExitCode::FAILURE
         }
     }
@@ -64,6 +76,8 @@ struct Supervisor {
     child_ended: OwnedFd,
     tasks: BTreeMap<LaunchId, Task>,
     groups: Option<cgroup::Groups>,
+    /// Stands still while the tasks do.
+    clock: Clock,
     next_look: Instant,
 }
 
@@ -82,6 +96,7 @@ impl Supervisor {
             child_ended,
             tasks: BTreeMap::new(),
             groups: cgroup::Groups::open(),
+            clock: Clock::default(),
             next_look: Instant::now(),
         })
     }
@@ -128,7 +143,7 @@ impl Supervisor {
 
     fn deadline(&self) -> Option<Instant> {
         let look = (!self.tasks.is_empty()).then_some(self.next_look);
-        self.tasks.values().filter_map(Task::deadline).chain(look).min()
+        self.tasks.values().filter_map(|task| task.deadline(&self.clock)).chain(look).min()
     }
 
     /// False when the node has closed its end.
@@ -144,6 +159,7 @@ impl Supervisor {
                         task.stop();
                     }
                 }
+                Order::Suspend(on) => self.suspend(on),
             }
         }
         Ok(count > 0)
@@ -154,10 +170,14 @@ impl Supervisor {
         if self.tasks.is_empty() {
             self.next_look = Instant::now() + LOOK_PERIOD;
         }
-        match Task::start(launch, self.groups.as_ref()) {
+        match Task::start(launch, self.groups.as_ref(), &self.clock) {
             Ok(task) => {
+                if self.clock.is_suspended() {
+                    task.suspend(true, &View::new(vec![task.pid()]));
+                }
+                let pid = task.pid().as_raw_nonzero().get();
                 self.tasks.insert(id, task);
-                self.report(&Report::Started { id })
+                self.report(&Report::Started { id, pid })
             }
             Err(end) => self.report(&Report::Ended { id, end, usage: Default::default() }),
         }
@@ -181,10 +201,10 @@ impl Supervisor {
         if look {
             self.next_look = now + LOOK_PERIOD;
         }
-        let view = View::new(self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect());
+        let view = self.view();
         let mut ended = Vec::new();
         for (id, task) in &mut self.tasks {
-            if let Turn::Ended(end, usage) = task.turn(now, look, &view) {
+            if let Turn::Ended(end, usage) = task.turn(now, look, &view, &self.clock) {
                 ended.push(Report::Ended { id: *id, end, usage });
             }
         }
@@ -195,6 +215,16 @@ impl Supervisor {
             self.report(&report)?;
         }
         Ok(())
+    }
+
+    fn suspend(&mut self, on: bool) {
+        self.clock.suspend(on);
+        let view = self.view();
+        self.tasks.values().for_each(|task| task.suspend(on, &view));
+    }
+
+    fn view(&self) -> View {
+        View::new(self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect())
     }
 
     fn report(&mut self, report: &Report) -> io::Result<()> {

@@ -2,14 +2,18 @@
 //! returns; callers look again until nothing is left.
 
 use super::super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
+use nodectl_ports::processes::Stat;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     os::unix::ffi::OsStrExt,
     path::Path,
     time::{Duration, Instant},
 };
+
+/// No chain of parents is longer: process ids have at most 22 bits.
+const MOST_GENERATIONS: u32 = 1 << 22;
 
 /// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,30 +25,21 @@ pub struct Process {
     pub rss_pages: u64,
 }
 
+impl Process {
+    fn of(stat: &Stat) -> Option<Self> {
+        Some(Self {
+            pid: Pid::from_raw(stat.pid)?,
+            parent: stat.parent()?,
+            session: stat.session()?,
+            zombie: stat.is_zombie(),
+            rss_pages: stat.rss_pages().unwrap_or(0),
+        })
+    }
+}
+
 /// Every process of the machine.
 pub fn all() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid: i32| parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
-}
-
-/// Field numbers of `/proc/<pid>/stat` are in proc_pid_stat(5). The second, the name, may hold anything, `)` included.
-fn parse_stat(stat: &str) -> Option<Process> {
-    let pid = Pid::from_raw(stat.split(' ').next()?.parse().ok()?)?;
-    let fields: Vec<&str> = behind_name(stat)?.collect();
-    let field = |number: usize| fields.get(number - 3).copied();
-    Some(Process {
-        pid,
-        parent: field(4)?.parse().ok()?,
-        session: field(6)?.parse().ok()?,
-        zombie: matches!(field(3)?, "Z" | "X"),
-        rss_pages: field(24)?.parse().unwrap_or(0),
-    })
-}
-
-/// The fields from the third on.
-fn behind_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
-    Some(stat[stat.rfind(')')? + 1..].split_ascii_whitespace())
+    Stat::all().filter_map(|stat| Process::of(&stat)).collect()
 }
 
 /// The direct children of this single-threaded process. Without `CONFIG_PROC_CHILDREN`, from a look at all processes.
@@ -76,6 +71,20 @@ pub fn with_descendants(all: &[Process], roots: impl IntoIterator<Item = Pid>) -
     all.iter().filter(|process| found.contains(&process.pid.as_raw_nonzero().get())).copied().collect()
 }
 
+/// Of the processes that `root` started, the one that is or has started `pid`, by as many steps as may be: an orphan's is itself, since
+/// `root` is its parent then. An error if one of them is gone.
+pub fn started_by(root: u32, pid: i32) -> io::Result<Option<i32>> {
+    let mut child = pid;
+    for _ in 0..MOST_GENERATIONS {
+        match Stat::of(child)?.parent().ok_or_else(|| io::Error::other("no process"))? {
+            parent if u32::try_from(parent) == Ok(root) => return Ok(Some(child)),
+            ..=1 => return Ok(None),
+            parent => child = parent,
+        }
+    }
+    Ok(None)
+}
+
 /// The directory of the task or worker that a process was started by, unless it cleared its environment or is not ours to read.
 pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).ok()?;
@@ -88,9 +97,8 @@ pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
 
 /// Whether a process is becoming another program: its environment cannot be read then. Of another user's it is never known.
 pub fn is_executing(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    // `env_start`.
-    behind_name(&stat).and_then(|mut fields| fields.nth(50 - 3)) == Some("0")
+    let environment = Stat::of(pid.as_raw_nonzero().get()).ok().and_then(|stat| stat.environment());
+    environment.is_some_and(|environment| environment.start == 0)
 }
 
 /// The most memory that a process has had resident so far (`VmHWM`), if it is there.
@@ -126,14 +134,6 @@ pub fn kill_marked(dir: &Path, patience: Duration) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
-        let stat = "42 (a) b (c) S 7 42 41 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 100 5000 77 0";
-        let process = parse_stat(stat).unwrap();
-        assert_eq!((process.parent, process.session, process.rss_pages, process.zombie), (7, 41, 77, false));
-        assert_eq!(parse_stat("no stat"), None);
-    }
 
     #[test]
     fn descendants_are_found_through_generations() {

@@ -1,13 +1,14 @@
-//! Starting one process, and learning how it ended. The only file with `unsafe`: what has to happen between `clone` and
+//! Starting one process, and learning how it ended. Has `unsafe`, as `domain` has: what has to happen between `clone` and
 //! `execve` (session, parent-death signal, limits, streams) has no safe interface that costs as little as `vfork`.
 
 use super::{
     super::protocol::{Launch, STDERR_FILE, STDOUT_FILE},
     cgroup::Group,
+    domain, secrets,
 };
 use rustix::{fd::OwnedFd, process::Pid};
 use std::{
-    ffi::{CString, OsStr},
+    ffi::{CStr, CString, OsStr},
     io,
     os::{
         fd::{AsRawFd, FromRawFd},
@@ -21,6 +22,13 @@ use std::{
 const CHILD_STACK_BYTES: usize = 64 << 10;
 /// Before the node, tasks are what a machine out of memory gives up.
 const OOM_SCORE: &[u8] = b"500";
+/// A session has a share of the processor of its own where the kernel groups processes by sessions (sched(7)), and tasks are
+/// sessions: there, niceness counts only if the session has it too.
+const SESSION_NICE: &CStr = c"/proc/self/autogroup";
+const GREATEST_NICE: i32 = 19;
+
+const NOT_HIDDEN: &str =
+    "hint: `nodectl doctor` on that node says more; `[isolation] hides_node = false` in the job does without";
 
 /// How a child ended.
 #[derive(Clone, Debug)]
@@ -45,6 +53,17 @@ struct Plan {
     file_limit: libc::rlimit,
     /// The door of its control group.
     group: Option<CString>,
+    nice: i32,
+    /// `nice`, as text.
+    session_nice: Vec<u8>,
+    /// Of its own network: the flags that make it, and which user it is there, if not root.
+    namespaces: libc::c_int,
+    users: Option<[Vec<u8>; 2]>,
+    /// Whether it may gain no rights.
+    no_new_privs: bool,
+    core_dumps: bool,
+    /// Of what it can reach.
+    domain: Option<OwnedFd>,
     parent: libc::pid_t,
     /// What failed in the child, and the `errno`.
     failed: Option<(Step, libc::c_int)>,
@@ -57,6 +76,8 @@ enum Step {
     Directory,
     Streams,
     Limits,
+    Network,
+    Confinement,
     Execute,
 }
 
@@ -68,11 +89,20 @@ pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
     };
     let program = CString::new(program.into_os_string().into_vec()).map_err(|error| error.to_string())?;
     let args = strings(launch.command.iter().map(|arg| arg.clone().into_bytes()).collect())?;
-    let env = strings(launch.env.clone())?;
+    let secrets = secrets::place(&launch.secrets).map_err(|error| format!("no memory for its secrets: {error}"))?;
+    let env = strings(launch.env.iter().cloned().chain(secrets.variables()).collect())?;
     let dir = CString::new(launch.dir.clone()).map_err(|error| error.to_string())?;
     let shell = c"/bin/sh";
     let mut shell_argv = vec![shell.as_ptr(), program.as_ptr()];
     shell_argv.extend(pointers(&args).into_iter().skip(1));
+    let (namespaces, users) = match launch.confinement.offline {
+        true => own_network(),
+        false => (0, None),
+    };
+    let domain = domain::make(&launch.confinement);
+    let domain =
+        domain.map_err(|why| format!("this node cannot be hidden from it by the kernel: {why}\n{NOT_HIDDEN}"))?;
+    let nice = (own_nice() + i32::from(launch.nice)).min(GREATEST_NICE);
     let mut plan = Plan {
         argv: pointers(&args),
         shell_argv,
@@ -82,11 +112,21 @@ pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
         stderr: CString::new(STDERR_FILE).expect("no NUL"),
         file_limit: libc::rlimit { rlim_cur: launch.file_limit_bytes, rlim_max: launch.file_limit_bytes },
         group: group.map(Group::door),
+        nice,
+        session_nice: nice.to_string().into_bytes(),
+        namespaces,
+        users,
+        no_new_privs: !launch.confinement.setuid,
+        core_dumps: launch.confinement.core_dumps,
+        domain,
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         failed: None,
         program,
     };
-    let pid = clone_and_run(&mut plan).map_err(|error| format!("no new process: {error}"))?;
+    let pid = clone_and_run(&mut plan);
+    // Its own are other descriptors.
+    drop(secrets);
+    let pid = pid.map_err(|error| format!("no new process: {error}"))?;
     let Some((step, errno)) = plan.failed else { return Ok(pid) };
     // SAFETY: waits for the child that just ended by itself; no pointers are passed but a null one.
     unsafe { libc::waitpid(pid.as_raw_nonzero().get(), ptr::null_mut(), 0) };
@@ -101,6 +141,10 @@ fn describe(step: Step, error: &io::Error, launch: &Launch, program: &str) -> St
         Step::Directory => format!("could not enter {dir}: {error}"),
         Step::Streams => format!("could not open the streams in {dir}: {error}"),
         Step::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
+        Step::Network => format!(
+            "no network of its own (`[isolation] network = false`): {error}\nhint: the node may make none where users' namespaces are switched off"
+        ),
+        Step::Confinement => format!("could not give up the way to what is this node's alone: {error}\n{NOT_HIDDEN}"),
         Step::Execute => format!("could not execute {program}: {error}"),
     }
 }
@@ -131,7 +175,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 /// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has executed or failed.
 fn clone_and_run(plan: &mut Plan) -> io::Result<Pid> {
     let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | plan.namespaces;
     // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK suspends this thread until the child executes
     // or exits; its end is aligned to 16. `plan` likewise outlives it, and this thread, the only one, touches neither
     // meanwhile. `child` only makes system calls.
@@ -173,6 +217,9 @@ unsafe fn become_task(plan: &Plan) -> Step {
         {
             return Step::Group;
         }
+        if plan.namespaces != 0 && !enter_network(plan.users.as_ref()) {
+            return Step::Network;
+        }
         if libc::chdir(plan.dir.as_ptr()) < 0 {
             return Step::Directory;
         }
@@ -183,17 +230,91 @@ unsafe fn become_task(plan: &Plan) -> Step {
             return Step::Streams;
         }
         if libc::setrlimit(libc::RLIMIT_FSIZE, &plan.file_limit) < 0 {
+            // The node runs under a lower limit, which nobody may raise: that one holds.
+            let mut own = plan.file_limit;
+            if libc::getrlimit(libc::RLIMIT_FSIZE, &mut own) < 0 {
+                return Step::Limits;
+            }
+            own.rlim_cur = own.rlim_max;
+            if libc::setrlimit(libc::RLIMIT_FSIZE, &own) < 0 {
+                return Step::Limits;
+            }
+        }
+        if !keep_core_dumps(plan.core_dumps) {
             return Step::Limits;
         }
+        // Where these cannot be set, tasks are as much in the node's way as other processes. The second may come to nothing: the kernel
+        // takes few such wishes at a time from whoever is not root.
+        let _ = rustix::process::setpriority_process(None, plan.nice);
+        write_to(SESSION_NICE.as_ptr(), &plan.session_nice);
         // Where it cannot be set, tasks are as likely to go as the node.
         write_to(c"/proc/self/oom_score_adj".as_ptr(), OOM_SCORE);
         default_signals();
+        if plan.no_new_privs && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+            return Step::Confinement;
+        }
+        // Last: what comes before may need what it takes away.
+        if let Some(domain) = &plan.domain
+            && !domain::enter(domain.as_raw_fd())
+        {
+            return Step::Confinement;
+        }
         libc::execve(plan.program.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
         if *libc::__errno_location() == libc::ENOEXEC {
             // A script without `#!`: the shell's, as execvp(3) has it.
             libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.envp.as_ptr());
         }
         Step::Execute
+    }
+}
+
+/// As large as the node may leave them, or none.
+unsafe fn keep_core_dumps(wanted: bool) -> bool {
+    // SAFETY: the pointers are to a local.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if wanted {
+            if libc::getrlimit(libc::RLIMIT_CORE, &mut limit) < 0 {
+                return false;
+            }
+            limit.rlim_cur = limit.rlim_max;
+        }
+        libc::setrlimit(libc::RLIMIT_CORE, &limit) == 0
+    }
+}
+
+/// Whoever is not root may make a network in a namespace of users, in which he is himself and nobody else is anybody.
+fn own_network() -> (libc::c_int, Option<[Vec<u8>; 2]>) {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if user.is_root() {
+        return (libc::CLONE_NEWNET, None);
+    }
+    let same = |id: u32| format!("{id} {id} 1").into_bytes();
+    (libc::CLONE_NEWNET | libc::CLONE_NEWUSER, Some([same(user.as_raw()), same(group.as_raw())]))
+}
+
+/// In a new network: says who is who, and switches loopback on, which many programs use to speak to themselves.
+unsafe fn enter_network(users: Option<&[Vec<u8>; 2]>) -> bool {
+    // SAFETY: the paths are valid C strings, `request` is a local of the kind that the call takes, the socket is closed.
+    unsafe {
+        if let Some([user, group]) = users
+            && !(write_to(c"/proc/self/setgroups".as_ptr(), b"deny")
+                && write_to(c"/proc/self/uid_map".as_ptr(), user)
+                && write_to(c"/proc/self/gid_map".as_ptr(), group))
+        {
+            return false;
+        }
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return false;
+        }
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        let is_up = libc::ioctl(socket, libc::SIOCSIFFLAGS, &request) == 0;
+        libc::close(socket);
+        is_up
     }
 }
 
@@ -248,6 +369,11 @@ pub fn wait_any() -> Option<Exit> {
         cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
         max_rss_bytes: usage.ru_maxrss as u64 * 1024,
     })
+}
+
+/// The supervisor's own niceness, which is its node's.
+fn own_nice() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
 /// The unit of `Process::rss_pages`.

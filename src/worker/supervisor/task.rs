@@ -5,6 +5,7 @@
 
 use super::{
     super::{
+        clock::Clock,
         protocol::{End, Launch, Usage},
         streams,
     },
@@ -13,6 +14,7 @@ use super::{
     spawn::{self, Exit},
     strays::{self, View},
 };
+use nodectl_ports::say::tell;
 use rustix::process::{Pid, Signal};
 use std::{
     ffi::OsStr,
@@ -26,7 +28,8 @@ pub struct Task {
     /// Keeps it to its memory, where the kernel can.
     group: Option<Group>,
     pid: Pid,
-    started: Instant,
+    /// By the tasks' clock.
+    started: Duration,
     /// Why it is being ended, if it is.
     reason: Option<End>,
     /// When SIGKILL follows SIGTERM.
@@ -44,8 +47,8 @@ pub enum Turn {
 }
 
 impl Task {
-    pub fn start(launch: Launch, groups: Option<&Groups>) -> Result<Self, End> {
-        let started = Instant::now();
+    pub fn start(launch: Launch, groups: Option<&Groups>, clock: &Clock) -> Result<Self, End> {
+        let started = clock.now();
         let limit = Some(launch.memory_bytes).filter(|bytes| *bytes > 0);
         let group = limit.zip(groups).map(|(bytes, groups)| groups.make(bytes)).transpose();
         let group = group.map_err(|error| End::NotStarted(format!("no control group for its memory: {error}")))?;
@@ -66,37 +69,47 @@ impl Task {
         self.end_for(End::Stopped, Duration::from_millis(self.launch.grace_ms));
     }
 
+    /// Stands still, or goes on. One that is being ended goes on, so that it hears of it.
+    pub fn suspend(&self, on: bool, view: &View) {
+        if self.is_running() && self.reason.is_none() {
+            let left = view.left_of(self.pid, &self.launch.dir);
+            strays::signal(self.pid, &left, true, if on { Signal::STOP } else { Signal::CONT });
+        }
+    }
+
     pub fn main_ended(&mut self, exit: Exit) {
         self.exit = Some(exit);
         self.drain_since.get_or_insert_with(Instant::now);
     }
 
     /// When it next needs a turn without anything happening.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self, clock: &Clock) -> Option<Instant> {
         if self.drain_since.is_some() {
             return Some(Instant::now() + DRAIN_PERIOD);
         }
-        let timeout = self.launch.timeout_ms.filter(|_| self.reason.is_none());
-        let timeout = timeout.and_then(|ms| self.started.checked_add(Duration::from_millis(ms)));
+        let timeout = self.launch.timeout_ms.filter(|_| self.reason.is_none() && !clock.is_suspended());
+        let left = |ms| Duration::from_millis(ms).saturating_sub(clock.now().saturating_sub(self.started));
+        let timeout = timeout.and_then(|ms| Instant::now().checked_add(left(ms)));
         timeout.into_iter().chain(self.kill_at).min()
     }
 
     /// Does what is due. `look` asks for its memory and streams too.
-    pub fn turn(&mut self, now: Instant, look: bool, view: &View) -> Turn {
+    pub fn turn(&mut self, now: Instant, look: bool, view: &View, clock: &Clock) -> Turn {
         if self.is_running() {
-            self.check_time(now, view);
+            self.check_time(now, view, clock);
             if look {
                 self.check_memory(view);
                 streams::trim(Path::new(OsStr::from_bytes(&self.launch.dir)), self.launch.log_limit_bytes);
             }
             return Turn::Goes;
         }
-        self.drain(now, view)
+        self.drain(now, view, clock)
     }
 
-    fn check_time(&mut self, now: Instant, view: &View) {
+    fn check_time(&mut self, now: Instant, view: &View, clock: &Clock) {
         let timeout = self.launch.timeout_ms.map(Duration::from_millis);
-        if self.reason.is_none() && timeout.is_some_and(|timeout| now.duration_since(self.started) >= timeout) {
+        if self.reason.is_none() && timeout.is_some_and(|timeout| clock.at(now).saturating_sub(self.started) >= timeout)
+        {
             self.end_for(End::TimedOut, Duration::from_millis(self.launch.grace_ms));
         }
         if self.kill_at.is_some_and(|at| now >= at) {
@@ -115,6 +128,8 @@ impl Task {
         self.kill_at = Some(Instant::now() + grace.min(Duration::from_secs(3600)));
         if !grace.is_zero() {
             strays::signal(self.pid, &[], true, Signal::TERM);
+            // Whatever stands still hears of it once it goes on.
+            strays::signal(self.pid, &[], true, Signal::CONT);
         }
     }
 
@@ -130,7 +145,7 @@ impl Task {
         }
     }
 
-    fn drain(&mut self, now: Instant, view: &View) -> Turn {
+    fn drain(&mut self, now: Instant, view: &View, clock: &Clock) -> Turn {
         let left = view.left_of(self.pid, &self.launch.dir);
         let since = *self.drain_since.get_or_insert(now);
         if !left.is_empty() {
@@ -138,12 +153,12 @@ impl Task {
                 strays::signal(self.pid, &left, false, Signal::KILL);
                 return Turn::Goes;
             }
-            eprintln!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
+            tell!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
         } else if now.duration_since(since) < CLEAR_UP && view.is_unclear(self.pid, &self.launch.dir) {
             return Turn::Goes;
         }
         let exit = self.exit.take().expect("draining begins when the main process has ended");
-        Turn::Ended(self.end_of(&exit), self.usage(&exit))
+        Turn::Ended(self.end_of(&exit), self.usage(&exit, clock))
     }
 
     fn end_of(&self, exit: &Exit) -> End {
@@ -164,8 +179,8 @@ impl Task {
         }
     }
 
-    fn usage(&self, exit: &Exit) -> Usage {
-        let duration = exit.at.duration_since(self.started);
+    fn usage(&self, exit: &Exit, clock: &Clock) -> Usage {
+        let duration = clock.at(exit.at).saturating_sub(self.started);
         Usage {
             duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
             cpu_us: exit.cpu_us,

@@ -1,6 +1,6 @@
 //! Arrays in memory, and boxes cut out of them.
 
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 
 /// The most axes of an array; numpy's own limit was 32 for long.
 pub(super) const MAX_AXES: usize = 32;

@@ -1,7 +1,7 @@
 //! Numbers of one type as numbers of another.
 
-use crate::types::Scalar;
 use half::f16;
+use nodectl_types::Scalar;
 
 /// A number that holds any other exactly.
 #[derive(Clone, Copy)]

@@ -1,7 +1,8 @@
 //! A place in a file, whatever its format: what is there, all of it, or a block.
 
 use super::{Array, Info, hdf5, idx, npy, npz, png, raw, safetensors};
-use crate::types::Scalar;
+use crate::files;
+use nodectl_types::Scalar;
 use std::{
     fs::{self, File},
     io,
@@ -115,11 +116,7 @@ impl Location {
 
     fn open(&self) -> Result<File, ArrayError> {
         let failed = |source| ArrayError::Io { path: self.path.clone(), source };
-        let file = File::open(&self.path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(self.invalid("it is not a file".into()));
-        }
-        Ok(file)
+        files::open(&self.path).map_err(failed)
     }
 
     fn format(&self) -> Result<Format, ArrayError> {

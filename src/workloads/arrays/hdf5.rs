@@ -1,23 +1,34 @@
 //! HDF5 datasets of numbers, through `rust-hdf5`: contiguous, chunked, deflated; groups by path. Written contiguous.
 
-use super::{Array, Info, MAX_INFLATION, array::MAX_AXES};
-use crate::types::Scalar;
-use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, H5FileOptions, H5Type, HBool};
-use std::{collections::BTreeSet, panic, path::Path};
+use super::{
+    Array, Info, MAX_INFLATION,
+    array::MAX_AXES,
+    links::{self, Bounds},
+};
+use crate::files;
+use nodectl_types::{Scalar, text::shown};
+use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, H5FileOptions, H5Type, HBool, StorageLayout};
+use std::{
+    collections::BTreeSet,
+    panic,
+    path::{Path, PathBuf},
+};
+
+/// Datasets within each other, of those that are put together from others.
+const MAX_DEPTH: usize = 8;
 
 pub(super) fn inspect(path: &Path, dataset: &str) -> Result<Info, String> {
     guarded(|| {
-        let file = open(path)?;
-        info(path, &find(&file, dataset)?)
+        let (path, dataset) = find(path, dataset)?;
+        info(&path, &dataset)
     })
 }
 
 /// All of a dataset, or the box of a shape at a start.
 pub(super) fn read(path: &Path, dataset: &str, block: Option<(&[u64], &[u64])>) -> Result<Array, String> {
     guarded(|| {
-        let file = open(path)?;
-        let dataset = find(&file, dataset)?;
-        let whole = info(path, &dataset)?;
+        let (path, dataset) = find(path, dataset)?;
+        let whole = info(&path, &dataset)?;
         let zeros = vec![0; whole.shape.len()];
         let (start, shape) = block.unwrap_or((&zeros, &whole.shape));
         whole.check_box(start, shape)?;
@@ -57,24 +68,70 @@ pub(super) fn write(path: &Path, arrays: &[(&str, &Array)]) -> Result<(), String
 }
 
 /// The library reads what strangers wrote; should it panic over that, the file is to blame.
-pub(in crate::workloads) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let caught = panic::catch_unwind(panic::AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err("the file is damaged: its reader gave up on it".into()))
 }
 
-pub(in crate::workloads) fn open(path: &Path) -> Result<H5File, String> {
+pub(crate) fn open(path: &Path) -> Result<H5File, String> {
+    // A FIFO would be waited for, and a device never ends.
+    files::open(path).map_err(|error| error.to_string())?;
     let opened = H5FileOptions::new().no_locking().open(path);
     opened.map_err(|error| format!("it is no HDF5 file that can be read: {error}"))
 }
 
-fn find(file: &H5File, dataset: &str) -> Result<H5Dataset, String> {
-    let name = dataset.trim_matches('/');
-    file.dataset(name).map_err(|error| {
+/// The dataset of a name, and the file that it lies in.
+fn find(path: &Path, dataset: &str) -> Result<(PathBuf, H5Dataset), String> {
+    let file = open(path)?;
+    let (place, name) =
+        links::follow(&file, path, dataset, &Bounds::of(path, &[])).map_err(|error| error.to_string())?;
+    let file = if place == path { file } else { open(&place)? };
+    let found = file.dataset(&name).map_err(|error| {
         let mut names = file.dataset_names();
         names.truncate(20);
         let listed = names.iter().map(|name| format!("`/{name}`")).collect::<Vec<_>>().join(", ");
         format!("it has no dataset `/{name}`: {error}\nhint: there are {listed}")
-    })
+    })?;
+    check_own(&file, &found, MAX_DEPTH)?;
+    Ok((place, found))
+}
+
+/// Fails where a dataset's numbers lie outside of its file: the library would read whatever is named there.
+fn check_own(file: &H5File, dataset: &H5Dataset, depth: usize) -> Result<(), String> {
+    check_stored(dataset)?;
+    if dataset.storage_layout().map_err(|error| error.to_string())? != StorageLayout::Virtual {
+        return Ok(());
+    }
+    let elsewhere =
+        || "it is put together from other files, which are not read\nhint: copy its numbers into one dataset";
+    for mapping in dataset.virtual_mappings().map_err(|error| error.to_string())? {
+        let name = links::clean(&mapping.source_dset_name);
+        if mapping.source_file_name != "." || name.contains('%') || depth == 0 {
+            return Err(elsewhere().into());
+        }
+        match links::follow(file, Path::new(""), &name, &Bounds::of(Path::new(""), &[])) {
+            Ok((place, name)) if place == Path::new("") => {
+                // What is not there is filled with zeros.
+                if let Ok(source) = file.dataset(&name) {
+                    check_own(file, &source, depth - 1)?;
+                }
+            }
+            _ => return Err(elsewhere().into()),
+        }
+    }
+    Ok(())
+}
+
+/// Fails where a dataset has a list of files of any kind, in which its numbers lie.
+pub(crate) fn check_stored(dataset: &H5Dataset) -> Result<(), String> {
+    let files = dataset.external_files().map_err(|error| error.to_string())?;
+    match files.first() {
+        None => Ok(()),
+        Some(file) => Err(format!(
+            "its numbers lie in another file, `{}`, which is not read\nhint: `h5repack` puts them into the file",
+            shown(&file.name)
+        )),
+    }
 }
 
 fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
@@ -90,7 +147,7 @@ fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
     Ok(info)
 }
 
-pub(in crate::workloads) fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
+pub(crate) fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
     match datatype {
         DatatypeMessage::FixedPoint { size, signed, bit_offset: 0, bit_precision, .. }
             if u32::from(*bit_precision) == size * 8 =>

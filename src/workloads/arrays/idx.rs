@@ -1,8 +1,8 @@
 //! IDX, the format of the MNIST files, also gzipped: <http://yann.lecun.com/exdb/mnist/>. Big-endian.
 
 use super::{Array, Info, MAX_INFLATION, array::MAX_AXES};
-use crate::types::Scalar;
 use flate2::read::GzDecoder;
+use nodectl_types::Scalar;
 use std::{
     fs::File,
     io::{BufReader, Read, Seek},
@@ -73,7 +73,7 @@ fn header(stream: &mut impl Read) -> Result<(Info, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::arrays::Location;
+    use crate::arrays::Location;
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
 

@@ -11,14 +11,16 @@
 //! | `raw` | numbers without a header |
 //! | `png` | images |
 //! | `hdf5` | datasets |
+//! | `links` | links of HDF5 files, and how far they may lead |
 //! | `safetensors` | named arrays, as frameworks keep models |
 //! | `idx` | the format of the MNIST files |
 
 mod array;
 mod convert;
 mod file;
-pub(in crate::workloads) mod hdf5;
+pub(crate) mod hdf5;
 mod idx;
+pub(crate) mod links;
 mod npy;
 mod npz;
 mod png;

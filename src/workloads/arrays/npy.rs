@@ -5,7 +5,7 @@ use super::{
     Array, Info,
     array::{MAX_AXES, runs},
 };
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 use std::{
     fs::File,
     io::{self, BufReader, Read, Seek},

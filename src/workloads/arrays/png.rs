@@ -1,7 +1,7 @@
 //! Images: height × width of grey, or × 2 (with alpha), 3 (RGB) or 4 (RGBA); u8 or u16.
 
 use super::{Array, Info, MAX_INFLATION, convert};
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 use png::{BitDepth, ColorType, Decoder, Encoder, Limits, Reader, Transformations};
 use std::{
     fs::File,

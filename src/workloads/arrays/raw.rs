@@ -1,7 +1,7 @@
 //! Numbers without a header: little-endian, row-major. The ending names their type, or the caller does; the caller has the shape.
 
 use super::{Array, Info, npy};
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 use std::{fs::File, os::unix::fs::FileExt};
 
 /// Without a shape all of the file is one axis.

@@ -2,7 +2,8 @@
 //! <https://github.com/huggingface/safetensors#format>
 
 use super::{Array, ArrayError, Info, convert};
-use crate::types::Scalar;
+use crate::files;
+use nodectl_types::Scalar;
 use safetensors::{
     Dtype, SafeTensors,
     tensor::{Metadata, TensorView},
@@ -33,9 +34,23 @@ pub(super) fn inspect(file: &File, member: Option<&str>) -> Result<Info, String>
 
 /// The entries of a file's metadata, without its arrays.
 pub fn read_metadata(path: &Path) -> Result<HashMap<String, String>, ArrayError> {
-    let file = File::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })?;
+    let file = open(path)?;
     let header = header(&file).map_err(|problem| ArrayError::Invalid { path: path.to_path_buf(), problem })?;
     Ok(header.metadata().clone().unwrap_or_default())
+}
+
+/// The shapes of a file's arrays, without these.
+pub fn read_shapes(path: &Path) -> Result<BTreeMap<String, Vec<u64>>, ArrayError> {
+    let file = open(path)?;
+    let header = header(&file).map_err(|problem| ArrayError::Invalid { path: path.to_path_buf(), problem })?;
+    let shape = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
+        (name, info.shape.iter().map(|extent| *extent as u64).collect())
+    };
+    Ok(header.tensors().into_iter().map(shape).collect())
+}
+
+fn open(path: &Path) -> Result<File, ArrayError> {
+    files::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
 }
 
 fn header(mut file: &File) -> Result<Metadata, String> {
@@ -72,7 +87,7 @@ pub(super) fn read(file: &File, member: Option<&str>) -> Result<Array, String> {
 /// Everything in a file.
 pub fn read_all(path: &Path) -> Result<Named, ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
-    let file = File::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })?;
+    let file = open(path)?;
     let bytes = whole(&file).map_err(invalid)?;
     decode(path, &bytes)
 }

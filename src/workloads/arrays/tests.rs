@@ -1,13 +1,13 @@
 //! Formats against numpy, h5py and Pillow, whose files are committed; blocks against the whole; headers that lie.
 
 use super::{array::runs, *};
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> Location {
     let (file, member) = name.split_once(':').map_or((name, None), |(file, member)| (file, Some(member.to_string())));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arrays").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arrays").join(file);
     Location { path, member, raw: None }
 }
 

@@ -6,7 +6,7 @@ use super::{
     engine::{Frames, IntegrationError, Integrator, MAX_STRIPS, Patterns, Pixels, Strips},
     frames::{Decoder, FrameError, Pieces, Stack, Unit},
 };
-use crate::types::Scalar;
+use nodectl_types::Scalar;
 use std::time::{Duration, Instant};
 
 /// Bytes of a frame that are decoded at once: a block of bitshuffle, as writers have them.
@@ -120,7 +120,7 @@ fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::integrate::{
+    use crate::integrate::{
         engine::{ErrorModel, Geometry, Images, Options, Region, Settings, Splitting, Unit as RadialUnit},
         frames::{Reader, tests::fixture},
     };

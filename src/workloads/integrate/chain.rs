@@ -6,19 +6,21 @@ use super::{
     frames::Stack,
     job::DEFAULT_WORKERS_PER_GPU,
     measure::measure,
-    plan::{DatasetPlan, EngineChoice, Existing, IntegratePlan, PART_FILE, PLAN_FILE, PLAN_VERSION, Stage},
+    plan::{DatasetPlan, EngineChoice, Existing, INPUT, IntegratePlan, PART_FILE, PLAN_FILE, PLAN_VERSION, Stage},
     results::Calibrant,
     settings::Pictures,
 };
 use crate::{
-    types::{Builtin, BuiltinWorker, ParamSpace, Resources, Value, WorkSpec, WorkerSpec, limits, manifest::safe_path},
-    workloads::{
-        Delivery, PlannedJob, Source, Upload,
-        job_file::{Fault, PlacedJob},
-        map::common::MAX_NAME_BYTES,
-    },
+    Delivery, PlannedJob, Source, Upload,
+    job_file::{Fault, PlacedJob},
+    map::common::MAX_NAME_BYTES,
+};
+use nodectl_types::{
+    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, Value, WorkSpec, WorkerSpec, limits,
+    manifest::safe_path, text::escaped,
 };
 use std::{
+    collections::BTreeSet,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,6 +34,10 @@ const MUCH_BYTES: u64 = 16 << 30;
 /// What is to be integrated, and how.
 pub(super) struct Request {
     pub(super) named: Vec<Named>,
+    /// Where the file says which detector it is.
+    pub(super) place: Range<usize>,
+    /// Where the files may lead, besides their own directories.
+    pub(super) directories: Vec<PathBuf>,
     /// Path within the files.
     pub(super) dataset: Option<String>,
     pub(super) entry: Option<String>,
@@ -123,6 +129,7 @@ pub(super) fn build(request: Request, common: &Common) -> Result<Vec<PlacedJob>,
     let look = Look {
         dataset: request.dataset.as_deref(),
         entry: request.entry.as_deref(),
+        directories: &request.directories,
         location: request.location.as_deref(),
         existing: request.existing,
         workers,
@@ -130,12 +137,49 @@ pub(super) fn build(request: Request, common: &Common) -> Result<Vec<PlacedJob>,
         is_split,
     };
     let seen = datasets::look(&request.named, &look);
-    let (threads, note) = threads(&request, &seen, cores());
+    check_shape(&request, &seen)?;
+    let (threads, measured) = threads(&request, &seen, cores());
+    let notes: Vec<String> = [measured, others(&request, &seen)].into_iter().flatten().collect();
     let mut jobs = jobs(Request { threads, ..request }, seen, is_split, common)?;
     if let Some(first) = jobs.first_mut() {
-        first.job.note = note;
+        first.job.note = (!notes.is_empty()).then(|| notes.join("\n"));
     }
     Ok(jobs)
+}
+
+/// Fails where no dataset is of the detector: that is what was said of it, and not of one of them.
+fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
+    // A detector that cannot be made out is told of when it is used.
+    let Ok(wanted) = request.pictures.detector_shape(&request.settings) else { return Ok(()) };
+    let mut shapes = seen.iter().filter_map(|seen| Some((&seen.plan.path, seen.shape?)));
+    let Some((path, found)) = shapes.next() else { return Ok(()) };
+    if found == wanted || shapes.any(|(_, shape)| shape == wanted) {
+        return Ok(());
+    }
+    let [rows, columns] = found;
+    let message = format!(
+        "the detector has {} × {} pixels, the frames of `{}` {rows} × {columns}",
+        wanted[0],
+        wanted[1],
+        path.display()
+    );
+    let hint = "another `detector`, or a .poni file of this one; of binned frames, with the size of their pixels";
+    Err(Fault::new(request.place.clone(), message).hint(hint))
+}
+
+/// The files that datasets lead to: nobody named them, and they are read and travel like those that were.
+fn others(request: &Request, seen: &[Seen]) -> Option<String> {
+    const LISTED: usize = 8;
+    // Without the `.` that names in files begin with.
+    let clean = |path: &Path| path.components().collect::<PathBuf>();
+    let named: BTreeSet<PathBuf> = seen.iter().map(|seen| clean(&seen.plan.path)).collect();
+    let all = seen.iter().flat_map(|seen| &seen.files).map(|file| clean(file));
+    let others: BTreeSet<PathBuf> = all.filter(|file| !named.contains(file)).collect();
+    let listed: Vec<String> =
+        others.iter().take(LISTED).map(|file| escaped(&file.to_string_lossy()).into_owned()).collect();
+    let more = if others.len() > LISTED { format!(" and {} more", others.len() - LISTED) } else { String::new() };
+    let what = if request.input == Input::Shared { "are read" } else { "are read, and travel to other nodes" };
+    (!others.is_empty()).then(|| format!("files that the datasets lead to {what}: {}{more}", listed.join(", ")))
 }
 
 /// How many threads workers have, and what is to be said of it. What cannot be measured fails where it is integrated.
@@ -151,7 +195,8 @@ fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<Str
     let Some(plan) = seen.iter().find(|seen| seen.bytes > 0).map(|seen| &seen.plan) else {
         return (Threads::Auto, None);
     };
-    let measured = Stack::open(&plan.path, plan.dataset.as_deref(), plan.entry.as_deref())
+    let opened = Stack::open_within(&plan.path, plan.dataset.as_deref(), plan.entry.as_deref(), &request.directories);
+    let measured = opened
         .map_err(|error| error.to_string())
         .and_then(|stack| measure(&Arc::new(stack), &request.settings, &request.pictures.read()?, cores));
     match measured {
@@ -194,7 +239,7 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
         for file in files.iter().filter(|_| request.input != Input::Shared) {
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             let Ok(below) = file.strip_prefix(&root) else { continue };
-            let path = format!("input/{}", below.display());
+            let path = format!("{INPUT}/{}", below.display());
             if !file.is_file() {
                 continue;
             }
@@ -216,6 +261,7 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
         version: PLAN_VERSION,
         stage: Stage::Write { from: None },
         datasets,
+        directories: request.directories.clone(),
         settings: request.settings.clone(),
         images: request.pictures.files.clone(),
         monitor: request.monitor.clone(),
@@ -299,6 +345,9 @@ fn job(
             output_limit_bytes: common.output_limit_bytes,
             log_limit_bytes: common.log_limit_bytes,
             sweep: None,
+            author: Author::default(),
+            isolation: Isolation::default(),
+            secrets: Vec::new(),
         },
         params,
         repeat: 1,

@@ -22,10 +22,8 @@ use super::{
     plan::{EngineChoice, Existing},
     settings::{DEFAULT_POINTS, Pictures, detector, error_model, geometry, splitting},
 };
-use crate::{
-    types::{Resources, units::parse_bytes},
-    workloads::job_file::{Context, Fault, Item, PlacedJob},
-};
+use crate::job_file::{Context, Fault, Item, PlacedJob};
+use nodectl_types::{Resources, units::parse_bytes};
 use std::{ops::Range, path::PathBuf};
 
 /// The header that no job file has.
@@ -95,7 +93,7 @@ struct Entry {
 struct Config(Vec<Entry>);
 
 /// Plans the jobs of such a file.
-pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
+pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     let config = parse(context.text)?;
     for (section, key) in
         [("dataset", "layout"), ("output", "repack_output"), ("computations distribution", "python_executable")]
@@ -112,6 +110,8 @@ pub(in crate::workloads) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>
     let request = Request {
         named,
         dataset: None,
+        directories: Vec::new(),
+        place: config.integration("poni_file").map_or(0..0, |poni| poni.span.clone()),
         entry: config.get("dataset", "hdf5_entry").map(|entry| entry.value.clone()),
         monitor: None,
         calibrant: None,

@@ -5,12 +5,10 @@ use super::{
     plan::{DatasetPlan, Existing, PARTS},
     run::seen,
 };
-use crate::workloads::job_file::Following;
-use globset::GlobBuilder;
+use crate::{files as plain, job_file::Following};
 use ignore::WalkBuilder;
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Component, Path, PathBuf},
 };
 
@@ -38,11 +36,7 @@ pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     let Some(list) = word.strip_prefix('@') else { return pattern_or_path(word, base) };
     let path = base.join(list);
     let told = |why: String| format!("{}: {why}", path.display());
-    let length = fs::metadata(&path).map_err(|error| told(error.to_string()))?.len();
-    if length > MAX_LIST_BYTES {
-        return Err(told(format!("{length} bytes are too many for a list of files")));
-    }
-    let text = fs::read_to_string(&path).map_err(|error| told(error.to_string()))?;
+    let text = plain::text(&path, MAX_LIST_BYTES, "a list of files").map_err(told)?;
     let beside = path.parent().unwrap_or(base);
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -128,8 +122,7 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
 /// The files that a pattern matches, sorted.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     let text = pattern.to_str().ok_or("the pattern is not UTF-8")?;
-    let told = |error: globset::Error| format!("`{text}` is no pattern: {}", error.kind());
-    let matcher = GlobBuilder::new(text).literal_separator(true).build().map_err(told)?.compile_matcher();
+    let matcher = plain::matcher(text).map_err(|why| format!("`{text}` is no pattern: {why}"))?;
     let is_plain = |part: &Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
     let root: PathBuf = pattern.components().take_while(is_plain).collect();
     let depth = (!text.contains("**")).then(|| pattern.components().count() - root.components().count());
@@ -154,6 +147,7 @@ pub(super) struct Look<'l> {
     /// Of all, unless a file says otherwise.
     pub(super) dataset: Option<&'l str>,
     pub(super) entry: Option<&'l str>,
+    pub(super) directories: &'l [PathBuf],
     pub(super) location: Option<&'l Path>,
     pub(super) existing: Existing,
     /// For how many workers it is cut, and into how many frames a task.
@@ -169,6 +163,8 @@ pub(super) struct Seen {
     pub(super) files: Vec<PathBuf>,
     /// Of its decoded frames; 0 where there is nothing to do.
     pub(super) bytes: u64,
+    /// Rows and columns of its frames, where it can be read.
+    pub(super) shape: Option<[usize; 2]>,
 }
 
 /// Looks into each file. What is wrong with one is found again, and told, by the task that writes its results.
@@ -189,10 +185,11 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
         };
         let is_done = look.existing != Existing::Overwrite
             && look.location.is_some_and(|location| location.join(&plan.files()[0]).exists());
-        let stack = Stack::open(&path, dataset, look.entry);
+        let stack = Stack::open_within(&path, dataset, look.entry, look.directories);
         let files = stack.as_ref().map_or_else(|_| vec![path], Stack::files);
         let bytes = |stack: &Stack| stack.frames.saturating_mul(stack.frame_bytes() as u64);
         let bytes = stack.as_ref().ok().filter(|_| !is_done).map_or(0, bytes);
+        let shape = stack.as_ref().ok().map(|stack| stack.shape);
         if let Ok(stack) = stack
             && look.is_split
             && !is_done
@@ -200,7 +197,7 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             plan.frames = stack.frames;
             plan.frames_per_task = look.frames_per_task.unwrap_or_else(|| frames_per_task(&stack, look.workers));
         }
-        Seen { plan, files, bytes }
+        Seen { plan, files, bytes, shape }
     };
     named.iter().zip(names).map(seen).collect()
 }

@@ -7,14 +7,16 @@ use super::{
     results::Calibrant,
     settings,
 };
-use crate::workloads::{
-    job_file::{Fault, Fields, PlacedJob},
+use crate::{
+    job_file::{Fault, Fields, Item, PlacedJob},
     map::{common, resources},
 };
+use std::path::PathBuf;
+use toml::Spanned;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 52] = [
-    "name", "kind", "datasets", "dataset", "entry", "monitor", "calibrant",
+pub(in crate) const KEYS: [&str; 53] = [
+    "name", "kind", "datasets", "dataset", "directories", "entry", "monitor", "calibrant",
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
@@ -29,14 +31,21 @@ pub(super) const DEFAULT_RETRIES: u32 = 3;
 pub(super) const DEFAULT_WORKERS_PER_GPU: u32 = 4;
 
 /// Plans one job: the last of those that are returned, which come in order.
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     fields.check_keys(&KEYS)?;
     debug_assert!(settings::KEYS.iter().all(|key| KEYS.contains(key)));
     let named = named(fields)?;
     let (settings, pictures) = settings::plan(fields)?;
     let text = |key: &str| fields.string(key).map(|item| item.map(|item| item.value));
     let common = common(fields)?;
-    let output = text("output")?;
+    let output = fields.string("output")?;
+    if let Some(output) = output.as_ref().filter(|output| output.value.trim().is_empty()) {
+        let fault = Fault::new(output.span.clone(), "`output` names no directory");
+        return Err(fault.hint(
+            "leave it out for results where `nodectl run` puts those of other jobs; beside the job file is \".\"",
+        ));
+    }
+    let output = output.map(|output| output.value);
     // What is followed has one place for all its results, and is not done twice when it is begun again.
     let following = fields.context.following;
     let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
@@ -54,7 +63,9 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJo
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
     let request = Request {
         named,
+        place: ["detector", "poni"].into_iter().find_map(|key| fields.get(key)).map(Spanned::span).unwrap_or_default(),
         dataset: text("dataset")?,
+        directories: directories(fields)?,
         entry: text("entry")?,
         monitor: text("monitor")?,
         calibrant: calibrant(fields)?,
@@ -138,6 +149,19 @@ fn named(fields: &Fields<'_, '_>) -> Result<Vec<Named>, Fault> {
         }
     }
     Ok(named)
+}
+
+/// Directories into which the datasets' files may lead, besides their own.
+fn directories(fields: &Fields<'_, '_>) -> Result<Vec<PathBuf>, Fault> {
+    let directory = |item: Item<String>| {
+        let path = fields.context.base.join(&item.value);
+        match path.canonicalize() {
+            Ok(real) if real.is_dir() => Ok(real),
+            Ok(_) => Err(Fault::new(item.span, format!("`{}` is no directory", item.value))),
+            Err(error) => Err(Fault::new(item.span, format!("`{}`: {error}", item.value))),
+        }
+    };
+    fields.one_or_more("directories")?.into_iter().map(directory).collect()
 }
 
 fn calibrant(fields: &Fields<'_, '_>) -> Result<Option<Calibrant>, Fault> {

@@ -22,11 +22,13 @@ use std::{ops::Range, path::PathBuf};
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "integrate.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 /// The largest plan that is read, in bytes.
 pub const MAX_PLAN_BYTES: u64 = 64 << 20;
 /// How folders with the finished frames of a dataset end.
 pub const PARTS: &str = ".parts";
+/// The directory of the datasets' files that travel.
+pub const INPUT: &str = "input";
 /// What a task over frames leaves.
 pub const PART_FILE: &str = "frames.part";
 
@@ -35,6 +37,8 @@ pub struct IntegratePlan {
     pub version: u32,
     pub stage: Stage,
     pub datasets: Vec<DatasetPlan>,
+    /// Besides a dataset's own, those below which its file may lead.
+    pub directories: Vec<PathBuf>,
     pub settings: Settings,
     pub images: ImageFiles,
     /// In each dataset's file: a number a frame that its counts are divided by.

@@ -8,8 +8,8 @@ use super::{
     plan::{ImageFile, ImageFiles},
     run::images,
 };
-use crate::workloads::{
-    Source, Upload,
+use crate::{
+    Source, Upload, files as plain,
     job_file::{Fault, Fields, Item, to_i64, type_name},
 };
 use std::{
@@ -78,11 +78,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
 /// A calibration's geometry. The error is a sentence.
 pub(super) fn geometry(path: &Path) -> Result<Geometry, String> {
     let told = |why: String| format!("{}: {why}", path.display());
-    let length = fs::metadata(path).map_err(|error| told(error.to_string()))?.len();
-    if length > MAX_PONI_BYTES {
-        return Err(told(format!("{length} bytes are too many for a .poni file")));
-    }
-    let text = fs::read_to_string(path).map_err(|error| told(error.to_string()))?;
+    let text = plain::text(path, MAX_PONI_BYTES, "a .poni file").map_err(told)?;
     Geometry::from_poni(&text).map_err(|error| told(error.to_string()))
 }
 
@@ -118,16 +114,24 @@ pub(super) fn detector(
 }
 
 impl Pictures {
+    /// Rows and columns of the detector. The error is a sentence.
+    pub(super) fn detector_shape(&self, settings: &Settings) -> Result<[usize; 2], String> {
+        let file = self.files.detector.as_ref().map(|file| DetectorFile::read(&self.place(file)));
+        let file = file.transpose().map_err(|error| error.to_string())?;
+        settings.detector_shape(file.as_ref()).map_err(|error| error.to_string())
+    }
+
     /// The images, from where they lie. The error is a sentence.
     pub(super) fn read(&self) -> Result<Images, String> {
-        let place = |file: &ImageFile| {
-            let source = self.uploads.iter().find(|upload| upload.path == file.path).map(|upload| &upload.source);
-            match source {
-                Some(Source::File(path)) => path.clone(),
-                _ => file.path.clone().into(),
-            }
-        };
-        images(&self.files, place)
+        images(&self.files, |file| self.place(file))
+    }
+
+    fn place(&self, file: &ImageFile) -> PathBuf {
+        let source = self.uploads.iter().find(|upload| upload.path == file.path).map(|upload| &upload.source);
+        match source {
+            Some(Source::File(path)) => path.clone(),
+            _ => file.path.clone().into(),
+        }
     }
 
     /// The file of a detector, which must be one. The error is a sentence.

@@ -1,10 +1,8 @@
 //! What job files and integrator's configuration files become.
 
 use super::plan::{EngineChoice, Existing, IntegratePlan, PLAN_FILE, Stage};
-use crate::{
-    types::Value,
-    workloads::{PlannedJob, Source, job_file},
-};
+use crate::{PlannedJob, Source, job_file};
+use nodectl_types::Value;
 use std::{fs, path::Path};
 
 const PONI: &str = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
@@ -13,7 +11,7 @@ const PONI: &str = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pix
 /// A directory with datasets and a geometry.
 fn lab() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames");
     for (from, to) in [
         ("chunked.h5", "scans/a.h5"),
         ("tiles.h5", "scans/b.h5"),
@@ -105,9 +103,8 @@ fn datasets_are_named_by_paths_patterns_and_lists() {
 #[test]
 fn files_behind_a_dataset_travel_with_it_unless_all_nodes_see_them() {
     let lab = lab();
-    let paths = |uploads: &[crate::workloads::Upload]| -> Vec<String> {
-        uploads.iter().map(|upload| upload.path.clone()).collect()
-    };
+    let paths =
+        |uploads: &[crate::Upload]| -> Vec<String> { uploads.iter().map(|upload| upload.path.clone()).collect() };
     let text = "datasets = \"x/scan.h5\"\nmask = \"mask.npy\"\nstrategy = \"whole\"\n";
     let auto = &jobs(lab.path(), text)[0];
     assert_eq!(paths(&auto.uploads), ["images/mask.npy", "integrate.plan"]);
@@ -143,6 +140,61 @@ fn mistakes_are_shown_at_their_place() {
     assert!(with("mask = \"none.edf\"").contains("none.edf: No such file"));
     fs::write(lab.path().join("nan.poni"), PONI.replace("0.1\n", "nan\n")).unwrap();
     assert!(told("poni = \"nan.poni\"").contains("distance"), "{}", told("poni = \"nan.poni\""));
+    for distance in ["-0.1", "1e308", "0"] {
+        fs::write(lab.path().join("far.poni"), PONI.replace("0.1\n", &format!("{distance}\n"))).unwrap();
+        let error = told("poni = \"far.poni\"");
+        assert!(error.contains("distance is ") && error.contains("at most 10000"), "{error}");
+    }
+    assert!(with("output = \"\"").contains("`output` names no directory"));
+    assert!(with("directories = \"none\"").contains("`none`: No such file"));
+    for name in ["geometry.poni", "list.txt"] {
+        fs::remove_file(lab.path().join(name)).unwrap();
+        let path = lab.path().join(name);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    }
+    assert!(with("").contains("geometry.poni: it is not a file"));
+    assert!(told("poni = \"/dev/zero\"").contains("it is not a file"));
+    let list = "kind = \"integrate\"\ndatasets = \"@list.txt\"\nponi = \"geometry.poni\"\n";
+    assert!(parsed(lab.path(), list).unwrap_err().contains("list.txt: it is not a file"));
+    let pattern = format!("kind = \"integrate\"\ndatasets = \"*{}\"\nponi = \"geometry.poni\"\n", "{".repeat(50_000));
+    assert!(parsed(lab.path(), &pattern).unwrap_err().contains("no pattern"));
+}
+
+#[test]
+fn a_detector_of_another_shape_is_told_before_anything_runs() {
+    let lab = lab();
+    let text = "kind = \"integrate\"\nponi = \"geometry.poni\"\ndetector = \"Pilatus300k\"\n";
+    let error = parsed(lab.path(), &format!("{text}datasets = \"scans/a.h5\"\n")).unwrap_err();
+    assert!(error.contains("job.toml:3:12") && error.contains("the detector has 619 × 487 pixels"), "{error}");
+    assert!(error.contains("a.h5` 37 × 45"), "{error}");
+    // Of several datasets, one that is another is its own task's business.
+    fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames/array.h5"),
+        lab.path().join("scans/z.h5"),
+    )
+    .unwrap();
+    jobs(lab.path(), "datasets = [\"scans/z.h5\", \"scans/a.h5\"]");
+}
+
+#[test]
+fn files_that_datasets_lead_to_are_shown_and_stay_below_their_directories() {
+    let lab = lab();
+    let note = jobs(lab.path(), "datasets = \"x/scan.h5\"\nstrategy = \"whole\"")[0].note.clone().unwrap();
+    assert!(note.starts_with("files that the datasets lead to are read, and travel to other nodes: "), "{note}");
+    assert!(
+        note.contains("x/lima_0000.h5, ") && note.contains("x/lima_0001.h5") && !note.contains("scan.h5"),
+        "{note}"
+    );
+    let outside = rust_hdf5::H5File::create(lab.path().join("y/link.h5")).unwrap();
+    outside.create_external_link("data", "../scans/a.h5", "/data").unwrap();
+    outside.close().unwrap();
+    let frames = |more: &str| {
+        let jobs = jobs(lab.path(), &format!("datasets = \"y/link.h5::/data\"\nstrategy = \"split\"\n{more}"));
+        (plan(&jobs[0]).datasets[0].frames, jobs[0].note.clone())
+    };
+    assert_eq!(frames(""), (0, None), "what is out of bounds is told by its task");
+    let (count, note) = frames("directories = \"scans\"");
+    assert!(count > 0 && note.as_ref().is_some_and(|note| note.contains("scans/a.h5")), "{note:?}");
 }
 
 const CONFIG: &str = "# integrator\n[dataset]\nlocation = scans/a.h5, scans/b.h5   # two\nhdf5_entry = \nlayout = ID15A\n\n\

@@ -1,23 +1,33 @@
 //! Errors of a job file as people see them: file, line, column, the source line and what to do.
 
 use super::Fault;
-use crate::types::units::format_bytes;
-use std::{fmt, io, path::PathBuf};
+use nodectl_types::{
+    text::{escaped, is_unsafe, message},
+    units::format_bytes,
+};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 /// The most characters of a source line that are shown.
 const SHOWN_CHARS: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JobFileError {
-    #[error("cannot read the job file {}: {source}{}", path.display(), unreadable_hint(source))]
+    #[error("cannot read the job file {}: {source}{}", named(path), unreadable_hint(source))]
     Unreadable { path: PathBuf, source: io::Error },
     #[error(
         "the job file {} is larger than {}\nhint: put the parameters into a CSV or JSONL file: params = \"FILE.csv\"",
-        path.display(), format_bytes(*limit_bytes)
+        named(path), format_bytes(*limit_bytes)
     )]
     TooLarge { path: PathBuf, limit_bytes: u64 },
     #[error("{0}")]
     Invalid(Box<Diagnostic>),
+}
+
+fn named(path: &Path) -> String {
+    escaped(&path.to_string_lossy()).into_owned()
 }
 
 fn unreadable_hint(error: &io::Error) -> &'static str {
@@ -28,7 +38,8 @@ fn unreadable_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A problem at a place of the job file. Displayed over several lines, as compilers do.
+/// A problem at a place of the job file. Displayed over several lines, as compilers do, so that nothing of what the file says
+/// acts on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub file: PathBuf,
@@ -44,7 +55,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub(super) fn new(path: &std::path::Path, text: &str, fault: Fault) -> Self {
+    pub(super) fn new(path: &Path, text: &str, fault: Fault) -> Self {
         let start = floor_char(text, fault.span.start);
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
@@ -55,8 +66,8 @@ impl Diagnostic {
             column: text[line_start..start].chars().count() + 1,
             source_line: text[line_start..line_end].trim_end().to_string(),
             width: text[start..end].chars().count().max(1),
-            message: fault.message,
-            hint: fault.hint,
+            message: message(&fault.message),
+            hint: fault.hint.as_deref().map(message),
         }
     }
 
@@ -64,7 +75,7 @@ impl Diagnostic {
     fn window(&self) -> (String, usize) {
         let skipped = if self.column > SHOWN_CHARS { self.column - SHOWN_CHARS / 2 } else { 0 };
         let shown = self.source_line.chars().skip(skipped).take(SHOWN_CHARS);
-        (shown.map(|c| if c.is_control() { ' ' } else { c }).collect(), self.column - skipped)
+        (shown.map(|c| if is_unsafe(c) { ' ' } else { c }).collect(), self.column - skipped)
     }
 }
 
@@ -80,7 +91,7 @@ impl fmt::Display for Diagnostic {
         let (line, column) = self.window();
         let carets = "^".repeat(self.width.min((SHOWN_CHARS + 1).saturating_sub(column)).max(1));
         writeln!(f, "{}", self.message)?;
-        writeln!(f, "{margin}--> {}:{}:{}", self.file.display(), self.line, self.column)?;
+        writeln!(f, "{margin}--> {}:{}:{}", named(&self.file), self.line, self.column)?;
         writeln!(f, "{margin} |")?;
         writeln!(f, "{number} | {line}")?;
         write!(f, "{margin} | {}{carets}", " ".repeat(column - 1))?;

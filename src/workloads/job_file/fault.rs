@@ -1,11 +1,14 @@
 //! A problem at a place in the text: what every part of planning returns. Knows nothing of files.
 
 use super::{Diagnostic, JobFileError};
-use crate::types::suggest::nearest;
+use nodectl_types::suggest::nearest;
 use std::{
     ops::Range,
     path::{Path, PathBuf},
 };
+
+/// Names in a hint.
+const LISTED: usize = 60;
 
 /// What is wrong at which bytes of the job file, and what to do about it.
 #[derive(Debug)]
@@ -18,8 +21,15 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
+    /// Of a message that says what to do in a line of its own, that becomes the hint.
     pub(crate) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), hint: None, elsewhere: None }
+        let mut message: String = message.into();
+        let hint = ["\nhint: ", "; hint: "].into_iter().find_map(|mark| {
+            let at = message.find(mark)?;
+            let hint = message.split_off(at);
+            Some(hint[mark.len()..].to_string())
+        });
+        Self { span, message, hint, elsewhere: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
@@ -32,8 +42,10 @@ impl Fault {
             Some(name) => self.hint(format!("did you mean `{name}`?")),
             None if known.is_empty() => self,
             None => {
-                let listed: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-                self.hint(format!("there are {}", listed.join(", ")))
+                let listed: Vec<String> = known.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
+                let more =
+                    if known.len() > LISTED { format!(" and {} more", known.len() - LISTED) } else { String::new() };
+                self.hint(format!("there are {}{more}", listed.join(", ")))
             }
         }
     }

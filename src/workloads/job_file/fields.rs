@@ -1,7 +1,7 @@
 //! Typed reading of a TOML table: each reader returns the value with its place, or a fault that says what was expected.
 
 use super::{Context, Fault};
-use crate::types::units::{parse_bytes, parse_duration};
+use nodectl_types::units::{parse_bytes, parse_duration};
 use std::{ops::Range, time::Duration};
 use toml::{
     Spanned,

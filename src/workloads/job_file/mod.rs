@@ -19,8 +19,10 @@ use super::{PlannedJob, integrate, kernel, map, train};
 pub use error::{Diagnostic, JobFileError};
 pub(super) use fault::Fault;
 pub(super) use fields::{Fields, Item, natural_number, strings, to_i64, type_name};
+use nodectl_types::limits;
 use std::{
     io::Read,
+    ops::Range,
     path::{Path, PathBuf},
 };
 use toml::{
@@ -83,7 +85,9 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
 fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<PlannedJob>, Fault> {
     let context = Context { following, ..Context::new(text, path) };
     if integrate::config::is_one(text) {
-        return order::order(integrate::config::plan(&context)?);
+        let jobs = integrate::config::plan(&context)?;
+        jobs.iter().try_for_each(|placed| accepted(placed, |_| None))?;
+        return order::order(jobs);
     }
     let root = table(text)?;
     let Some((key, jobs)) = root.get_ref().get_key_value("job") else {
@@ -139,15 +143,42 @@ impl<'t> Context<'t> {
 /// A job and where its name and its `after` stand.
 pub(super) struct PlacedJob {
     pub(super) job: PlannedJob,
-    pub(super) name_span: std::ops::Range<usize>,
-    pub(super) after_spans: Vec<std::ops::Range<usize>>,
+    pub(super) name_span: Range<usize>,
+    pub(super) after_spans: Vec<Range<usize>>,
 }
 
 /// The kinds of jobs.
 const KINDS: [&str; 4] = ["map", "kernel", "train", "integrate"];
 
-/// The job of a table, last of those that it needs.
+/// The job of a table, last of those that it needs. Each is one that nodes accept.
 fn plan_job(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+    let jobs = plan_kind(fields)?;
+    for placed in &jobs {
+        accepted(placed, |key| fields.get(key).map(Spanned::span))?;
+    }
+    Ok(jobs)
+}
+
+/// Fails where nodes would refuse a job, at the key that they would name.
+fn accepted(placed: &PlacedJob, span: impl Fn(&str) -> Option<Range<usize>>) -> Result<(), Fault> {
+    let job = &placed.job;
+    let place = |field: &str| {
+        let keys = match field {
+            "timeout_ms" => ["timeout", "timeout"],
+            "params" => ["params", "files"],
+            field => [field, field],
+        };
+        keys.into_iter().find_map(&span).unwrap_or(placed.name_span.clone())
+    };
+    if job.min_nodes > limits::MAX_MIN_NODES {
+        let message =
+            format!("it would wait for {} nodes; at most {} are possible", job.min_nodes, limits::MAX_MIN_NODES);
+        return Err(Fault::new(place("min_nodes"), message));
+    }
+    job.work.check(&job.params).map_err(|error| Fault::new(place(error.field), error.problem))
+}
+
+fn plan_kind(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let Some(kind) = fields.string("kind")? else {
         return match fields.context.following {
             Some(_) => Err(Fault::new(fields.span.clone(), "`--follow` is for jobs of the kind `integrate`")),

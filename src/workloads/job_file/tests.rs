@@ -1,14 +1,14 @@
 //! What job files mean, how their errors look, and that no text makes the reader panic.
 
+mod bounds;
 mod errors;
+mod isolation;
 mod workers;
 
 use self::errors::WRONG;
 use super::*;
-use crate::{
-    types::{BlobHash, JobId, NodeId, ParamSpace, Value},
-    workloads::{Source, Submission},
-};
+use crate::{Source, Submission};
+use nodectl_types::{BlobHash, JobId, NodeId, ParamSpace, Value};
 use proptest::prelude::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -127,7 +127,7 @@ fn every_key_reaches_the_specification() {
     let expected = [("NAME", "{k}"), ("ON", "true"), ("RATE", "1.50"), ("SEED", "1")];
     assert_eq!(env, expected.map(|(name, value)| (name.to_string(), value.to_string())));
     assert_eq!(job.into, Some("results".into()));
-    assert_eq!(crate::wire::control::validate_spec(&spec), Ok(()));
+    assert_eq!(nodectl_wire::control::validate_spec(&spec), Ok(()));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn params_come_in_five_forms() {
     assert_eq!(params("params = { z = [1, 2], a = ['x', true] }"), "z=1 a=x; z=1 a=true; z=2 a=x; z=2 a=true");
     assert_eq!(params("zip = true\nparams = { z = [1, 2], a = ['x', 'y'] }"), "z=1 a=x; z=2 a=y");
     assert_eq!(params("params = [{ k = 1, b = 0.5 }, { b = 2.5, k = 2 }]"), "k=1 b=0.5; k=2 b=2.5");
-    assert_eq!(params("params = 'good.csv'"), "k=1 name=one zip=007; k=2.5 name=two zip=1000");
+    assert_eq!(params("params = 'good.csv'"), "k=1 name=one zip=007; k=2.5 name=two zip=1e3");
     assert_eq!(params("params = 'good.jsonl'"), "k=1 ok=true; k=-2.5 ok=false");
     assert_eq!(params("params = { k = { range = [0, 7, 3] } }"), "k=0; k=3; k=6");
     assert_eq!(params("params = { k = { range = [2, 0, -1] } }"), "k=2; k=1");
@@ -213,8 +213,8 @@ fn dangling_links_matter_only_where_they_are_asked_for() {
 
 #[test]
 fn paths_are_relative_to_a_job_file_without_directory_too() {
-    let job = parse(&format!("{ECHO}source = 'config/jobs/quickstart'"), Path::new("job.toml")).unwrap().remove(0);
-    assert_eq!(paths(&job)[0], "config/jobs/quickstart/SOURCE.md");
+    let job = parse(&format!("{ECHO}source = 'map'"), Path::new("job.toml")).unwrap().remove(0);
+    assert_eq!(paths(&job)[0], "map/command.rs");
     assert!(matches!(&job.uploads[0].source, Source::File(path) if path.is_file()));
 }
 
@@ -310,7 +310,7 @@ fn mistakes_in_sweeps_are_shown_where_they_are() {
 
 #[test]
 fn a_sweep_is_read() {
-    use crate::types::sweep::{Goal, StopRule, Sweep};
+    use nodectl_types::sweep::{Goal, StopRule, Sweep};
     let sweep = |more: &str| plan_one(&format!("{ECHO}[sweep]\nmetric = \"loss\"\n{more}")).work.sweep;
     let expected = |goal, stop| Some(Sweep { metric: "loss".into(), goal, stop });
     assert_eq!(sweep(""), expected(Goal::Min, None));

@@ -2,13 +2,11 @@
 
 use super::plan::{KernelPlan, PLAN_FILE, Stage, part_file};
 use crate::{
-    types::{Builtin, ParamSpace, Resources, WorkSpec, limits},
-    workloads::{
-        PlannedJob, Source, Upload,
-        job_file::{Fault, Fields, Item, PlacedJob},
-        map::{common, resources},
-    },
+    PlannedJob, Source, Upload,
+    job_file::{Fault, Fields, Item, PlacedJob},
+    map::{common, resources},
 };
+use nodectl_types::{Builtin, ParamSpace, Resources, WorkSpec, limits};
 use std::ops::Range;
 
 /// Of a job with a worker: for workers that die or hang, since what a shader does wrong it does again.

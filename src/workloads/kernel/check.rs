@@ -6,14 +6,12 @@ use super::{
     resolve::{Resolved, ResolvedArray, ResolvedContent, ResolvedSource},
 };
 use crate::{
-    types::{ParamSpace, Params},
-    workloads::{
-        Upload,
-        arrays::{Format, Info, Location},
-        job_file::{Context, Fault, Item},
-        map::uploads,
-    },
+    Upload,
+    arrays::{Format, Info, Location},
+    job_file::{Context, Fault, Item},
+    map::uploads,
 };
+use nodectl_types::{ParamSpace, Params};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -41,6 +39,8 @@ pub(super) struct Checker<'c, 't> {
     pub(super) space: Range<usize>,
     /// The shader's fixed lengths, by binding.
     pub(super) counts: BTreeMap<String, u32>,
+    /// Whether the space can be cut.
+    pub(super) has_tile: bool,
     pub(super) headers: BTreeMap<(PathBuf, Option<String>), Info>,
     pub(super) files: BTreeMap<String, Upload>,
 }
@@ -106,7 +106,10 @@ impl Checker<'_, '_> {
             }
             _ => found.shape.clone(),
         };
-        let numbers = shape.iter().product::<u64>();
+        let numbers = shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+        let Some(numbers) = numbers.filter(|numbers| *numbers <= i64::MAX as u64) else {
+            return Err(Fault::new(span, format!("`{name}` would be {shape:?} numbers, more than can be counted")));
+        };
         let components = u64::from(array.element.components);
         if numbers == 0 || !numbers.is_multiple_of(components) {
             let message = format!("{shape:?} numbers do not make elements of {components} for the shader's `{name}`");
@@ -135,6 +138,15 @@ impl Checker<'_, '_> {
                 format!("`{name}` would take {bytes} bytes in every task; no device binds more than 4 GiB at once");
             return Err(Fault::new(span, message).hint("cut it: cut = \"tile\""));
         }
+        if let Extent::Cells { .. } = array.extent {
+            let cells: u64 = if self.has_tile { shape[..plan.dimensions].iter().product() } else { 1 };
+            let at_once = bytes / cells.max(1);
+            if at_once > STORAGE_BYTES * 32 {
+                let what = if self.has_tile { "for one cell" } else { "at once" };
+                let message = format!("`{name}` would take {at_once} bytes {what}; no device binds more than 4 GiB");
+                return Err(Fault::new(span, message).hint("fewer numbers a cell, or a shader that works on tiles"));
+            }
+        }
         Ok(shape)
     }
 
@@ -160,10 +172,7 @@ impl Checker<'_, '_> {
         let location = Location { path: place.clone(), member: member.clone(), raw: raw.clone() };
         let info = location.inspect().map_err(|error| {
             let told = error.to_string().replace(&format!("{}: ", place.display()), &format!("`{path}`: "));
-            match told.split_once("\nhint: ") {
-                Some((problem, hint)) => Fault::new(span.clone(), problem).hint(hint),
-                None => Fault::new(span.clone(), told),
-            }
+            Fault::new(span.clone(), told)
         })?;
         if raw.is_none() {
             self.headers.insert((place, member), info.clone());
@@ -175,7 +184,7 @@ impl Checker<'_, '_> {
     fn images(&self, plan: &KernelPlan, resolved: &Resolved) -> Result<(), Fault> {
         for (output, file) in plan.outputs.iter().zip(&resolved.files) {
             let span = || self.spans.get(&format!("[outputs] {}", output.binding)).cloned().unwrap_or_default();
-            if !crate::types::manifest::safe_path(file) {
+            if !nodectl_types::manifest::safe_path(file) {
                 return Err(Fault::new(span(), format!("`{file}` cannot be a file of results")));
             }
             if Format::of(Path::new(file)) != Some(Format::Png) {

@@ -6,13 +6,11 @@ use super::{
     values::{Values, file_and_member},
 };
 use crate::{
-    gpu::shader::BindingKind,
-    types::{Scalar, Value},
-    workloads::{
-        arrays::Format,
-        job_file::{Fault, Fields, Item, type_name},
-    },
+    arrays::Format,
+    job_file::{Fault, Fields, Item, type_name},
 };
+use nodectl_gpu::shader::BindingKind;
+use nodectl_types::{Scalar, Value};
 use std::{ops::Range, path::Path};
 use toml::{Spanned, de::DeValue};
 

@@ -1,11 +1,9 @@
 //! What a job file's shader binds, for programs that write job files: the Python package.
 
 use super::program::{Program, TILE};
-use crate::{
-    gpu::shader::BindingKind,
-    types::Scalar,
-    workloads::job_file::{Fault, Fields},
-};
+use crate::job_file::{Fault, Fields};
+use nodectl_gpu::shader::BindingKind;
+use nodectl_types::Scalar;
 use serde::Serialize;
 
 /// The entry point that a job file names.
@@ -30,7 +28,7 @@ pub struct InterfaceArray {
 }
 
 /// Of `shader` and `entry`; other keys are not looked at.
-pub(in crate::workloads) fn interface(fields: &Fields<'_, '_>) -> Result<Interface, Fault> {
+pub(crate) fn interface(fields: &Fields<'_, '_>) -> Result<Interface, Fault> {
     let program = Program::load(fields)?;
     let arrays = program.entry.bindings.iter().filter_map(|binding| match &binding.kind {
         BindingKind::Storage { element, is_written, .. } => Some(InterfaceArray {

@@ -1,10 +1,8 @@
 //! `[iterate]`: a kernel that is run step after step on what it wrote.
 
 use super::program::Program;
-use crate::{
-    gpu::shader::BindingKind,
-    workloads::job_file::{Fault, Fields, Item, strings},
-};
+use crate::job_file::{Fault, Fields, Item, strings};
+use nodectl_gpu::shader::BindingKind;
 use toml::de::DeValue;
 
 const KEYS: [&str; 3] = ["steps", "swap", "steps_per_round"];

@@ -13,25 +13,23 @@ use super::{
     values::Values,
 };
 use crate::{
-    gpu::shader::{Binding, BindingKind},
-    types::{ParamSpace, Value},
-    workloads::{
-        job_file::{Fault, Fields, Item, PlacedJob, to_i64},
-        map::params,
-    },
+    job_file::{Fault, Fields, Item, PlacedJob, to_i64},
+    map::params,
 };
+use nodectl_gpu::shader::{Binding, BindingKind};
+use nodectl_types::{ParamSpace, Value};
 use std::collections::BTreeMap;
 use toml::{Spanned, de::DeValue};
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 29] = [
+pub(in crate) const KEYS: [&str; 29] = [
     "name", "kind", "after", "shader", "entry", "space", "tile", "halo", "inputs", "uniforms", "constants", "outputs",
     "iterate", "params", "zip", "sample", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority",
     "min_nodes", "where", "speculate", "wait", "resources", "computing",
 ];
 
 /// Plans one job: the last of those that are returned, which come in order.
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     fields.check_keys(&KEYS)?;
     let params = params::plan(fields, None)?;
     let program = Program::load(fields)?;
@@ -81,6 +79,12 @@ fn space(fields: &Fields<'_, '_>, values: &Values<'_>) -> Result<([Quantity; 3],
         let fault = Fault::new(fields.span.clone(), "the job has no `space`");
         return Err(fault.hint("how many cells there are along x, y and z, e.g. space = [1024, 768]"));
     };
+    if let DeValue::Array(items) = value.get_ref()
+        && let Some(inner) = items.iter().find(|item| item.get_ref().is_array())
+    {
+        let fault = Fault::new(inner.span(), "`space` has numbers, not lists of them");
+        return Err(fault.hint("along x, y and z, e.g. space = [1024, 768]"));
+    }
     let given = values.quantities("space", value)?;
     let dimensions = given.len();
     if !(1..=3).contains(&dimensions) {
@@ -232,6 +236,7 @@ fn check(
         spans: spans.clone(),
         space: span("space").unwrap_or_default(),
         counts,
+        has_tile: program.has_tile(),
         headers: BTreeMap::new(),
         files: BTreeMap::new(),
     };

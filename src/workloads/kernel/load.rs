@@ -6,11 +6,9 @@ use super::{
     resolve::{ResolvedArray, ResolvedSource},
     tiles::Cells,
 };
-use crate::{
-    gpu::shader::Element,
-    types::Scalar,
-    workloads::arrays::{Array, ArrayError, Info, Location, convert, runs},
-};
+use crate::arrays::{Array, ArrayError, Info, Location, convert, runs};
+use nodectl_gpu::shader::Element;
+use nodectl_types::Scalar;
 use std::path::Path;
 
 /// Why the content of a binding could not be had. A sentence for the user.
@@ -137,7 +135,7 @@ pub fn buffer_bytes(shape: &[u64], element: Element) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::arrays;
+    use crate::arrays;
 
     const F32X3: Element = Element { scalar: Scalar::F32, components: 3, stride: 16 };
 

@@ -6,13 +6,11 @@ use super::{
     values::{Values, file_and_member},
 };
 use crate::{
-    gpu::shader::{BindingKind, Element},
-    types::{Scalar, manifest::safe_path},
-    workloads::{
-        arrays::Format,
-        job_file::{Fault, Fields, Item, type_name},
-    },
+    arrays::Format,
+    job_file::{Fault, Fields, Item, type_name},
 };
+use nodectl_gpu::shader::{BindingKind, Element};
+use nodectl_types::{Scalar, manifest::safe_path};
 use std::{ops::Range, path::Path};
 use toml::de::DeValue;
 

@@ -30,10 +30,8 @@
 //! 5. Reads the buffers named in `parts` or `outputs`. A swapped pair's second name stands for the buffer that the *last* step
 //!    wrote to under that name.
 
-use crate::{
-    gpu::shader::{Element, Language},
-    types::{Params, Scalar, Value},
-};
+use nodectl_gpu::shader::{Element, Language};
+use nodectl_types::{Params, Scalar, Value};
 use serde::{Deserialize, Serialize};
 
 /// The upload with the plan.

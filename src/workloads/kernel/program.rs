@@ -2,14 +2,12 @@
 
 use super::plan::{MAX_UNIFORM_BYTES, ShaderPlan};
 use crate::{
-    gpu::shader::{Binding, BindingKind, EntryPoint, Language, Shader, ShaderError, glsl},
-    types::Scalar,
-    workloads::{
-        Source,
-        job_file::{Fault, Fields, Item},
-        map::uploads,
-    },
+    Source,
+    job_file::{Fault, Fields, Item},
+    map::uploads,
 };
+use nodectl_gpu::shader::{Binding, BindingKind, EntryPoint, Language, Shader, ShaderError, glsl};
+use nodectl_types::Scalar;
 use std::{io::Read, path::PathBuf};
 
 /// The least that every Vulkan device runs as one workgroup, and along x, y and z.

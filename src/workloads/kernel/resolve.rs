@@ -2,8 +2,8 @@
 //! worker computes the same for each task.
 
 use super::plan::{Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity, Source, UniformValue};
-use crate::types::{Params, Scalar, Value, template};
 use half::f16;
+use nodectl_types::{Params, Scalar, Value, template};
 
 /// The most elements of an array.
 const MAX_ELEMENTS: u64 = 1 << 40;
@@ -179,10 +179,22 @@ fn resolve_source(source: &Source, params: &Params) -> Result<ResolvedSource, Pl
         Source::Linspace { start, stop } => ResolvedSource::Linspace { start: real(start)?, stop: real(stop)? },
         Source::Fill { value } => ResolvedSource::Fill { value: real(value)? },
         Source::Random { seed: key, distribution: Distribution::Uniform { low, high } } => {
-            ResolvedSource::Uniform { seed: seed(key)?, low: real(low)?, high: real(high)? }
+            let (low, high) = (real(low)?, real(high)?);
+            if !(low < high && (high - low).is_finite()) {
+                return Err(PlanError::Invalid(format!(
+                    "`low` of random numbers, {low}, is not below their `high`, {high}"
+                )));
+            }
+            ResolvedSource::Uniform { seed: seed(key)?, low, high }
         }
         Source::Random { seed: key, distribution: Distribution::Normal { mean, deviation } } => {
-            ResolvedSource::Normal { seed: seed(key)?, mean: real(mean)?, deviation: real(deviation)? }
+            let (mean, deviation) = (real(mean)?, real(deviation)?);
+            if deviation < 0.0 {
+                return Err(PlanError::Invalid(format!(
+                    "the `deviation` of random numbers is at least 0, not {deviation}"
+                )));
+            }
+            ResolvedSource::Normal { seed: seed(key)?, mean, deviation }
         }
     })
 }
@@ -199,7 +211,7 @@ fn shape_of(shape: &[Quantity], params: &Params) -> Result<Vec<u64>, PlanError> 
 }
 
 fn whole(quantity: &Quantity, params: &Params, what: &str) -> Result<i64, PlanError> {
-    match quantity.get(params)? {
+    match quantity.get(params)?.plain().as_ref() {
         Value::Int(number) => Ok(*number),
         Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => Ok(*number as i64),
         other => Err(PlanError::Invalid(format!("{what} is a whole number, not {other}"))),
@@ -207,10 +219,10 @@ fn whole(quantity: &Quantity, params: &Params, what: &str) -> Result<i64, PlanEr
 }
 
 fn real(quantity: &Quantity, params: &Params) -> Result<f64, PlanError> {
-    match quantity.get(params)? {
+    match quantity.get(params)?.plain().as_ref() {
         Value::Int(number) => Ok(*number as f64),
-        Value::Float(number) => Ok(*number),
-        other => Err(PlanError::Invalid(format!("a number is needed, not {other}"))),
+        Value::Float(number) if number.is_finite() => Ok(*number),
+        other => Err(PlanError::Invalid(format!("a finite number is needed, not {other}"))),
     }
 }
 
@@ -223,13 +235,15 @@ impl Number {
     /// A value as this type; what would lose more than a float's last digits is an error.
     pub fn new(value: &Value, scalar: Scalar) -> Result<Self, PlanError> {
         let unfit = || PlanError::Invalid(format!("{value} is no {scalar}"));
+        let value = value.plain();
+        let value = value.as_ref();
         let mut bytes = [0; 8];
         let mut put = |stored: &[u8]| bytes[..stored.len()].copy_from_slice(stored);
         if scalar.is_float() {
             let number = match value {
                 Value::Int(number) => *number as f64,
                 Value::Float(number) => *number,
-                Value::Bool(_) | Value::Text(_) => return Err(unfit()),
+                Value::Bool(_) | Value::Text(_) | Value::Spelled(_) => return Err(unfit()),
             };
             match scalar {
                 Scalar::F16 => put(&f16::from_f64(number).to_le_bytes()),

@@ -7,13 +7,11 @@ use super::{
     *,
 };
 use crate::{
-    types::{Scalar, WorkerSpec},
-    workloads::{
-        PlannedJob, Source,
-        arrays::{self, Array, Info},
-        job_file::{JobFileError, parse},
-    },
+    PlannedJob, Source,
+    arrays::{self, Array, Info},
+    job_file::{JobFileError, parse},
 };
+use nodectl_types::{Scalar, WorkerSpec};
 use proptest::prelude::*;
 
 const TILE: &str = "struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>, step: u32 }\n\
@@ -118,13 +116,13 @@ fn a_small_space_is_one_job() {
     assert_eq!(resolved.space, [64, 48, 1]);
     let floats = |numbers: [f32; 4]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
     assert_eq!(resolved.bindings[1], ResolvedContent::Uniform(floats([0.5, 0.0, 1.0, 2.0])));
-    let spec = job.spec(crate::workloads::Submission {
+    let spec = job.spec(crate::Submission {
         inputs: None,
         after: Vec::new(),
-        submitter: crate::types::NodeId([0; 32]),
+        submitter: nodectl_types::NodeId([0; 32]),
         submitted_ms: 0,
     });
-    assert_eq!(crate::wire::control::validate_spec(&spec), Ok(()));
+    assert_eq!(nodectl_wire::control::validate_spec(&spec), Ok(()));
 }
 
 #[test]

@@ -5,10 +5,8 @@ use super::{
     program::{Program, TILE},
     values::Values,
 };
-use crate::{
-    gpu::shader::{BindingKind, Field},
-    workloads::job_file::{Fault, Fields, type_name},
-};
+use crate::job_file::{Fault, Fields, type_name};
+use nodectl_gpu::shader::{BindingKind, Field};
 use std::collections::BTreeMap;
 use toml::{
     Spanned,

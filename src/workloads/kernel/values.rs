@@ -2,24 +2,22 @@
 
 use super::plan::Quantity;
 use crate::{
-    types::{ParamSpace, Value, template},
-    workloads::{
-        job_file::{Fault, Fields, Item, to_i64, type_name},
-        map::command::check_placeholders,
-    },
+    job_file::{Fault, Fields, Item, to_i64, type_name},
+    map::command::{Known, check_placeholders},
 };
+use nodectl_types::{ParamSpace, Value, template};
 use std::cell::Cell;
 use toml::{Spanned, de::DeValue};
 
 /// Reads values that may name parameters, and remembers whether any did.
 pub(super) struct Values<'p> {
-    names: Vec<&'p str>,
+    names: Known<'p>,
     names_params: Cell<bool>,
 }
 
 impl<'p> Values<'p> {
     pub(super) fn new(params: &'p ParamSpace) -> Self {
-        Self { names: params.names(), names_params: Cell::new(false) }
+        Self { names: Known::new(params), names_params: Cell::new(false) }
     }
 
     /// Whether parameter sets differ in what was read.
@@ -55,9 +53,9 @@ impl<'p> Values<'p> {
         let name =
             text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).filter(|name| template::is_name(name));
         let Some(name) = name else { return Err(wrong("text")) };
-        if !self.names.contains(&name) {
+        if !self.names.has(name) {
             let fault = Fault::new(value.span(), format!("the job has no parameter `{name}`"));
-            return Err(fault.suggest(name, &self.names));
+            return Err(fault.suggest(name, &self.names.names));
         }
         self.names_params.set(true);
         Ok(Quantity::Param(name.to_string()))

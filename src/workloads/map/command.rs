@@ -1,37 +1,35 @@
 //! The program of a job with its arguments, environment and outputs; checks every placeholder in them.
 
 use crate::{
-    types::{
-        ParamSpace,
-        template::{self, TemplateError},
-    },
-    workloads::{
-        Upload,
-        job_file::{Fault, Fields, Item, strings, type_name},
-    },
+    Upload,
+    job_file::{Fault, Fields, Item, strings, type_name},
 };
-use globset::GlobBuilder;
+use nodectl_types::{
+    ParamSpace,
+    check::check_output,
+    template::{self, TemplateError},
+};
+use std::collections::BTreeSet;
 use toml::de::DeValue;
 
-pub(in crate::workloads) struct Command {
+pub(crate) struct Command {
     /// The program and its arguments; empty only beside a worker.
-    pub(in crate::workloads) words: Vec<Item<String>>,
-    pub(in crate::workloads) env: Vec<(String, String)>,
-    pub(in crate::workloads) outputs: Vec<String>,
+    pub(crate) words: Vec<Item<String>>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) outputs: Vec<String>,
 }
 
-pub(in crate::workloads) fn plan(
-    fields: &Fields<'_, '_>,
-    params: &ParamSpace,
-    has_worker: bool,
-) -> Result<Command, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<Command, Fault> {
     let words = if has_worker { Vec::new() } else { words(fields)? };
     let env = env(fields)?;
-    let outputs = outputs(fields)?;
-    let mut known = params.names();
-    known.extend(template::BUILTINS);
+    let outputs = fields.one_or_more("outputs")?;
+    let mut known = Known::new(params);
+    known.add(&template::BUILTINS);
     for item in words.iter().chain(env.iter().map(|(_, value)| value)).chain(&outputs) {
         check_placeholders(fields, item, &known)?;
+    }
+    for output in &outputs {
+        check_output(&output.value).map_err(|error| Fault::new(output.span.clone(), error.problem))?;
     }
     Ok(Command {
         words,
@@ -41,7 +39,7 @@ pub(in crate::workloads) fn plan(
 }
 
 /// A program with a `/` in its name that is not absolute must travel with the job.
-pub(in crate::workloads) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Result<(), Fault> {
+pub(crate) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Result<(), Fault> {
     let name = &program.value;
     if name.starts_with('/') || name.contains('{') {
         return Ok(());
@@ -118,28 +116,30 @@ fn no_nul<'i>(items: impl IntoIterator<Item = &'i Item<String>>) -> Result<(), F
     }
 }
 
-fn outputs(fields: &Fields<'_, '_>) -> Result<Vec<Item<String>>, Fault> {
-    let outputs = fields.one_or_more("outputs")?;
-    for output in &outputs {
-        let pattern = &output.value;
-        if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") || pattern.is_empty() {
-            let fault =
-                Fault::new(output.span.clone(), format!("the output `{pattern}` lies outside of the task's directory"));
-            return Err(fault.hint("tasks write what is to be kept below their working directory"));
-        }
-        if let Err(error) = GlobBuilder::new(pattern).literal_separator(true).build() {
-            return Err(Fault::new(output.span.clone(), format!("`{pattern}` is no pattern: {}", error.kind())));
-        }
+/// The names that placeholders may have. There may be as many of either, so they are found and not searched.
+pub(crate) struct Known<'n> {
+    pub(crate) names: Vec<&'n str>,
+    set: BTreeSet<&'n str>,
+}
+
+impl<'n> Known<'n> {
+    pub(crate) fn new(params: &'n ParamSpace) -> Self {
+        let names = params.names();
+        Self { set: names.iter().copied().collect(), names }
     }
-    Ok(outputs)
+
+    fn add(&mut self, names: &[&'n str]) {
+        self.names.extend(names);
+        self.set.extend(names);
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.set.contains(name)
+    }
 }
 
 /// Fails on a placeholder that is none of `known`.
-pub(in crate::workloads) fn check_placeholders(
-    fields: &Fields<'_, '_>,
-    item: &Item<String>,
-    known: &[&str],
-) -> Result<(), Fault> {
+pub(crate) fn check_placeholders(fields: &Fields<'_, '_>, item: &Item<String>, known: &Known<'_>) -> Result<(), Fault> {
     let found = template::placeholders(&item.value).map_err(|error| {
         let length = match &error {
             TemplateError::BadName { text, .. } => text.len() + 2,
@@ -149,15 +149,15 @@ pub(in crate::workloads) fn check_placeholders(
         let message = match &error {
             TemplateError::BadName { text, .. } => format!("`{{{text}}}` is not a placeholder"),
             TemplateError::Unopened { .. } => "this `}` closes nothing".to_string(),
-            TemplateError::Unclosed { .. } | TemplateError::Unknown { .. } => "this `{` is never closed".to_string(),
+            _ => "this `{` is never closed".to_string(),
         };
         Fault::new(span, message).hint("a literal brace is written twice: `{{` and `}}`")
     })?;
     for placeholder in found {
         let name = &placeholder.name;
-        if !known.contains(&name.as_str()) {
+        if !known.has(name) {
             let span = item.within(fields.context, placeholder.offset, name.len() + 2);
-            return Err(Fault::new(span, format!("the job has no parameter `{name}`")).suggest(name, known));
+            return Err(Fault::new(span, format!("the job has no parameter `{name}`")).suggest(name, &known.names));
         }
     }
     Ok(())

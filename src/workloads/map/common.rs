@@ -1,14 +1,12 @@
 //! The keys that jobs of every kind have, and what they mean.
 
 use crate::{
-    types::{
-        Builtin, BuiltinWorker, ParamSpace, Resources, WorkSpec, WorkerSpec, limits, manifest::safe_path,
-        predicate::Predicate,
-    },
-    workloads::{
-        Upload,
-        job_file::{Fault, Fields, Item},
-    },
+    Upload, files,
+    job_file::{Fault, Fields, Item},
+};
+use nodectl_types::{
+    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, WorkSpec, WorkerSpec, limits,
+    manifest::safe_path, predicate::Predicate, secret::is_secret_name,
 };
 use std::{ops::Range, path::PathBuf};
 
@@ -16,10 +14,10 @@ const DEFAULT_GRACE_MS: u64 = 5_000;
 const DEFAULT_OUTPUT_LIMIT_BYTES: u64 = 4 << 30;
 const DEFAULT_LOG_LIMIT_BYTES: u64 = 64 << 20;
 /// The longest name of a job: it becomes part of directory names.
-pub(in crate::workloads) const MAX_NAME_BYTES: usize = 64;
+pub(crate) const MAX_NAME_BYTES: usize = 64;
 
 /// The job's name, or the file's where it has none.
-pub(in crate::workloads) fn name(fields: &Fields<'_, '_>) -> Result<(String, Range<usize>), Fault> {
+pub(crate) fn name(fields: &Fields<'_, '_>) -> Result<(String, Range<usize>), Fault> {
     let found = fields.string("name")?;
     let span = found.as_ref().map_or(fields.span.clone(), |name| name.span.clone());
     let name = found.map_or_else(|| fields.context.stem.clone(), |name| name.value);
@@ -33,7 +31,7 @@ pub(in crate::workloads) fn name(fields: &Fields<'_, '_>) -> Result<(String, Ran
 }
 
 /// The number of tasks, against the limits.
-pub(in crate::workloads) fn check_count(
+pub(crate) fn check_count(
     fields: &Fields<'_, '_>,
     params: &ParamSpace,
     repeat: Option<&Item<u32>>,
@@ -50,7 +48,7 @@ pub(in crate::workloads) fn check_count(
 }
 
 /// Results of `after` appear as directories beside the uploads.
-pub(in crate::workloads) fn check_clash(after: &[Item<String>], uploads: &[Upload]) -> Result<(), Fault> {
+pub(crate) fn check_clash(after: &[Item<String>], uploads: &[Upload]) -> Result<(), Fault> {
     for job in after {
         let taken = |upload: &&Upload| upload.path.split('/').next() == Some(job.value.as_str());
         if let Some(upload) = uploads.iter().find(taken) {
@@ -62,7 +60,7 @@ pub(in crate::workloads) fn check_clash(after: &[Item<String>], uploads: &[Uploa
     Ok(())
 }
 
-pub(in crate::workloads) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
+pub(crate) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
     match fields.duration("timeout")? {
         Some(timeout) if millis(timeout.value) == 0 => {
             let fault = Fault::new(timeout.span, "a timeout of less than a millisecond fails every task");
@@ -72,7 +70,7 @@ pub(in crate::workloads) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u6
     }
 }
 
-pub(in crate::workloads) fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {
+pub(crate) fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {
     let Some(priority) = fields.integer("priority")? else { return Ok(0) };
     i32::try_from(priority.value).map_err(|_| {
         let message = format!("`priority` is a whole number from {} to {}, not {}", i32::MIN, i32::MAX, priority.value);
@@ -81,7 +79,7 @@ pub(in crate::workloads) fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fau
 }
 
 /// `where`, checked here so that a mistake is shown at its place.
-pub(in crate::workloads) fn place(fields: &Fields<'_, '_>) -> Result<String, Fault> {
+pub(crate) fn place(fields: &Fields<'_, '_>) -> Result<String, Fault> {
     let Some(text) = fields.string("where")? else { return Ok(String::new()) };
     match Predicate::parse(&text.value) {
         Ok(_) => Ok(text.value),
@@ -98,7 +96,7 @@ pub(in crate::workloads) fn place(fields: &Fields<'_, '_>) -> Result<String, Fau
     }
 }
 
-pub(in crate::workloads) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
+pub(crate) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
     let Some(into) = fields.string("into")? else { return Ok(None) };
     let relative = into.value.trim_start_matches("./").trim_end_matches('/');
     if !safe_path(relative) {
@@ -110,12 +108,58 @@ pub(in crate::workloads) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathB
 }
 
 /// The file of a computing mode, relative to the job file.
-pub(in crate::workloads) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
-    Ok(fields.string("computing")?.map(|file| fields.context.base.join(file.value)))
+pub(crate) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
+    let Some(file) = fields.string("computing")? else { return Ok(None) };
+    let path = fields.context.base.join(&file.value);
+    match files::open(&path) {
+        Ok(_) => Ok(Some(path)),
+        Err(error) => {
+            let fault = Fault::new(file.span, format!("`computing`: cannot read `{}`: {error}", file.value));
+            Err(fault.hint("the file of a computing mode, relative to the job file"))
+        }
+    }
+}
+
+/// `secrets`: names of values that tasks find in memory.
+pub(crate) fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
+    let named = fields.one_or_more("secrets")?;
+    if let Some(bad) = named.iter().find(|name| !is_secret_name(&name.value)) {
+        let fault = Fault::new(bad.span.clone(), format!("`{}` cannot name a secret", bad.value));
+        return Err(
+            fault.hint("`secrets` holds names, such as \"HF_TOKEN\"; `nodectl secret put NAME` keeps their values")
+        );
+    }
+    Ok(named.into_iter().map(|name| name.value).collect())
+}
+
+/// `[isolation]`: what tasks are kept from.
+pub(crate) fn isolation(fields: &Fields<'_, '_>) -> Result<Isolation, Fault> {
+    let Some(table) = fields.table("isolation", "[isolation]")? else { return Ok(Isolation::default()) };
+    table.check_keys(&["setuid", "hides_node", "core_dumps", "network", "read_only", "image"])?;
+    let setuid = table.bool("setuid")?;
+    let hides_node = table.bool("hides_node")?;
+    let is_set = |key| Ok(table.bool(key)?.is_some_and(|item| item.value));
+    if let (Some(Item { value: true, .. }), Some(Item { value: true, span })) = (&setuid, &hides_node) {
+        let fault = Fault::new(span.clone(), "nothing can be hidden from programs that gain rights (`setuid = true`)");
+        return Err(fault.hint("leave one of the two out"));
+    }
+    let image = table.string("image")?;
+    if let Some(image) = image.as_ref().filter(|image| !image.value.ends_with(".sif")) {
+        let fault = Fault::new(image.span.clone(), format!("`{}` is no file of a container, NAME.sif", image.value));
+        return Err(fault.hint("`apptainer pull docker://python:3.12` makes one of an image in a registry"));
+    }
+    Ok(Isolation {
+        setuid: setuid.map(|item| item.value),
+        hides_node: hides_node.map(|item| item.value),
+        core_dumps: is_set("core_dumps")?,
+        offline: table.bool("network")?.is_some_and(|network| !network.value),
+        read_only: is_set("read_only")?,
+        image: image.map(|image| image.value),
+    })
 }
 
 /// What the tasks of a job with one of this program's own workers do.
-pub(in crate::workloads) fn builtin_work(
+pub(crate) fn builtin_work(
     fields: &Fields<'_, '_>,
     name: &str,
     part: Builtin,
@@ -137,6 +181,9 @@ pub(in crate::workloads) fn builtin_work(
         output_limit_bytes: output_limit_bytes(fields)?,
         log_limit_bytes: log_limit_bytes(fields)?,
         sweep: None,
+        author: Author::default(),
+        isolation: Isolation::default(),
+        secrets: Vec::new(),
     })
 }
 
@@ -144,14 +191,14 @@ fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(in crate::workloads) fn grace_ms(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+pub(crate) fn grace_ms(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
     Ok(fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)))
 }
 
-pub(in crate::workloads) fn output_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+pub(crate) fn output_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
     Ok(fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value))
 }
 
-pub(in crate::workloads) fn log_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
+pub(crate) fn log_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
     Ok(fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value))
 }

@@ -26,17 +26,17 @@ use super::{
     PlannedJob,
     job_file::{Fault, Fields, PlacedJob},
 };
-use crate::types::{WorkSpec, WorkerSpec};
 use common::{check_clash, check_count, into, name, place, priority, timeout};
+use nodectl_types::{Author, ParamSpace, WorkSpec, WorkerSpec};
 
 pub use rows::read as load_rows;
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 31] = [
+pub(super) const KEYS: [&str; 33] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
     "source", "data", "exclude", "outputs",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
-    "wait", "sweep", "resources", "computing",
+    "wait", "sweep", "resources", "computing", "isolation", "secrets",
 ];
 
 const DEFAULT_RETRIES: u32 = 2;
@@ -54,11 +54,13 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     check_count(fields, &params, repeat.as_ref())?;
     let worker = worker::plan(fields)?;
     let command = command::plan(fields, &params, worker.is_some())?;
-    let named: Vec<_> = match &worker {
+    let mut named: Vec<_> = match &worker {
         Some(worker) => vec![worker.module.clone(), worker.python.clone()],
         None => command.words.clone(),
     };
-    let uploads = uploads::plan(fields, files, &named)?;
+    // A container beside the job file travels, too.
+    named.extend(fields.table("isolation", "[isolation]")?.map(|table| table.string("image")).transpose()?.flatten());
+    let uploads = uploads::plan(fields, files, &named, params != ParamSpace::Single)?;
     check_clash(&after, &uploads)?;
     match &worker {
         Some(worker) => worker.check(&uploads)?,
@@ -111,5 +113,8 @@ pub(super) fn work(
         output_limit_bytes: common::output_limit_bytes(fields)?,
         log_limit_bytes: common::log_limit_bytes(fields)?,
         sweep: sweep::plan(fields)?,
+        author: Author::default(),
+        isolation: common::isolation(fields)?,
+        secrets: common::secrets(fields)?,
     })
 }

@@ -5,13 +5,11 @@ use super::{
     sample::{self, Source},
 };
 use crate::{
-    types::{ParamSpace, Value, limits, template},
-    workloads::{
-        Upload,
-        job_file::{Fault, Fields, to_i64, type_name},
-    },
+    Upload,
+    job_file::{Fault, Fields, to_i64, type_name},
 };
-use std::ops::Range;
+use nodectl_types::{ParamSpace, Value, limits, template};
+use std::{collections::BTreeSet, ops::Range};
 use toml::{
     Spanned,
     de::{DeArray, DeTable, DeValue},
@@ -25,7 +23,7 @@ const FILE: &str = "file";
 type Axis = (String, Vec<Value>);
 
 /// The parameter space of a job; `files` are those of `files = …`.
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSpace, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSpace, Fault> {
     let space = written(fields)?;
     check_names(fields, &space, files.is_some())?;
     let space = match files {
@@ -145,6 +143,7 @@ fn zip_axes(axes: Vec<Axis>, span: Range<usize>) -> Result<ParamSpace, Fault> {
 
 fn list_rows(list: &DeArray<'_>, span: Range<usize>) -> Result<ParamSpace, Fault> {
     let mut columns: Vec<String> = Vec::new();
+    let mut known = BTreeSet::new();
     let mut cells = Vec::new();
     for (index, row) in list.iter().enumerate() {
         let DeValue::Table(table) = row.get_ref() else {
@@ -156,8 +155,9 @@ fn list_rows(list: &DeArray<'_>, span: Range<usize>) -> Result<ParamSpace, Fault
             let mut keys: Vec<_> = table.keys().collect();
             keys.sort_by_key(|key| key.span().start);
             columns = keys.into_iter().map(|key| key.get_ref().to_string()).collect();
+            known = columns.iter().cloned().collect();
         }
-        if let Some(key) = table.keys().find(|key| !columns.iter().any(|column| column == key.get_ref())) {
+        if let Some(key) = table.keys().find(|key| !known.contains(key.get_ref().as_ref())) {
             return Err(Fault::new(key.span(), format!("the first parameter set has no `{}`", key.get_ref())));
         }
         for column in &columns {
@@ -175,13 +175,18 @@ fn scalar(name: &str, item: &Spanned<DeValue<'_>>) -> Result<Value, Fault> {
     let value = match item.get_ref() {
         DeValue::String(text) => Some(Value::Text(text.as_ref().into())),
         DeValue::Integer(number) => to_i64(number).map(Value::Int),
-        DeValue::Float(number) => number.as_str().parse().ok().map(Value::Float),
+        DeValue::Float(number) => {
+            let text = number.as_str().trim_start_matches('+');
+            let is_finite = text.parse().is_ok_and(f64::is_finite);
+            is_finite.then(|| Value::spelled(text))
+        }
         DeValue::Boolean(truth) => Some(Value::Bool(*truth)),
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     };
     value.ok_or_else(|| {
         let message = match item.get_ref() {
             DeValue::Integer(number) => format!("{number} does not fit into 64 bits"),
+            DeValue::Float(number) => format!("{number} is no finite number"),
             other => format!("a value of `{name}` is a number, a truth value or text, not {}", type_name(other)),
         };
         Fault::new(item.span(), message).hint("put it in quotes")
@@ -196,6 +201,7 @@ fn range_values(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Result<V
         _ => return Err(Fault::new(span, format!("`{name}` is neither a list nor a range")).hint(HINT)),
     };
     let bounds: Vec<Value> = bounds.iter().map(|bound| scalar(name, bound)).collect::<Result<_, _>>()?;
+    let bounds: Vec<Value> = bounds.iter().map(|bound| bound.plain().into_owned()).collect();
     let values = match bounds[..] {
         [Value::Int(start), Value::Int(stop)] => whole_range(start, stop, 1),
         [Value::Int(start), Value::Int(stop), Value::Int(step)] => whole_range(start, stop, step),
@@ -286,7 +292,7 @@ fn with_files(fields: &Fields<'_, '_>, space: ParamSpace, files: &[Upload]) -> R
 /// A specification that nodes would refuse is refused here.
 fn check_size(fields: &Fields<'_, '_>, space: &ParamSpace) -> Result<(), Fault> {
     let bytes = |value: &Value| match value {
-        Value::Text(text) => text.len() + 6,
+        Value::Text(text) | Value::Spelled(text) => text.len() + 6,
         Value::Bool(_) => 2,
         Value::Int(_) | Value::Float(_) => 11,
     };

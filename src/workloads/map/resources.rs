@@ -1,9 +1,7 @@
 //! `[resources]`: what one task needs while it runs.
 
-use crate::{
-    types::Resources,
-    workloads::job_file::{Fault, Fields, natural_number, type_name},
-};
+use crate::job_file::{Fault, Fields, natural_number, type_name};
+use nodectl_types::{Resources, template};
 use std::ops::Range;
 use toml::{Spanned, de::DeValue};
 
@@ -21,7 +19,7 @@ const MISTAKES: [(&str, &str); 7] = [
     ("ram", "memory"),
 ];
 
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Fault> {
     let mut resources = Resources::one_core();
     let Some(table) = fields.table("resources", "[resources]")? else {
         // Of a worker nothing stands for what its node has: see `WorkSpec::needs`.
@@ -35,6 +33,10 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> R
             "memory" => resources.memory_bytes = table.bytes(name)?.map_or(0, |size| size.value),
             _ => {
                 check_not_mistaken(name, key.span())?;
+                if !template::is_name(name) {
+                    let fault = Fault::new(key.span(), format!("`{name}` cannot name a resource"));
+                    return Err(fault.hint("letters, digits, `_`, `-` and `.` can, e.g. licenses = 1"));
+                }
                 resources.named_milli.insert(name.to_string(), milli(name, value)?);
             }
         }

@@ -7,10 +7,8 @@
 //! *sobol*: Sobol points with the direction numbers of Joe and Kuo (new-joe-kuo-6.21201), Owen-scrambled with the seed
 //! (Burley, Practical Hash-based Owen Scrambling, JCGT 2020), as the crate `sobol_burley` computes them: 24 bits a coordinate.
 
-use crate::{
-    types::{ParamSpace, Value},
-    workloads::job_file::{Fault, Fields, Item},
-};
+use crate::job_file::{Fault, Fields, Item};
+use nodectl_types::{ParamSpace, Value};
 use std::ops::Range;
 use toml::{
     Spanned,
@@ -109,7 +107,7 @@ pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Res
 
 fn number(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Value, Fault> {
     let number = match value.get_ref() {
-        DeValue::Integer(number) => crate::workloads::job_file::to_i64(number).map(Value::Int),
+        DeValue::Integer(number) => crate::job_file::to_i64(number).map(Value::Int),
         DeValue::Float(number) => {
             number.as_str().parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Float)
         }
@@ -122,7 +120,7 @@ fn as_f64(value: &Value) -> f64 {
     match value {
         Value::Int(number) => *number as f64,
         Value::Float(number) => *number,
-        Value::Bool(_) | Value::Text(_) => unreachable!("`number` gives numbers only"),
+        Value::Bool(_) | Value::Text(_) | Value::Spelled(_) => unreachable!("`number` gives numbers only"),
     }
 }
 

@@ -1,9 +1,7 @@
 //! `[sweep]`: the metric that tasks report, and when they are given up.
 
-use crate::{
-    types::sweep::{Goal, StopRule, Sweep},
-    workloads::job_file::{Fault, Fields, Item},
-};
+use crate::job_file::{Fault, Fields, Item};
+use nodectl_types::sweep::{Goal, StopRule, Sweep};
 
 const KEYS: [&str; 6] = ["metric", "goal", "stop", "min_steps", "min_trials", "reduction"];
 const DEFAULT_MIN_STEPS: u32 = 1;

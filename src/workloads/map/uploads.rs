@@ -2,26 +2,31 @@
 //! directory does, by `..` or by a link. Reads directories and metadata, never contents.
 
 use crate::{
-    types::manifest::safe_path,
-    workloads::{
-        Source, Upload,
-        job_file::{Context, Fault, Fields, Item},
-    },
+    Source, Upload, files,
+    job_file::{Context, Fault, Fields, Item},
 };
-use globset::{GlobBuilder, GlobMatcher};
+use globset::GlobMatcher;
 use ignore::{
     DirEntry, WalkBuilder,
     gitignore::{Gitignore, GitignoreBuilder},
+};
+use nodectl_types::{
+    glob::{self, BadGlob},
+    manifest::{PARAMS_FILE, RESULT_FILE, safe_path},
+    text::is_unsafe,
 };
 use std::{
     collections::BTreeMap,
     ops::Range,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// The most files of one job.
 const MAX_FILES: usize = 1_000_000;
+const IGNORE_FILES: [&str; 3] = [".gitignore", ".ignore", ".nodectlignore"];
+const MAX_IGNORE_BYTES: u64 = 4 << 20;
 
 /// What a directory or pattern leaves out. A file that is named is always taken.
 #[derive(Clone, Copy, PartialEq)]
@@ -39,6 +44,7 @@ pub(super) fn task_files(fields: &Fields<'_, '_>) -> Result<Option<Vec<Upload>>,
     let Some(key) = fields.get("files") else { return Ok(None) };
     let mut found = BTreeMap::new();
     for item in fields.one_or_more("files")? {
+        not_empty(&item, "files")?;
         collect(fields.context, &item, Skip::Hidden, &mut found)?;
     }
     if found.is_empty() {
@@ -48,19 +54,22 @@ pub(super) fn task_files(fields: &Fields<'_, '_>) -> Result<Option<Vec<Upload>>,
 }
 
 /// Everything that travels with the job, sorted by path.
-pub(in crate::workloads) fn plan(
+pub(crate) fn plan(
     fields: &Fields<'_, '_>,
     files: Option<Vec<Upload>>,
     words: &[Item<String>],
+    has_params: bool,
 ) -> Result<Vec<Upload>, Fault> {
     let mut found: BTreeMap<String, Upload> =
         files.into_iter().flatten().map(|upload| (upload.path.clone(), upload)).collect();
     let excluded = excluded(fields)?;
     for (key, skip) in [("source", Skip::Ignored), ("data", Skip::Nothing)] {
         for item in fields.one_or_more(key)? {
+            not_empty(&item, key)?;
             let mut taken = BTreeMap::new();
             collect(fields.context, &item, skip, &mut taken)?;
             taken.retain(|path, _| !excluded.matched_path_or_any_parents(path, false).is_ignore());
+            leave_out_own(&item, &mut taken, has_params)?;
             found.append(&mut taken);
         }
     }
@@ -73,19 +82,46 @@ pub(in crate::workloads) fn plan(
     Ok(found.into_values().collect())
 }
 
+/// Everything below the job file is `.`, not nothing.
+fn not_empty(item: &Item<String>, key: &str) -> Result<(), Fault> {
+    if !item.value.is_empty() {
+        return Ok(());
+    }
+    let fault = Fault::new(item.span.clone(), format!("`{key}` names no file"));
+    Err(fault.hint(format!("for all that is beside the job file: {key} = \".\"")))
+}
+
+/// Files that every task makes for itself, at the top of its directory. An earlier run by hand may have left them beside the job
+/// file: in a directory or a pattern they are passed over, and by name they are refused.
+fn leave_out_own(item: &Item<String>, taken: &mut BTreeMap<String, Upload>, has_params: bool) -> Result<(), Fault> {
+    let own = [Some(RESULT_FILE), has_params.then_some(PARAMS_FILE)];
+    for name in own.into_iter().flatten() {
+        if taken.remove(name).is_some() && tidy(&item.value) == name {
+            let fault =
+                Fault::new(item.span.clone(), format!("every task has a `{name}` of its own, so none can travel"));
+            return Err(fault.hint("rename the file, or put it into a directory"));
+        }
+    }
+    Ok(())
+}
+
 /// What `exclude` leaves out of `source` and `data`: patterns as in `.gitignore`, relative to the job file's directory.
 fn excluded(fields: &Fields<'_, '_>) -> Result<Gitignore, Fault> {
     let mut builder = GitignoreBuilder::new("");
+    builder.allow_unclosed_class(false);
     for item in fields.one_or_more("exclude")? {
-        let bad =
-            |error: ignore::Error| Fault::new(item.span.clone(), format!("`{}` is no pattern: {error}", item.value));
-        builder.add_line(None, &item.value).map_err(bad)?;
+        let bad = |why: String| Fault::new(item.span.clone(), format!("`{}` is no pattern: {why}", item.value));
+        if item.value.contains(is_unsafe) {
+            return Err(bad("it has a character that no name should have".into()));
+        }
+        glob::check(&item.value).map_err(|error| bad(error.to_string()))?;
+        builder.add_line(None, &item.value).map_err(|error| bad(error.to_string()))?;
     }
     builder.build().map_err(|error| Fault::new(fields.span.clone(), format!("`exclude`: {error}")))
 }
 
 /// The one file that `item` names, without a pattern.
-pub(in crate::workloads) fn file(context: &Context<'_>, item: &Item<String>) -> Result<Upload, Fault> {
+pub(crate) fn file(context: &Context<'_>, item: &Item<String>) -> Result<Upload, Fault> {
     let name = tidy(&item.value);
     if !safe_path(name) {
         let fault = Fault::new(item.span.clone(), format!("`{}` leaves the directory of the job file", item.value));
@@ -101,7 +137,7 @@ pub(in crate::workloads) fn file(context: &Context<'_>, item: &Item<String>) -> 
 }
 
 /// The files below a directory, or that a pattern matches, sorted by path; without hidden ones.
-pub(in crate::workloads) fn folder(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>, Fault> {
+pub(crate) fn folder(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>, Fault> {
     let mut found = BTreeMap::new();
     collect(context, item, Skip::Hidden, &mut found)?;
     Ok(found.into_values().collect())
@@ -130,7 +166,8 @@ fn collect(
         return Err(fault.hint("only files below it travel with the job: move the job file up, or copy them"));
     }
     let path = context.base.join(name);
-    if path.is_file() {
+    // What is there, and no directory, says for itself if it is no file.
+    if path.exists() && !path.is_dir() {
         return add(context, name, span(), found);
     }
     let (root, pattern) = if path.is_dir() { (name, None) } else { pattern(context, item, name)? };
@@ -168,12 +205,10 @@ fn pattern<'n>(
         let fault = Fault::new(item.span.clone(), format!("`{}` does not exist", item.value));
         return Err(fault.hint(format!("it was looked for in `{}`, where the job file is", context.base.display())));
     };
-    let glob = GlobBuilder::new(name)
-        .literal_separator(true)
-        .build()
-        .map_err(|error| Fault::new(item.span.clone(), format!("`{}` is no pattern: {}", item.value, error.kind())))?;
+    let matcher = files::matcher(name)
+        .map_err(|why| Fault::new(item.span.clone(), format!("`{}` is no pattern: {why}", item.value)))?;
     let root = name[..special].rfind('/').map_or("", |slash| &name[..slash]);
-    Ok((root, Some(glob.compile_matcher())))
+    Ok((root, Some(matcher)))
 }
 
 /// Gives every file below `root`, relative to the job file's directory. Walks from that directory, so that ignore files
@@ -195,7 +230,26 @@ fn walk(
         builder.add_custom_ignore_filename(".nodectlignore");
     }
     let below = root.clone();
-    builder.filter_entry(move |entry| entry.path().starts_with(&below) || below.starts_with(entry.path()));
+    let unfit: Arc<Mutex<Option<String>>> = Arc::default();
+    let found = unfit.clone();
+    // Ignore files are compiled when their directory is entered, so they are looked at before.
+    let may_enter = move |directory: &Path| match ignored.then(|| unfit_ignore_file(directory)).flatten() {
+        None => true,
+        problem => {
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+            false
+        }
+    };
+    let told = |unfit: &Mutex<Option<String>>| match unfit.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        None => Ok(()),
+        Some(problem) => Err(Fault::new(span.clone(), problem)),
+    };
+    may_enter(&base);
+    told(&unfit)?;
+    builder.filter_entry(move |entry| {
+        (entry.path().starts_with(&below) || below.starts_with(entry.path()))
+            && (entry.file_type().is_some_and(|kind| kind.is_file()) || may_enter(entry.path()))
+    });
     for entry in builder.build() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -208,7 +262,26 @@ fn walk(
         }
         each(&relative(&entry, &context.base, &span)?)?;
     }
-    Ok(())
+    told(&unfit)
+}
+
+/// What is wrong with the patterns of a directory's ignore files, if they cannot be compiled.
+fn unfit_ignore_file(directory: &Path) -> Option<String> {
+    IGNORE_FILES.iter().find_map(|name| {
+        let path = directory.join(name);
+        let text = match files::text(&path, MAX_IGNORE_BYTES, "an ignore file") {
+            Ok(text) => text,
+            // One that is not there, or cannot be read, ignores nothing.
+            Err(_) if !path.is_file() => return None,
+            Err(why) => return Some(format!("{}: {why}", path.display())),
+        };
+        // git knows neither braces nor errors: what is no pattern to it ignores nothing.
+        let is_unbounded = |error: &BadGlob| matches!(error, BadGlob::TooLong(_) | BadGlob::TooDeep | BadGlob::TooMany);
+        text.lines().enumerate().find_map(|(index, line)| {
+            let error = glob::check(line).err().filter(is_unbounded)?;
+            Some(format!("{} line {}: {error}", path.display(), index + 1))
+        })
+    })
 }
 
 fn concerns(error: &ignore::Error, root: &Path, skip: Skip) -> bool {

@@ -1,12 +1,10 @@
 //! `worker`, `python` and `init`: a Python class in place of a command.
 
 use crate::{
-    types::{PythonWorker, WorkerRole, WorkerSpec, manifest::safe_path},
-    workloads::{
-        Upload,
-        job_file::{Fault, Fields, Item, to_i64, type_name},
-    },
+    Upload,
+    job_file::{Fault, Fields, Item, to_i64, type_name},
 };
+use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec, manifest::safe_path};
 use serde_json::{Map, Value as Json};
 use toml::{
     Spanned,

@@ -2,13 +2,11 @@
 //! less by Poseidon's rule (`types::exchange`), or what the job file says.
 
 use super::{model, plan::TrainPlan, team::Team};
-use crate::{
-    types::{
-        exchange::{Costs, DenseLayer, Exchange, Participants, Ratios},
-        servers::{ALIGNMENT, Consistency},
-    },
-    wire::api::{ExchangeView, ExchangeWay},
+use nodectl_types::{
+    exchange::{Costs, DenseLayer, Exchange, Participants, Ratios},
+    servers::{ALIGNMENT, Consistency},
 };
+use nodectl_wire::api::{ExchangeView, ExchangeWay};
 use serde_json::json;
 
 /// A dense layer's weights, and the way of their gradient.

@@ -4,14 +4,12 @@
 use super::{
     data::{Column, Preparation, Standard},
     local::State,
-    model::{ModelSpec, Network, NetworkError, shapes},
+    model::{Array as OwnArray, ModelSpec, Network, NetworkError, shapes},
 };
-use crate::{
-    types::{
-        checkpoint::{NOTE, OPTIMIZER, STEP},
-        params::Optimizer,
-    },
-    workloads::arrays::{Array, ArrayError, safetensors},
+use crate::arrays::{Array, ArrayError, safetensors};
+use nodectl_types::{
+    checkpoint::{NOTE, OPTIMIZER, STEP},
+    params::Optimizer,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, path::Path};
@@ -238,6 +236,35 @@ pub fn init_from(path: &Path, network: &mut Network) -> Result<(), FileError> {
     let arrays: Vec<_> = named.arrays.into_iter().filter(|(name, _)| is_layers(name)).collect();
     let told = |error| FileError::Invalid(format!("{}: {error}", path.display()));
     put(&arrays, network).map_err(told)
+}
+
+/// Fails unless `init_from` of the file gives a model all of its arrays. Reads its header alone.
+pub fn check_values(path: &Path, wanted: &[OwnArray]) -> Result<(), FileError> {
+    let shapes = safetensors::read_shapes(path)?;
+    let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
+    for own in wanted {
+        let Some(found) = shapes.get(&own.name) else {
+            let known: Vec<&str> = shapes.keys().take(12).map(String::as_str).collect();
+            let hint = format!("there are {}", known.join(", "));
+            return Err(told(format!("it has no array `{}`, which the model has\nhint: {hint}", own.name)));
+        };
+        if *found != extents(&own.shape) {
+            return Err(told(format!("`{}` has the shape {found:?}, the model's {:?}", own.name, own.shape)));
+        }
+    }
+    Ok(())
+}
+
+/// Fails unless a training of this model may go on from the file. Reads its header alone; what else must be the same, the
+/// training finds out.
+pub fn check_checkpoint(path: &Path, model: &ModelSpec) -> Result<(), FileError> {
+    let metadata = safetensors::read_metadata(path)?;
+    step(path, &metadata)?.ok_or_else(|| no_checkpoint(path))?;
+    if Note::of(path, &metadata)?.model == *model {
+        return Ok(());
+    }
+    let hint = "go on with the job file that made it, or take its values alone: init_from";
+    Err(FileError::Invalid(format!("{}: it is of another model\nhint: {hint}", path.display())))
 }
 
 fn put(arrays: &[(String, Array)], network: &mut Network) -> Result<(), FileError> {

@@ -2,13 +2,11 @@
 //! nothing leaves its memory.
 
 use super::parameters::{Parameters, ParametersError, Tensor};
-use crate::{
-    gpu::ops::{
-        Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, View,
-    },
-    types::{checkpoint::state_name, params::Training},
-};
 use bytes::Bytes;
+use nodectl_gpu::ops::{
+    Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, View,
+};
+use nodectl_types::{checkpoint::state_name, params::Training};
 use std::{sync::Arc, time::Duration};
 
 /// For a step, or a copy: far more than either takes on a device that works.
@@ -219,10 +217,8 @@ fn clip(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        gpu::ops::Cpu,
-        types::params::{Optimizer, Schedule},
-    };
+    use nodectl_gpu::ops::Cpu;
+    use nodectl_types::params::{Optimizer, Schedule};
 
     fn training(optimizer: Optimizer, clip_norm: Option<f32>) -> Training {
         Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay: 0.0, clip_norm }

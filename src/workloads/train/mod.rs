@@ -42,7 +42,7 @@ use super::{
     PlannedJob, Source, Upload,
     job_file::{Fault, Fields, PlacedJob},
 };
-use crate::types::BlobHash;
+use nodectl_types::BlobHash;
 
 /// Where the workers of a job that is resumed find the checkpoint.
 pub const RESUMED: &str = "resumed/checkpoint.safetensors";

@@ -12,7 +12,7 @@
 //! the gradient with `Engine::download` and wait for it when it likes. It must not touch `gradient` after `clock` returns, nor
 //! `values` between `pull` and the next `clock`.
 
-use crate::gpu::ops::{Engine, EngineError, View};
+use nodectl_gpu::ops::{Engine, EngineError, View};
 use std::sync::Arc;
 
 /// A named array of parameters of a model.

@@ -2,8 +2,8 @@
 //! It travels as the upload `PLAN_FILE`, postcard behind a version.
 
 use super::{data::DataSpec, model::ModelSpec};
-pub use crate::types::params::{Checkpoints, Every};
-use crate::types::{
+pub use nodectl_types::params::{Checkpoints, Every};
+use nodectl_types::{
     params::{Decay, Optimizer, Schedule, Training},
     servers::{BLOCK_BYTES, Compression, Consistency, STREAMS, ServerSettings},
 };

@@ -5,8 +5,8 @@ use super::{
     file::ModelFile,
     model::{Loss, Network, shapes},
 };
-use crate::gpu::ops::Cpu;
 use bytes::Bytes;
+use nodectl_gpu::ops::Cpu;
 use std::{
     fs,
     path::{Path, PathBuf},

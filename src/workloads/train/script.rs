@@ -6,36 +6,44 @@ use super::{
     team::Team,
 };
 use crate::{
-    types::ParamSpace,
-    workloads::{
-        PlannedJob, Upload,
-        job_file::{Fault, Fields, PlacedJob},
-        map::{self, command, common, uploads},
-    },
+    PlannedJob, Upload,
+    arrays::safetensors,
+    job_file::{Fault, Fields, PlacedJob},
+    map::{self, command, common, uploads},
 };
+use nodectl_types::ParamSpace;
 use std::collections::BTreeMap;
 
 #[rustfmt::skip]
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 27] = [
     "name", "kind", "after", "command", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
     "checkpoint", "init_from", "resume_from", "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
+    "isolation", "secrets",
 ];
 
 /// For workers that die; the others go on meanwhile.
 const DEFAULT_RETRIES: u32 = 3;
 
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     fields.check_keys(&KEYS)?;
     let (name, name_span) = common::name(fields)?;
     let after = fields.one_or_more("after")?;
     let mut team = Team::plan(fields)?;
     let params = ParamSpace::Single;
     let mut command = command::plan(fields, &params, false)?;
-    let mut files: BTreeMap<String, Upload> =
-        uploads::plan(fields, None, &command.words)?.into_iter().map(|upload| (upload.path.clone(), upload)).collect();
+    let mut files: BTreeMap<String, Upload> = uploads::plan(fields, None, &command.words, false)?
+        .into_iter()
+        .map(|upload| (upload.path.clone(), upload))
+        .collect();
     team.checkpoints = checkpoints(fields)?;
     team.init_from = values(fields, "init_from", &mut files)?;
     team.resume_from = values(fields, "resume_from", &mut files)?;
+    // What is in them, its model knows.
+    for (key, file) in [("init_from", &team.init_from), ("resume_from", &team.resume_from)] {
+        let Some((path, value)) = file.as_ref().zip(fields.get(key)) else { continue };
+        let header = safetensors::read_metadata(&fields.context.base.join(path));
+        header.map_err(|error| Fault::new(value.span(), error.to_string()))?;
+    }
     let uploads: Vec<Upload> = files.into_values().collect();
     common::check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
@@ -67,7 +75,8 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
 
 #[cfg(test)]
 mod tests {
-    use crate::{types::servers::VARIABLE, workloads::job_file::parse};
+    use crate::job_file::parse;
+    use nodectl_types::servers::VARIABLE;
     use std::path::Path;
 
     #[test]

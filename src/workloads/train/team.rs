@@ -5,16 +5,14 @@ use super::{
     plan::{PLAN_FILE, TrainPlan},
 };
 use crate::{
-    types::{
-        WorkerSpec,
-        params::Checkpoints,
-        servers::{MAX_WORKERS, VARIABLE},
-    },
-    workloads::{
-        PlannedJob, Source,
-        job_file::{Fault, Fields},
-        map::resources,
-    },
+    PlannedJob, Source,
+    job_file::{Fault, Fields},
+    map::resources,
+};
+use nodectl_types::{
+    WorkerSpec,
+    params::Checkpoints,
+    servers::{MAX_WORKERS, VARIABLE},
 };
 use serde::{Deserialize, Serialize};
 

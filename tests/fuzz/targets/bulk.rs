@@ -3,8 +3,6 @@
 
 use futures::{executor::block_on, io::Cursor};
 use libfuzzer_sys::fuzz_target;
-// The files below name their own crate.
-use nodectl::types;
 
 #[allow(dead_code)]
 #[path = "../../../src/net/bulk/offer.rs"]

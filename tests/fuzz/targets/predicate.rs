@@ -24,6 +24,9 @@ fn node() -> NodeInfo {
         gpus: Vec::new(),
         labels: [("rack".to_string(), "b".to_string())].into(),
         draining: false,
+closed: None,
+admits: Default::default(),
         leaving: false,
+        problem: None,
     }
 }

@@ -19,7 +19,7 @@ fn a_device_that_is_not_there_is_said_with_those_that_are() {
 fn software_devices_are_taken_only_when_asked_for() {
     let Some(device) = Fixture::new() else { return };
     let gpu = &device.info().gpu;
-    if gpu.kind == crate::types::GpuKind::Software {
+    if gpu.kind == nodectl_types::GpuKind::Software {
         let Err(DeviceError::NoSuchDevice { there, .. }) = Device::open(gpu.uuid, &DeviceOptions::default()) else {
             panic!()
         };
@@ -59,7 +59,7 @@ fn what_validation_says_is_an_error() {
 /// This test binary once more, running one of the ignored functions below.
 fn in_child(function: &str, variables: &[(&str, &str)]) -> (ExitStatus, String) {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", &format!("gpu::device::tests::failures::{function}"), "--ignored", "--nocapture"]);
+    command.args(["--exact", &format!("device::tests::failures::{function}"), "--ignored", "--nocapture"]);
     let output = command.envs(variables.iter().copied()).output().unwrap();
     (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -146,7 +146,7 @@ fn cooperative_products_are_products() {
     if !device.info().features.f16 {
         return eprintln!("SKIPPED: {} has no f16", device.info().gpu.name);
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
     let source = shader_source(&folder, "gemm_cooperative.wgsl").unwrap_or_else(|error| panic!("{error}"));
     let mut source = source.replace("enable wgpu_cooperative_matrix;", EMULATION);
     for (what, by) in [

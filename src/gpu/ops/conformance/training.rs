@@ -4,7 +4,7 @@ use super::{
     super::{Groups, Kind, Norm, NormBackward, Op, Optimize, View},
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
-use crate::types::params::Optimizer;
+use nodectl_types::params::Optimizer;
 
 const RULES: [Optimizer; 6] = [
     Optimizer::Sgd,

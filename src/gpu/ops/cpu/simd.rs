@@ -23,4 +23,4 @@ macro_rules! simd {
     };
 }
 
-pub(in crate::gpu::ops) use simd;
+pub(in crate::ops) use simd;

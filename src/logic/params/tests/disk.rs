@@ -1,10 +1,8 @@
 //! Checkpoints of a simulated job: what its nodes write, and find whatever died.
 
 use super::simulation::{Content, Update};
-use crate::{
-    logic::params::{Effect, Input, Kept},
-    types::servers::message::{Block, Clock},
-};
+use crate::params::{Effect, Input, Kept};
+use nodectl_types::servers::message::{Block, Clock};
 use std::collections::BTreeMap;
 
 /// All blocks as of one clock.
@@ -38,6 +36,11 @@ impl Desk {
         Some(Input::Written(*kept))
     }
 
+    /// What is about to be kept.
+    pub fn whole(&self, effect: &Effect) -> Option<&Checkpoint> {
+        self.writing.as_ref().filter(|_| *effect == Effect::EndCheckpoint).map(|(_, checkpoint)| checkpoint)
+    }
+
     pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<Input> {
         match effect {
             Effect::DropSnapshots => self.snapshots.clear(),
@@ -51,7 +54,8 @@ impl Desk {
                 let Kept { clock, view } = kept;
                 assert_eq!(checkpoint.len(), self.blocks, "it has all blocks");
                 if synchronous {
-                    assert!(checkpoint.values().all(|content| content.len() as u64 == clock), "all are of one clock");
+                    let is_of_clock = |content: &Content| content.updates.len() as u64 == clock;
+                    assert!(checkpoint.values().all(is_of_clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
                 return Some(Input::CheckpointEnded { kept, problem: None });
@@ -77,6 +81,9 @@ impl Disk {
 
     /// Whether every block has an update.
     pub fn all_have(&self, clock: Clock, update: &Update) -> bool {
-        self.checkpoints[&clock].1.values().all(|content| content.iter().any(|updates| updates.contains(update)))
+        self.checkpoints[&clock]
+            .1
+            .values()
+            .all(|content| content.updates.iter().any(|updates| updates.contains(update)))
     }
 }

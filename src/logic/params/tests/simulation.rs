@@ -5,51 +5,64 @@
 //! about none, workers hear what they are told later, and what a disk did or has is known later, also to a view that did not ask.
 
 mod faults;
+mod promises;
+mod questions;
 mod script;
+mod setup;
+pub mod storm;
+mod story;
 mod wires;
 
 use super::{
     super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
     disk::{Desk, Disk},
 };
-use crate::types::{
+use nodectl_types::{
     NodeId,
     params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
         Compression, Consistency, ServerSettings, TensorSpec,
-        message::{Block, Clock, ServerMessage, Worker},
+        message::{Block, Clock, Epoch, ServerMessage, Worker, WorkerLife},
     },
 };
+use promises::Promises;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
+use story::Story;
 use wires::Wires;
 
 /// One worker's gradient of a clock, and the part of its samples that it is of.
 pub type Update = (Worker, u64, Clock, Part);
 /// Which part of how many.
 pub type Part = (u32, u32);
-/// What a block's values are made of, in order.
-pub type Content = Vec<BTreeSet<Update>>;
+/// What a block's values are made of, in order. Whoever begins anew, or goes back to a checkpoint, begins another course.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content {
+    pub course: usize,
+    pub updates: Vec<Arc<BTreeSet<Update>>>,
+}
 /// Of scripts that divide nothing.
 pub const WHOLE: Part = (0, 1);
 #[derive(Clone, Debug)]
 enum Bytes {
     None,
     Gradient(Update),
-    Sum(BTreeSet<Update>),
+    Sum(Arc<BTreeSet<Update>>),
     Values(Content),
 }
 
 pub struct Node {
     group: Group,
     blocks: BTreeMap<Block, Content>,
-    sums: BTreeMap<Block, BTreeSet<Update>>,
+    sums: BTreeMap<Block, Arc<BTreeSet<Update>>>,
     contributions: BTreeMap<(Worker, Clock, Block), Update>,
     desk: Desk,
     pub workers: BTreeMap<Worker, Script>,
+    /// The last view of which it was seen to go on.
+    gone_on: Epoch,
 }
 
 /// A worker's program: pull, push, clock, so many times.
@@ -76,6 +89,11 @@ pub struct Script {
     finishing: bool,
     /// It may read what all came to, and has not asked for it.
     reads_last: bool,
+    /// It waits at a barrier; and the clock of the last one that it has passed.
+    at_barrier: bool,
+    passed: Option<Clock>,
+    /// Who was in the view when it came to one.
+    barrier_with: BTreeSet<WorkerLife>,
 }
 
 pub struct Simulation {
@@ -84,13 +102,26 @@ pub struct Simulation {
     layout: Arc<Layout>,
     pub nodes: BTreeMap<NodeId, Node>,
     wires: Wires,
-    pub cut: BTreeSet<NodeId>,
+    /// Between these nothing passes.
+    cut: BTreeSet<(NodeId, NodeId)>,
+    /// Nodes that do nothing for a while.
+    stalled: BTreeSet<NodeId>,
     /// Nodes that are gone without proof.
     silent: BTreeSet<NodeId>,
     /// Its workers do nothing and hear nothing.
     hung: Option<NodeId>,
-    /// Nodes that died, and of whom others have still to hear it.
+    /// Nodes that died, and whom others have still to find refusing.
     dead: BTreeSet<(NodeId, NodeId)>,
+    /// Nodes whose process is back without the job, and workers that are yet to begin again: at which step.
+    back: Vec<(u32, NodeId)>,
+    /// A person says who is dead, whom nobody can know to be.
+    told_of_the_dead: bool,
+    unnamed: BTreeSet<NodeId>,
+    restarts: Vec<(u32, NodeId, Worker)>,
+    /// Workers whose task has succeeded.
+    succeeded: BTreeSet<Worker>,
+    /// Of a worker's processes all but one are stopped.
+    stops_surplus: bool,
     pub faults: bool,
     /// Blocks that move stay on their way.
     pub holds_blocks: bool,
@@ -98,10 +129,11 @@ pub struct Simulation {
     /// At which clock each process began.
     began: BTreeMap<(Worker, u64), Clock>,
     rounds: u64,
-    /// Clock by clock what synchronous readers saw.
-    seen: BTreeMap<Clock, BTreeSet<Update>>,
-    /// The longest content of each block that anybody read.
-    logs: BTreeMap<Block, Content>,
+    /// Workers wait for each other before their first clock, and before each that is a multiple of this.
+    barriers: Option<u64>,
+    promises: Promises,
+    story: Story,
+    steps: u32,
     pub finished: u32,
     /// Workers whose tensors were not those of others.
     pub refused: u32,
@@ -112,7 +144,7 @@ pub struct Simulation {
     done: Vec<(NodeId, Input)>,
 }
 
-fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
+pub fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
     let training = Training {
         optimizer: Optimizer::Sgd,
         rate: 0.1,
@@ -143,113 +175,6 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 }
 
 impl Simulation {
-    /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
-    pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
-        let factored = if seed.is_multiple_of(2) { vec![0, 4] } else { Vec::new() };
-        let usual = settings(Consistency::Bsp, nodes, seed.is_multiple_of(3), Some(Every::Steps(4)));
-        Self::with(seed, ServerSettings { divided: true, factored, ..usual }, rounds)
-    }
-
-    pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
-        // With checkpoints or without.
-        let every = [None, Some(Every::Steps(3)), Some(Every::Steps(1)), Some(Every::Millis(1))][seed as usize / 4 % 4];
-        Self::keeping(seed, consistency, nodes, rounds, every)
-    }
-
-    pub fn keeping(seed: u64, consistency: Consistency, nodes: u32, rounds: u64, every: Option<Every>) -> Self {
-        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3), every), rounds)
-    }
-
-    fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
-        let nodes = settings.workers;
-        let tensors: Vec<TensorSpec> = [[40, 1], [3, 1], [17, 1], [16, 1], [9, 10]]
-            .iter()
-            .enumerate()
-            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
-            .collect();
-        let layout = Layout::with_factored(&tensors, settings.block_bytes, &settings.factored);
-        let layout = Arc::new(layout.unwrap());
-        let mut simulation = Self {
-            random: StdRng::seed_from_u64(seed),
-            settings,
-            layout,
-            nodes: BTreeMap::new(),
-            wires: Wires::default(),
-            cut: BTreeSet::new(),
-            silent: BTreeSet::new(),
-            hung: None,
-            dead: BTreeSet::new(),
-            faults: false,
-            holds_blocks: false,
-            next_life: 1,
-            began: BTreeMap::new(),
-            rounds,
-            seen: BTreeMap::new(),
-            logs: BTreeMap::new(),
-            finished: 0,
-            refused: 0,
-            disk: Disk::default(),
-            sought: Vec::new(),
-            done: Vec::new(),
-        };
-        for worker in 0..nodes {
-            let me = NodeId(simulation.random.random());
-            let node = simulation.add_node(me);
-            simulation.add_worker(node, worker);
-        }
-        simulation
-    }
-
-    fn add_node(&mut self, me: NodeId) -> NodeId {
-        self.add_node_with(me, [1; 32])
-    }
-
-    /// A node whose worker registers something else than all others.
-    pub fn add_stranger(&mut self) {
-        let me = NodeId(self.random.random());
-        self.add_node_with(me, [2; 32]);
-        self.add_worker(me, 1);
-    }
-
-    fn add_node_with(&mut self, me: NodeId, digest: [u8; 32]) -> NodeId {
-        let config = Config {
-            me,
-            group: [7; 16],
-            settings: self.settings.clone(),
-            layout: self.layout.clone(),
-            digest,
-            weight: self.random.random_range(1..5),
-        };
-        let (blocks, sums, contributions, workers) = Default::default();
-        let desk = Desk::new(self.layout.blocks() as usize);
-        self.nodes.insert(me, Node { group: Group::new(config), blocks, sums, contributions, desk, workers });
-        me
-    }
-
-    fn add_worker(&mut self, node: NodeId, worker: Worker) {
-        let life = self.next_life;
-        self.next_life += 1;
-        let script = Script {
-            life,
-            clock: None,
-            began: 0,
-            pulling: BTreeSet::new(),
-            pushing: Vec::new(),
-            waiting: true,
-            part: WHOLE,
-            told: VecDeque::new(),
-            asked: false,
-            pulls: 0,
-            values: BTreeMap::new(),
-            due: BTreeMap::new(),
-            rounds: self.rounds,
-            finishing: false,
-            reads_last: false,
-        };
-        self.nodes.get_mut(&node).unwrap().workers.insert(worker, script);
-        self.give(node, Input::Joined { worker, life }, Bytes::None);
-    }
-
     /// An input of one node, and everything that it leads to at once.
     fn give(&mut self, at: NodeId, input: Input, bytes: Bytes) {
         let mut inputs = VecDeque::from([(input, bytes)]);
@@ -257,8 +182,18 @@ impl Simulation {
             if !self.nodes.contains_key(&at) {
                 return;
             }
+            self.story.hear(self.steps, at, &input);
+            let sign = match &input {
+                Input::PeerRefuses(peer) | Input::PeerEnded(peer) => Some(*peer),
+                _ => None,
+            };
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
+            if sign.is_some_and(|peer| self.nodes[&at].group.dead.contains(&peer)) {
+                self.story.count("a node was proven to be gone");
+            }
+            self.look_at_view(at);
             for effect in effects {
+                self.story.tell(self.steps, at, &effect);
                 if let Some(more) = self.carry_out(at, effect, &bytes) {
                     inputs.push_back((more, Bytes::None));
                 }
@@ -309,36 +244,45 @@ impl Simulation {
                 let sum =
                     weights.iter().map(|(worker, _)| node.contributions.remove(&(*worker, clock, block)).unwrap());
                 let sum = sum.collect();
-                node.sums.insert(block, sum);
+                node.sums.insert(block, Arc::new(sum));
                 return Some(Input::Summed { epoch, block, norm2: f64::from(block) });
             }
             Effect::Apply { block, gradient, step, .. } => {
                 let update = match gradient {
                     Gradient::Sum => node.sums.remove(&block).unwrap(),
                     Gradient::Of { worker, clock } => {
-                        BTreeSet::from([node.contributions.remove(&(worker, clock, block)).unwrap()])
+                        Arc::new(BTreeSet::from([node.contributions.remove(&(worker, clock, block)).unwrap()]))
                     }
                 };
                 let content = node.blocks.get_mut(&block).unwrap();
-                content.push(update);
-                assert!(content.len() as u64 == step || (self.disk.restored > 0 && !synchronous));
+                content.updates.push(update);
+                assert!(content.updates.len() as u64 == step || (self.disk.restored > 0 && !synchronous));
+                let (course, clock) = (content.course, content.updates.len() as u64 - 1);
+                self.promises.applied(course, block, clock);
             }
             Effect::Snapshot { block } => drop(node.desk.snapshots.insert(block, node.blocks[&block].clone())),
             Effect::FindCheckpoint => self.sought.push(at),
             Effect::Restore { clock } => {
-                node.blocks = self.disk.restore(clock);
                 // What was read of later clocks is undone.
-                self.seen.retain(|seen, _| *seen < clock);
-                self.logs.clear();
+                self.promises.give_up();
+                // Who has finished does nothing again.
+                let finished = self.finishing();
+                self.promises.exempt(finished);
+                let node = self.nodes.get_mut(&at).unwrap();
+                node.blocks = self.promises.restored(clock, self.disk.restore(clock));
+                self.story.count("all went back to a checkpoint");
             }
             Effect::Seed { .. } => {
                 assert_eq!(self.disk.newest(), None, "training does not begin anew while there is a checkpoint");
-                self.seen.clear();
-                self.logs.clear();
-                node.blocks = (0..layout.blocks()).map(|block| (block, Content::new())).collect();
+                self.promises.give_up();
+                let content = self.promises.begun_anew();
+                node.blocks = (0..layout.blocks()).map(|block| (block, content.clone())).collect();
             }
             Effect::DropGradients => {
                 node.contributions.clear();
+                if !node.sums.is_empty() {
+                    self.story.count("the next view made sums void");
+                }
                 node.sums.clear();
             }
             Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
@@ -349,6 +293,15 @@ impl Simulation {
                 node.deliver(&self.began, worker, block, content);
             }
             Effect::Tell { worker, notice } => {
+                if notice == Notice::PassedBarrier {
+                    self.check_barrier(at, worker);
+                }
+                let node = self.nodes.get_mut(&at).unwrap();
+                if let Notice::Misused(why) = &notice
+                    && why.starts_with("several nodes")
+                {
+                    self.promises.give_up();
+                }
                 if let Some(script) = node.workers.get_mut(&worker) {
                     if let Notice::Started { clock } | Notice::Moved { clock, .. } = notice {
                         self.began.insert((worker, script.life), clock);
@@ -356,7 +309,11 @@ impl Simulation {
                     script.told.push_back(notice);
                 }
             }
+            Effect::HangUp { peer, why } => panic!("{} says what cannot be: {why}", peer.short()),
             of_checkpoint => {
+                if let Some(checkpoint) = node.desk.whole(&of_checkpoint) {
+                    self.promises.kept(checkpoint, synchronous);
+                }
                 let done = node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous);
                 self.done.extend(done.map(|done| (at, done)));
             }
@@ -364,11 +321,18 @@ impl Simulation {
         None
     }
 
-    /// All nodes work in one view and have what they shall have: one may be lost.
+    /// It is connected to all others.
+    fn meets_all(&self, at: NodeId) -> bool {
+        self.nodes.keys().all(|node| *node == at || self.wires.is_whole(pair(*node, at)))
+    }
+
+    /// All nodes work in one view, are connected and have what they shall have: one may be lost.
     pub fn is_settled(&self) -> bool {
         let mut views = self.nodes.values().map(|node| (node.group.view().epoch, node.group.going));
         let first = views.next();
-        self.nodes.values().all(|node| node.group.promised == node.group.view().epoch)
+        self.restarts.is_empty()
+            && self.nodes.keys().all(|node| self.meets_all(*node))
+            && self.nodes.values().all(|node| node.group.promised == node.group.view().epoch)
             && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
             && self.nodes.values().next().is_some_and(|node| node.group.view().nodes.len() == self.nodes.len())
             && self.nodes.values().all(|node| node.group.is_in_place())
@@ -387,7 +351,12 @@ impl Simulation {
 
     /// One event, chosen at random.
     pub fn step(&mut self) {
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        self.steps += 1;
+        self.come_back();
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().filter(|node| !self.stalled.contains(node)).collect();
+        if nodes.is_empty() {
+            return;
+        }
         if self.random.random_range(0..40) == 0 {
             let at = nodes[self.random.random_range(0..nodes.len())];
             self.give(at, Input::CheckpointDue, Bytes::None);
@@ -398,21 +367,21 @@ impl Simulation {
         match self.random.random_range(0..10) {
             0 => {
                 // Ends notice a break one after the other, then connect again.
-                if let Some((link, end)) = self.wires.broken(&mut self.random) {
-                    self.notice(link, end);
-                } else {
-                    self.connect(&nodes);
+                match self.wires.broken(&mut self.random) {
+                    Some((link, end)) if !self.stalled.contains(&end) => self.notice(link, end),
+                    _ => self.connect(),
                 }
             }
             1..4 => {
-                let scripts: Vec<(NodeId, Worker)> =
-                    self.nodes.iter().flat_map(|(id, node)| node.workers.keys().map(|worker| (*id, *worker))).collect();
+                let workers = |at: &NodeId| self.nodes[at].workers.keys().map(|worker| (*at, *worker)).collect();
+                let scripts: Vec<(NodeId, Worker)> = nodes.iter().flat_map(|at| -> Vec<_> { workers(at) }).collect();
                 if let Some((node, worker)) = pick(&mut self.random, &scripts) {
                     self.act(node, worker);
                 }
             }
             _ => {
-                if let Some((from, to, message, bytes)) = self.wires.next(&mut self.random, self.holds_blocks) {
+                let next = self.wires.next(&mut self.random, self.holds_blocks, &self.stalled);
+                if let Some((from, to, message, bytes)) = next {
                     self.give(to, Input::Message { from, message }, bytes);
                 }
             }
@@ -421,7 +390,7 @@ impl Simulation {
 
     /// What goes on beside nodes' work: disks, and who hears of the dead.
     fn beside(&mut self, nodes: &[NodeId]) {
-        if let Some(at) = self.sought.pop() {
+        if let Some(at) = self.sought.pop_if(|at| nodes.contains(at)) {
             self.done.push((at, Input::Found(self.disk.newest())));
         }
         let next: Vec<usize> = nodes.iter().filter_map(|at| self.done.iter().position(|(of, _)| of == at)).collect();
@@ -429,12 +398,35 @@ impl Simulation {
             let (at, input) = self.done.remove(index);
             self.give(at, input, Bytes::None);
         }
-        let news: Vec<(NodeId, NodeId)> = self.dead.iter().copied().collect();
+        // Nobody is probed who seems to be connected.
+        let is_apart = |(dead, other): &&(NodeId, NodeId)| !self.wires.is_up(pair(*dead, *other));
+        let news: Vec<(NodeId, NodeId)> = self.dead.iter().filter(is_apart).copied().collect();
         if let Some((dead, other)) = pick(&mut self.random, &news) {
             self.dead.remove(&(dead, other));
-            if !self.nodes.contains_key(&dead) && !self.wires.is_up(pair(dead, other)) {
-                self.give(other, Input::PeerDead(dead), Bytes::None);
+            if !self.nodes.contains_key(&dead) {
+                self.give(other, Input::PeerRefuses(dead), Bytes::None);
             }
+        }
+        // Tasks that have ended are not waited for.
+        let left = self.settings.workers.saturating_sub(self.finished);
+        if let Some(at) = pick(&mut self.random, nodes).filter(|at| self.finished > 0 && self.meets_all(*at)) {
+            self.give(at, Input::Enough { workers: left }, Bytes::None);
+        }
+        if self.stops_surplus {
+            self.stop_surplus();
+        }
+        if self.told_of_the_dead {
+            self.name_the_dead();
+        }
+        // Whose process is back says that it does not know the job.
+        let known: Vec<(NodeId, NodeId)> =
+            self.back.iter().flat_map(|(_, back)| nodes.iter().map(move |other| (*back, *other))).collect();
+        if let Some((back, other)) = pick(&mut self.random, &known)
+            && !self.wires.is_up(pair(back, other))
+            && !self.cut.contains(&pair(back, other))
+        {
+            self.story.count("a process was back without the job");
+            self.give(other, Input::PeerDead(back), Bytes::None);
         }
     }
 
@@ -446,49 +438,11 @@ impl Simulation {
         self.add_node(me.expect("one in so many ranks first"))
     }
 
-    /// Of these nodes the one that conducts where nobody does.
-    pub fn first(&self) -> NodeId {
-        let rank = |node: &&NodeId| self.nodes[*node].group.rank(**node);
-        *self.nodes.keys().max_by_key(rank).expect("there are some")
-    }
-
-    /// Who conducts the view that a node works in.
-    pub fn conductor(&self, node: NodeId) -> NodeId {
-        self.nodes[&node].group.view().epoch.by
-    }
-
-    /// The clock that the slowest worker is at.
-    pub fn slowest(&self) -> Option<Clock> {
-        self.nodes.values().flat_map(|node| node.workers.values()).map(|script| script.clock).min().flatten()
-    }
-
-    /// Whether a node works in a view that goes on, with so many nodes.
-    pub fn goes_on(&self, node: NodeId, nodes: usize) -> bool {
-        let group = &self.nodes[&node].group;
-        group.going && group.promised == group.view().epoch && group.view().nodes.len() == nodes
-    }
-
-    /// The most clocks of which a node remembers something.
-    pub fn clocks_remembered(&self) -> usize {
-        self.nodes.values().map(|node| node.group.clocks_remembered()).max().unwrap_or(0)
-    }
-
-    pub fn blocks_kept(&self, node: NodeId) -> usize {
-        self.nodes[&node].blocks.len()
-    }
-
-    pub fn status(&self, node: NodeId) -> &str {
-        &self.nodes[&node].group.told_status
-    }
-
-    /// How many updates of each clock readers have seen.
-    pub fn updates_seen(&self) -> Vec<usize> {
-        self.seen.values().map(BTreeSet::len).collect()
-    }
-
-    fn connect(&mut self, nodes: &[NodeId]) {
-        let (a, b) = (nodes[self.random.random_range(0..nodes.len())], nodes[self.random.random_range(0..nodes.len())]);
-        if a != b && !self.wires.is_up(pair(a, b)) && self.cut.contains(&a) == self.cut.contains(&b) {
+    fn connect(&mut self) {
+        let awake: Vec<NodeId> = self.nodes.keys().copied().filter(|node| !self.stalled.contains(node)).collect();
+        let pairs = awake.iter().flat_map(|a| awake.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
+        let apart: Vec<_> = pairs.filter(|pair| !self.wires.is_up(*pair) && !self.cut.contains(pair)).collect();
+        if let Some((a, b)) = pick(&mut self.random, &apart) {
             self.wires.connect(pair(a, b));
             self.give(a, Input::PeerUp(b), Bytes::None);
             self.give(b, Input::PeerUp(a), Bytes::None);
@@ -496,10 +450,10 @@ impl Simulation {
     }
 
     fn notice(&mut self, link: (NodeId, NodeId), end: NodeId) {
-        let other = self.wires.notice(link, end);
+        let (other, was_closed) = self.wires.notice(link, end);
         self.give(end, Input::PeerDown(other), Bytes::None);
-        if !self.nodes.contains_key(&other) && !self.silent.contains(&other) {
-            self.give(end, Input::PeerDead(other), Bytes::None);
+        if was_closed {
+            self.give(end, Input::PeerEnded(other), Bytes::None);
         }
     }
 
@@ -509,7 +463,7 @@ impl Simulation {
     }
 
     pub fn has_ended(&self) -> bool {
-        self.nodes.values().all(|node| node.workers.is_empty())
+        self.restarts.is_empty() && self.nodes.values().all(|node| node.workers.is_empty())
     }
 
     /// With faults for a while, then until all scripts have ended.
@@ -523,27 +477,11 @@ impl Simulation {
                 self.fault();
             }
             if faults && step == 20_000 {
-                self.cut.clear();
+                self.heal();
             }
             self.step();
         }
-        let states: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|(id, node)| {
-                (
-                    id.short().to_string(),
-                    node.group.promised.number,
-                    node.group.view().epoch.number,
-                    node.group.base.number,
-                    node.group.told_status.clone(),
-                    node.group.shards.len(),
-                    node.group.missing.len(),
-                    node.group.base_nodes.iter().map(|n| n.short().to_string()).collect::<Vec<_>>(),
-                )
-            })
-            .collect();
-        panic!("training hangs: {states:?}");
+        panic!("training hangs:\n{}", self.states());
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with settings, images and frames.
 
-use crate::workloads::arrays::ArrayError;
+use crate::arrays::ArrayError;
 use std::path::PathBuf;
 
 /// Why there can be no integrator.

@@ -11,6 +11,9 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
+/// No detector is farther from its sample; where one would be, all of its pixels see the same.
+const MAX_DISTANCE_M: f64 = 10_000.0;
+
 /// A calibrated experiment. Lengths in metres, rotations in radians.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,8 +55,9 @@ impl Geometry {
         if self.wavelength_m.is_some_and(|wavelength| wavelength <= 0.0) {
             return Err(SettingsError::value("wavelength", "not positive".into(), "a length in metres".into()));
         }
-        if self.distance_m == 0.0 {
-            return Err(SettingsError::value("distance", "0".into(), "a length in metres".into()));
+        if !(self.distance_m > 0.0 && self.distance_m <= MAX_DISTANCE_M) {
+            let wanted = format!("a length in metres, above 0 and at most {MAX_DISTANCE_M}");
+            return Err(SettingsError::value("distance", self.distance_m.to_string(), wanted));
         }
         if let Some(sensor) = &self.parallax {
             sensor.check(self.wavelength_m)?;

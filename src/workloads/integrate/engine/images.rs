@@ -5,10 +5,8 @@ mod tiff;
 mod unpack;
 
 use super::{detectors::DetectorFile, errors::ImageError};
-use crate::{
-    types::Scalar,
-    workloads::arrays::{Array, Location, convert},
-};
+use crate::arrays::{Array, Location, convert};
+use nodectl_types::Scalar;
 use std::{fs, path::Path};
 
 /// The largest image file that is read.

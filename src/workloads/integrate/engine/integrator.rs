@@ -14,7 +14,7 @@ use super::{
     splitting::Positions,
     vulkan,
 };
-use crate::gpu::device::Device;
+use nodectl_gpu::device::Device;
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 use std::{path::PathBuf, sync::OnceLock};
 

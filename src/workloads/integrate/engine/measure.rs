@@ -7,7 +7,8 @@ use super::{
     integrator::{Engine, Integrator},
     vulkan,
 };
-use crate::{gpu::device::Device, types::GpuKind};
+use nodectl_gpu::device::Device;
+use nodectl_types::GpuKind;
 use std::{
     fmt,
     time::{Duration, Instant},

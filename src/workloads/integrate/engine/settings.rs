@@ -1,7 +1,7 @@
 //! What users choose about an integration, as plain data that travels with a job. Images (mask, dark, …) come beside it: see
 //! `images`.
 
-use super::{errors::SettingsError, geometry::Geometry, units::Unit};
+use super::{DetectorFile, detectors, errors::SettingsError, geometry::Geometry, units::Unit};
 use serde::{Deserialize, Serialize};
 
 /// The most bins of a pattern; guards against slips of the keyboard.
@@ -208,6 +208,11 @@ impl Settings {
             }
         }
         self.check_filter()
+    }
+
+    /// Rows and columns of the detector; `file` is what its own file says, if it has one.
+    pub fn detector_shape(&self, file: Option<&DetectorFile>) -> Result<[usize; 2], SettingsError> {
+        detectors::resolve(&self.geometry.detector, file).map(|detector| detector.shape)
     }
 
     fn check_filter(&self) -> Result<(), SettingsError> {

@@ -3,11 +3,9 @@
 //! script filled, with another seed for example.
 
 use super::*;
-use crate::{
-    gpu::device::{Device, DeviceOptions},
-    types::Scalar,
-    workloads::arrays::{Array, Info, Location, convert},
-};
+use crate::arrays::{Array, Info, Location, convert};
+use nodectl_gpu::device::{Device, DeviceOptions};
+use nodectl_types::Scalar;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -76,7 +74,7 @@ fn noisy_image(what: &str, shape: [usize; 2]) -> Image {
 impl Reference {
     /// The committed ones, or the one that was named.
     fn all() -> Vec<Self> {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/integrate");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/integrate");
         match std::env::var_os("INTEGRATE_REFERENCE") {
             Some(folder) => vec![Self::open(folder.into())],
             None => vec![Self::open(fixtures.clone()), Self::open(fixtures.join("survey"))],

@@ -7,8 +7,8 @@ use super::{
     frames::{Frames, Pixels, Sums},
     integrator::{Job, Region},
 };
-use crate::gpu::device::{Binding, Buffer, Device, DeviceError, Kernel, KernelSource, Pending, Recording, Step};
 use bytes::Bytes;
+use nodectl_gpu::device::{Binding, Buffer, Device, DeviceError, Kernel, KernelSource, Pending, Recording, Step};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},

@@ -1,7 +1,8 @@
 //! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's links, else the largest
 //! dataset of three axes.
 
-use super::{FrameError, links, stack};
+use super::{FrameError, stack};
+use crate::arrays::links::{self, Bounds};
 use rust_hdf5::{H5File, H5Group, LinkClass};
 use std::path::{Path, PathBuf};
 
@@ -27,12 +28,22 @@ struct Here {
     datasets: Vec<String>,
 }
 
+/// A file that is looked into. What a name in it leads to in others is asked of `links`, never of the library, which goes
+/// wherever a file says.
+#[derive(Clone, Copy)]
+struct Open<'f> {
+    file: &'f H5File,
+    path: &'f Path,
+    bounds: &'f Bounds,
+}
+
 /// `dataset` and `entry` are what the user said of them.
 pub(super) fn frames(
     file: &H5File,
     path: &Path,
     dataset: Option<&str>,
     entry: Option<&str>,
+    bounds: &Bounds,
 ) -> Result<Found, FrameError> {
     let inside = entry.map_or(String::new(), links::clean);
     let told = match dataset.map(links::clean) {
@@ -41,16 +52,16 @@ pub(super) fn frames(
         None => None,
     };
     // A scan's group, or the dataset itself, may be a link to another file.
-    let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside))?;
+    let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside), bounds)?;
     let other = if place == path { None } else { Some(stack::open(&place)?) };
-    let own = other.as_ref().unwrap_or(file);
+    let own = Open { file: other.as_ref().unwrap_or(file), path: &place, bounds };
     let found = |here: Here| Found { path: place.clone(), name: here.name, datasets: here.datasets };
     if told.is_some() {
-        return named(own, &target).map(found).ok_or_else(|| absent(own, &place, &target));
+        return named(own, &target).map(found).ok_or_else(|| absent(own, &target));
     }
-    if !target.is_empty() && own.root_group().group(&target).is_err() {
+    if !target.is_empty() && own.group(&target).is_none() {
         let why = format!("it has no entry `{target}`");
-        return Err(FrameError::File { path: place.clone(), why: with_entries(own, why) });
+        return Err(FrameError::File { path: place.clone(), why: with_entries(own.file, why) });
     }
     let below = |name: &str| links::clean(&format!("{target}/{name}"));
     let here = default(own, &target)
@@ -59,62 +70,78 @@ pub(super) fn frames(
     if let Some(here) = here {
         return Ok(found(here));
     }
-    linked(own, &place, &target).ok_or_else(|| {
+    linked(own, &target).ok_or_else(|| {
         let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
         FrameError::File { path: place.clone(), why: why.into() }
     })
 }
 
 /// The frames of the first link to another file that has some: scans of a sample are often files of their own.
-fn linked(file: &H5File, path: &Path, below: &str) -> Option<Found> {
+fn linked(own: Open<'_>, below: &str) -> Option<Found> {
     let frames = |link: String| {
-        let (place, target) = links::follow(file, path, &link).ok()?;
-        let other = stack::open(&place).ok()?;
-        let here = default(&other, &target).or_else(|| parts(&other, &target)).or_else(|| largest(&other, &target))?;
-        Some(Found { path: place, name: here.name, datasets: here.datasets })
+        let (place, target) = links::follow(own.file, own.path, &link, own.bounds).ok()?;
+        let file = stack::open(&place).ok()?;
+        let other = Open { file: &file, path: &place, ..own };
+        let here = default(other, &target).or_else(|| parts(other, &target)).or_else(|| largest(other, &target))?;
+        Some(Found { name: here.name, datasets: here.datasets, path: place.clone() })
     };
-    external_links(file, below).into_iter().take(MAX_LINKED).find_map(frames)
+    external_links(own, below).into_iter().take(MAX_LINKED).find_map(frames)
+}
+
+impl<'f> Open<'f> {
+    /// A group of this file.
+    fn group(self, name: &str) -> Option<H5Group> {
+        let (place, name) = links::follow(self.file, self.path, name, self.bounds).ok()?;
+        let root = self.file.root_group();
+        match name.as_str() {
+            _ if place != self.path => None,
+            "" => Some(root),
+            name => root.group(name).ok(),
+        }
+    }
+
+    /// The shape of a dataset, of this file or another.
+    fn shape(self, name: &str) -> Option<Vec<usize>> {
+        let (place, name) = links::follow(self.file, self.path, name, self.bounds).ok()?;
+        let other = if place == self.path { None } else { Some(stack::open(&place).ok()?) };
+        Some(other.as_ref().unwrap_or(self.file).dataset(&name).ok()?.shape())
+    }
 }
 
 /// The dataset of this name, or what the group of this name holds.
-fn named(file: &H5File, name: &str) -> Option<Here> {
+fn named(own: Open<'_>, name: &str) -> Option<Here> {
     // What an external link or a virtual dataset lacks is told when it is opened.
     let is_link = || {
         let (group, leaf) = name.rsplit_once('/').unwrap_or(("", name));
-        let group = group_of(file, group)?;
+        let group = own.group(group)?;
         let class = group.link_class(leaf).ok()?;
         (class != LinkClass::Hard).then_some(())
     };
-    if let Some(group) = group_of(file, name).filter(|_| !name.is_empty()) {
+    if let Some(group) = own.group(name).filter(|_| !name.is_empty()) {
         return signal(&group, name)
-            .or_else(|| parts(file, name))
-            .or_else(|| default(file, name))
-            .or_else(|| largest(file, name));
+            .or_else(|| parts(own, name))
+            .or_else(|| default(own, name))
+            .or_else(|| largest(own, name));
     }
     let one = || Here { name: name.to_string(), datasets: vec![name.to_string()] };
-    if file.dataset(name).is_ok() || is_link().is_some() { Some(one()) } else { None }
-}
-
-fn group_of(file: &H5File, name: &str) -> Option<H5Group> {
-    let root = file.root_group();
-    match name {
-        "" => Some(root),
-        name => root.group(name).ok(),
-    }
+    if own.shape(name).is_some() || is_link().is_some() { Some(one()) } else { None }
 }
 
 /// What NeXus calls the default plot, if it has frames.
-fn default(file: &H5File, from: &str) -> Option<Here> {
+fn default(own: Open<'_>, from: &str) -> Option<Here> {
     let mut name = from.to_string();
     for _ in 0..MAX_DEFAULTS {
-        let group = group_of(file, &name)?;
-        let next = if name.is_empty() { file.attr_string("default") } else { group.attr_string("default") };
+        let group = own.group(&name)?;
+        let next = if name.is_empty() { own.file.attr_string("default") } else { group.attr_string("default") };
         match next {
             Ok(next) => {
                 let next = next.trim_matches('/');
                 name = if name.is_empty() { next.to_string() } else { format!("{name}/{next}") };
             }
-            Err(_) => return signal(&group, &name).filter(|found| rank(file, &found.datasets[0]) == Some(3)),
+            Err(_) => {
+                let is_frames = |found: &Here| own.shape(&found.datasets[0]).is_some_and(|shape| shape.len() == 3);
+                return signal(&group, &name).filter(is_frames);
+            }
         }
     }
     None
@@ -128,8 +155,8 @@ fn signal(group: &H5Group, name: &str) -> Option<Here> {
 }
 
 /// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
-fn parts(file: &H5File, name: &str) -> Option<Here> {
-    let group = group_of(file, name)?;
+fn parts(own: Open<'_>, name: &str) -> Option<Here> {
+    let group = own.group(name)?;
     let is_part = |leaf: &String| {
         leaf.strip_prefix("data_")
             .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -144,16 +171,15 @@ fn parts(file: &H5File, name: &str) -> Option<Here> {
 }
 
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
-fn largest(file: &H5File, below: &str) -> Option<Here> {
-    let mut names = file.dataset_names();
+fn largest(own: Open<'_>, below: &str) -> Option<Here> {
+    let mut names = own.file.dataset_names();
     names.sort();
     names.truncate(MAX_NAMES);
     let prefix = format!("{below}/");
     let is_below = |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
     let mut best: Option<(u128, String)> = None;
-    for name in names.iter().filter(is_below).chain(&external_links(file, below)) {
-        let Ok(dataset) = file.dataset(name) else { continue };
-        let shape = dataset.shape();
+    for name in names.iter().filter(is_below).chain(&external_links(own, below)) {
+        let Some(shape) = own.shape(name) else { continue };
         let pixels = shape.iter().map(|extent| *extent as u128).product();
         if shape.len() == 3 && pixels > best.as_ref().map_or(0, |(most, _)| *most) {
             best = Some((pixels, name.trim_matches('/').to_string()));
@@ -163,12 +189,12 @@ fn largest(file: &H5File, below: &str) -> Option<Here> {
 }
 
 /// Links to other files, which are not among a file's datasets.
-fn external_links(file: &H5File, below: &str) -> Vec<String> {
+fn external_links(own: Open<'_>, below: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![below.to_string()];
     let mut seen = 0;
     while let Some(name) = waiting.pop() {
-        let Some(group) = group_of(file, &name) else { continue };
+        let Some(group) = own.group(&name) else { continue };
         let path = |leaf: String| format!("{name}/{leaf}").trim_matches('/').to_string();
         waiting.extend(group.group_names().unwrap_or_default().into_iter().map(path));
         for leaf in group.link_names().unwrap_or_default() {
@@ -184,17 +210,13 @@ fn external_links(file: &H5File, below: &str) -> Vec<String> {
     found
 }
 
-fn rank(file: &H5File, name: &str) -> Option<usize> {
-    file.dataset(name).ok().map(|dataset| dataset.shape().len())
-}
-
-fn absent(file: &H5File, path: &Path, name: &str) -> FrameError {
-    let mut names = file.dataset_names();
+fn absent(own: Open<'_>, name: &str) -> FrameError {
+    let mut names = own.file.dataset_names();
     names.sort();
     names.truncate(20);
     let listed = names.iter().map(|name| format!("`/{}`", name.trim_matches('/'))).collect::<Vec<_>>().join(", ");
     let why = format!("it has no dataset `/{name}`\nhint: there are {listed}");
-    FrameError::File { path: path.to_path_buf(), why }
+    FrameError::File { path: own.path.to_path_buf(), why }
 }
 
 fn with_entries(file: &H5File, why: String) -> String {

@@ -5,7 +5,6 @@
 //! | file | owns |
 //! |---|---|
 //! | `find` | which dataset holds the frames when nobody says |
-//! | `links` | soft and external links |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `mapping` | virtual datasets: which frames of which source |
 //! | `chunks` | where stored chunks lie |
@@ -16,7 +15,6 @@
 mod chunks;
 mod find;
 mod indexes;
-mod links;
 mod mapping;
 mod objects;
 mod read;
@@ -28,6 +26,7 @@ pub use read::{Decoder, Pieces, Reader, Unit};
 pub use stack::{Source, Stack};
 
 use super::decode::DecodeError;
+use crate::arrays::links::LinkError;
 use std::path::PathBuf;
 
 /// The largest frame, in bytes; the largest detectors have a tenth of it.
@@ -48,8 +47,23 @@ pub enum FrameError {
     Dataset { path: PathBuf, dataset: String, why: String },
     #[error("{path}: `{dataset}` takes frames from {missing}, which cannot be opened\nhint: put it beside {path}, or restore it", path = path.display(), missing = missing.display())]
     MissingSource { path: PathBuf, dataset: String, missing: PathBuf },
+    #[error("{path}: `{dataset}` leads to {outside}, outside of its directory\nhint: if that is meant, name its directory in the job file: directories = [\"…\"]", path = path.display(), outside = outside.display())]
+    Outside { path: PathBuf, dataset: String, outside: PathBuf },
     #[error("{path}: `{dataset}`, frame {frame}: {why}", path = path.display())]
     Frame { path: PathBuf, dataset: String, frame: u64, why: String },
     #[error("{path}: `{dataset}`: {error}", path = path.display())]
     Decode { path: PathBuf, dataset: String, error: DecodeError },
+}
+
+impl From<LinkError> for FrameError {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Missing { path, name, missing } => Self::MissingSource { path, dataset: name, missing },
+            LinkError::Outside { path, name, outside } => Self::Outside { path, dataset: name, outside },
+            LinkError::Unreadable { path, why } => Self::File { path, why },
+            LinkError::TooMany { path, name } => {
+                Self::Dataset { path, dataset: name, why: "too many links follow each other".into() }
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use super::{
     chunks::Chunks,
     stack::{self, Run, Source},
 };
-use crate::workloads::{
+use crate::{
     arrays::hdf5,
     integrate::decode::{self, DecodeError, Scratch},
 };

@@ -1,13 +1,14 @@
 //! A dataset's frames: how many of which shape and type, and the sources in which they lie.
 
-use super::{FrameError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, links, mapping};
+use super::{FrameError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping};
 use crate::{
-    types::Scalar,
-    workloads::{
-        arrays::hdf5,
-        integrate::decode::{FilterSpec, Pipeline},
+    arrays::{
+        hdf5,
+        links::{self, Bounds},
     },
+    integrate::decode::{FilterSpec, Pipeline},
 };
+use nodectl_types::Scalar;
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, StorageLayout, format::messages::datatype::ByteOrder};
 use std::{
     collections::BTreeMap,
@@ -61,14 +62,25 @@ impl Stack {
     /// Looks into a file and whatever its frames lie in. `dataset` is a path to a dataset, or to a group that holds or names
     /// one; None looks for it, within the group `entry` where one is given.
     pub fn open(path: &Path, dataset: Option<&str>, entry: Option<&str>) -> Result<Self, FrameError> {
-        hdf5::guarded(|| Ok(Self::look(path, dataset, entry)))
+        Self::open_within(path, dataset, entry, &[])
+    }
+
+    /// The same for a file that may lead to what is below these directories, besides its own.
+    pub fn open_within(
+        path: &Path,
+        dataset: Option<&str>,
+        entry: Option<&str>,
+        directories: &[PathBuf],
+    ) -> Result<Self, FrameError> {
+        let bounds = Bounds::of(path, directories);
+        hdf5::guarded(|| Ok(Self::look(path, dataset, entry, bounds)))
             .unwrap_or_else(|why| Err(FrameError::File { path: path.to_path_buf(), why }))
     }
 
-    fn look(path: &Path, dataset: Option<&str>, entry: Option<&str>) -> Result<Self, FrameError> {
+    fn look(path: &Path, dataset: Option<&str>, entry: Option<&str>, bounds: Bounds) -> Result<Self, FrameError> {
         let file = open(path)?;
-        let found = find::frames(&file, path, dataset, entry)?;
-        let mut builder = Builder::new(path, &found.name);
+        let found = find::frames(&file, path, dataset, entry, &bounds)?;
+        let mut builder = Builder::new(path, &found.name, bounds);
         let other = if found.path == path { None } else { Some(open(&found.path)?) };
         for link in &found.datasets {
             builder.add(other.as_ref().unwrap_or(&file), &found.path, link)?;
@@ -106,10 +118,11 @@ pub(super) struct Builder {
     stack: Stack,
     /// Sources by file and name.
     known: BTreeMap<(PathBuf, String), usize>,
+    bounds: Bounds,
 }
 
 impl Builder {
-    fn new(path: &Path, name: &str) -> Self {
+    fn new(path: &Path, name: &str, bounds: Bounds) -> Self {
         let stack = Stack {
             path: path.to_path_buf(),
             dataset: name.to_string(),
@@ -119,12 +132,12 @@ impl Builder {
             sources: Vec::new(),
             runs: Vec::new(),
         };
-        Self { stack, known: BTreeMap::new() }
+        Self { stack, known: BTreeMap::new(), bounds }
     }
 
     /// All frames of a dataset of `file`, which is at `path`, behind those that are there.
     fn add(&mut self, file: &H5File, path: &Path, dataset: &str) -> Result<(), FrameError> {
-        let (place, name) = links::follow(file, path, dataset)?;
+        let (place, name) = links::follow(file, path, dataset, &self.bounds)?;
         if place == path {
             return self.add_from(file, &place, &name, None, 0);
         }
@@ -164,10 +177,17 @@ impl Builder {
         for block in mapping::blocks(&mappings, &shape).map_err(of)? {
             let (from, to) = (start.max(first), start.saturating_add(count).min(first + block.count));
             if from < to {
-                let place = mapping::source_path(path, &block.file);
+                let place = match mapping::source_path(path, &block.file) {
+                    own if own == path => own,
+                    other => links::tidy(other),
+                };
                 if !place.exists() {
                     let (path, dataset) = (path.to_path_buf(), dataset.to_string());
                     return Err(FrameError::MissingSource { path, dataset, missing: place });
+                }
+                if place != path && !self.bounds.have(&place) {
+                    let (path, dataset) = (path.to_path_buf(), dataset.to_string());
+                    return Err(FrameError::Outside { path, dataset, outside: place });
                 }
                 let range = (block.start + (from - first), to - from);
                 self.add_block(file, path, (&place, &block.dataset), range, depth)?;
@@ -197,7 +217,7 @@ impl Builder {
         }
         let other = if place == path { None } else { Some(open(place)?) };
         let own = other.as_ref().unwrap_or(file);
-        let (target, name) = links::follow(own, place, &name)?;
+        let (target, name) = links::follow(own, place, &name, &self.bounds)?;
         if target == place {
             return self.add_from(own, place, &name, Some(range), depth + 1);
         }
@@ -282,6 +302,7 @@ pub(super) fn open(path: &Path) -> Result<H5File, FrameError> {
 fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<Source, FrameError> {
     let of = |why: String| FrameError::Dataset { path: path.to_path_buf(), dataset: name.to_string(), why };
     let said = |error: rust_hdf5::Hdf5Error| of(error.to_string());
+    hdf5::check_stored(dataset).map_err(of)?;
     let shape: Vec<u64> = dataset.shape().into_iter().map(|extent| extent as u64).collect();
     let (frames, rows, columns, is_flat) = match shape[..] {
         [rows, columns] => (1, rows, columns, true),

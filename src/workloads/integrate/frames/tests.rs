@@ -1,15 +1,22 @@
 //! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
 
 use super::{Decoder, FrameError, Reader, Stack};
-use crate::{types::Scalar, workloads::arrays::hdf5};
+use crate::arrays::{Location, hdf5};
+use nodectl_types::Scalar;
 use proptest::prelude::*;
-use std::{io::Write, path::PathBuf, sync::Arc};
+use rust_hdf5::{H5File, Selection};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 const FRAMES: u64 = 5;
 const SHAPE: [usize; 2] = [37, 45];
 
-pub(in crate::workloads::integrate) fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames").join(name)
+pub(in crate::integrate) fn fixture(name: &str) -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up");
+    workspace.join("tests/fixtures/frames").join(name)
 }
 
 /// What `make.py` writes, as 32 bits.
@@ -252,4 +259,66 @@ proptest! {
             }
         }
     }
+}
+
+/// A file comes from anybody. What it says is elsewhere is read as the user, so it stays below the file's own directory.
+#[test]
+fn no_file_leads_out_of_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+    for directory in [&own, &other] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    let secret = other.join("secret.raw");
+    std::fs::write(&secret, [7; 24]).unwrap();
+    std::fs::copy(fixture("chunked.h5"), other.join("frames.h5")).unwrap();
+    std::fs::copy(fixture("chunked.h5"), own.join("beside.h5")).unwrap();
+    std::os::unix::fs::symlink(other.join("frames.h5"), own.join("hidden.h5")).unwrap();
+    let make = |name: &str, fill: &dyn Fn(&H5File)| {
+        let file = H5File::create(own.join(name)).unwrap();
+        fill(&file);
+        file.close().unwrap();
+    };
+    let absolute = other.join("frames.h5").display().to_string();
+    make("external.h5", &|file| {
+        let secret = secret.display().to_string();
+        file.new_dataset::<u8>().shape([1, 4, 6]).external(&[(&secret, 0, 24)]).create("data").unwrap();
+    });
+    for (name, target) in
+        [("up.h5", "../other/frames.h5"), ("far.h5", &absolute), ("link.h5", "hidden.h5"), ("near.h5", "beside.h5")]
+    {
+        make(name, &|file| file.create_external_link("data", target, "/data").unwrap());
+    }
+    for (name, source) in [("virtual.h5", "../other/frames.h5"), ("near_virtual.h5", "beside.h5")] {
+        make(name, &|file| {
+            let mapped = file.new_dataset::<u32>().shape([5, 37, 45]);
+            mapped.virtual_mapping(Selection::All, source, "/data", Selection::All).create("data").unwrap();
+        });
+    }
+    for name in ["up.h5", "far.h5", "link.h5", "virtual.h5"] {
+        for dataset in [None, Some("/data")] {
+            let error = Stack::open(&own.join(name), dataset, None).map(|stack| stack.frames).unwrap_err();
+            assert!(!error.to_string().contains("cut short"), "{error}");
+            let is_told = matches!(error, FrameError::Outside { .. });
+            assert!(is_told || dataset.is_none(), "{name}: {error}");
+        }
+        let within = Stack::open_within(&own.join(name), Some("/data"), None, std::slice::from_ref(&other));
+        assert_eq!(within.unwrap().frames, FRAMES, "{name}: its directory was named");
+        // What kernels and trainings read is looked at in the same way; there nobody can name others.
+        let location = Location { member: Some("/data".into()), ..Location::new(own.join(name)) };
+        assert!(location.read().is_err() && location.inspect().is_err(), "{name}");
+    }
+    for name in ["near.h5", "near_virtual.h5"] {
+        assert_eq!(Stack::open(&own.join(name), None, None).unwrap().frames, FRAMES, "{name}");
+    }
+    let error = Stack::open(&own.join("external.h5"), None, None).unwrap_err().to_string();
+    assert!(error.contains("its numbers lie in another file") && error.contains("secret.raw"), "{error}");
+    let location = Location { member: Some("/data".into()), ..Location::new(own.join("external.h5")) };
+    for error in [location.read().map(|_| ()).unwrap_err(), location.inspect().map(|_| ()).unwrap_err()] {
+        assert!(error.to_string().contains("its numbers lie in another file"), "{error}");
+    }
+    assert_eq!(
+        Location { member: Some("/data".into()), ..Location::new(own.join("near.h5")) }.inspect().unwrap().shape[0],
+        FRAMES
+    );
 }

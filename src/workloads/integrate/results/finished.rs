@@ -4,10 +4,8 @@ use super::{
     Part, RegionPart, Total,
     nexus::{Axes, name_of},
 };
-use crate::{
-    types::Scalar,
-    workloads::arrays::{Array, Location},
-};
+use crate::arrays::{Array, Location};
+use nodectl_types::Scalar;
 use std::path::Path;
 
 /// The patterns of a file's frames, and their axes. `names` are those of the regions. None where it is no such file, or not whole.

@@ -1,10 +1,8 @@
 //! All patterns of a dataset as one image: frames down, radial positions across. Frames beyond its height are averaged.
 
 use super::Part;
-use crate::{
-    types::Scalar,
-    workloads::arrays::{self, Array, ArrayError, Info},
-};
+use crate::arrays::{self, Array, ArrayError, Info};
+use nodectl_types::Scalar;
 use std::path::Path;
 
 /// The most pixels down and across.

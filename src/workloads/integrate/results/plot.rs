@@ -1,6 +1,7 @@
 //! The mean pattern as SVG.
 
 use super::nexus::radial_unit;
+use nodectl_types::text::xml;
 use plotters::{prelude::*, style::RGBColor};
 
 const WIDTH: u32 = 900;
@@ -14,7 +15,7 @@ const RINGS: RGBColor = RGBColor(230, 159, 0);
 pub fn svg(title: &str, radial: &[f64], pattern: &[f32], unit: &str, rings: &[f64]) -> Option<String> {
     let mut text = String::new();
     draw(&mut text, title, radial, pattern, unit, rings).ok()?;
-    Some(text)
+    Some(xml(&text))
 }
 
 fn draw(

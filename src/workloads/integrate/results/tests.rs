@@ -1,7 +1,7 @@
 //! What is written, read again: with our own reader here, with h5py and silx's conventions in `tests/integrate.rs`.
 
 use super::{Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, finished, nexus, peaks, svg, table};
-use crate::workloads::arrays::Location;
+use crate::arrays::Location;
 
 fn about(frames: u64, has_errors: bool) -> super::About {
     super::About {

@@ -1,22 +1,20 @@
 //! The integrator of a plan, as its worker's node and the frames at hand want it.
 
 use crate::{
-    gpu::device::Device,
-    types::Scalar,
-    workloads::{
-        builtin::CallError,
-        integrate::{
-            batch::{BatchError, Batches},
-            engine::{
-                self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options, Pixels, Region,
-            },
-            frames::{Stack, Unit},
-            plan::{EngineChoice, ImageFile, ImageFiles, IntegratePlan},
-            results::{Part, RegionPart, nexus::Axes},
+    builtin::CallError,
+    integrate::{
+        batch::{BatchError, Batches},
+        engine::{
+            self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options, Pixels, Region,
         },
-        kernel::run::device,
+        frames::{Stack, Unit},
+        plan::{EngineChoice, ImageFile, ImageFiles, IntegratePlan},
+        results::{Part, RegionPart, nexus::Axes},
     },
+    kernel::run::device,
 };
+use nodectl_gpu::device::Device;
+use nodectl_types::Scalar;
 use rayon::ThreadPool;
 use std::{
     env,

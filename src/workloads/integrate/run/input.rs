@@ -1,13 +1,13 @@
 //! A dataset's file as this node sees it: where it lies, or where it was brought.
 
-use crate::types::Scalar;
-use crate::workloads::{
+use crate::{
     arrays::{Location, convert},
     integrate::{
         frames::{FrameError, Stack},
-        plan::DatasetPlan,
+        plan::{DatasetPlan, INPUT},
     },
 };
+use nodectl_types::Scalar;
 use std::{
     fs::Metadata,
     path::{Path, PathBuf},
@@ -29,9 +29,12 @@ pub fn place(dataset: &DatasetPlan, dir: &Path) -> PathBuf {
     if !brought.exists() || is_same() { dataset.path.clone() } else { brought }
 }
 
-pub fn open(dataset: &DatasetPlan, dir: &Path) -> Result<Arc<Stack>, String> {
+/// `directories`: where else its file may lead. What was brought with it lies below one directory.
+pub fn open(dataset: &DatasetPlan, directories: &[PathBuf], dir: &Path) -> Result<Arc<Stack>, String> {
     let path = place(dataset, dir);
-    let stack = Stack::open(&path, dataset.dataset.as_deref(), dataset.entry.as_deref());
+    let mut directories = directories.to_vec();
+    directories.extend(dataset.upload.as_ref().map(|_| dir.join(INPUT)));
+    let stack = Stack::open_within(&path, dataset.dataset.as_deref(), dataset.entry.as_deref(), &directories);
     stack.map(Arc::new).map_err(|error| match &error {
         FrameError::File { .. } if !path.exists() => {
             let hint = "`input = \"upload\"` brings the files to nodes that do not see them";

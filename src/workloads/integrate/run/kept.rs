@@ -9,7 +9,7 @@ use super::{
     input,
     output::about,
 };
-use crate::workloads::integrate::{
+use crate::integrate::{
     frames::Stack,
     plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated, PARTS},
     results::{NexusFile, Part, Total, finished, nexus::Axes},

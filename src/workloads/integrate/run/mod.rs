@@ -22,5 +22,5 @@ use std::process::ExitCode;
 
 /// The body of the hidden `nodectl integrate-worker`.
 pub fn main() -> ExitCode {
-    crate::workloads::builtin::serve::<worker::IntegrateWorker>()
+    crate::builtin::serve::<worker::IntegrateWorker>()
 }

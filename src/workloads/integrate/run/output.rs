@@ -1,13 +1,11 @@
 //! A dataset's files: NeXus, a picture, the mean as a table and as a plot. What was begun and not ended is removed.
 
-use crate::{
-    types::units::format_duration,
-    workloads::integrate::{
-        frames::Stack,
-        plan::{DatasetPlan, IntegratePlan},
-        results::{About, HeatMap, NexusFile, Part, Total, nexus::Axes, svg, table},
-    },
+use crate::integrate::{
+    frames::Stack,
+    plan::{DatasetPlan, IntegratePlan},
+    results::{About, HeatMap, NexusFile, Part, Total, nexus::Axes, svg, table},
 };
+use nodectl_types::units::format_duration;
 use std::{
     fmt::Write as _,
     fs,

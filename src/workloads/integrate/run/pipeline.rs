@@ -2,7 +2,7 @@
 //! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
 
 use super::engine::Engine;
-use crate::workloads::{
+use crate::{
     builtin::CallError,
     integrate::{
         batch::Batches,
@@ -53,11 +53,12 @@ pub fn integrate(
     let units = Mutex::new(units);
     let spent = Mutex::new(Spent::default());
     thread::scope(|threads| {
-        let (units, spent) = (&units, &spent);
+        let spent = &spent;
         threads.spawn(move || read(stack, ranges, engine.batch(), &unit_sender, spent));
-        // In the engine's own threads, so that what it does with several of them needs no others.
+        // In the engine's own threads, so that what it does with several of them needs no others. They own the receiver: when
+        // the last of them ends, for whatever reason, the reader sees that nobody listens.
         engine.pool().in_place_scope(|scope| {
-            scope.spawn_broadcast(move |_, _| work(stack, engine, monitors, units, &part_sender, spent));
+            scope.spawn_broadcast(move |_, _| work(stack, engine, monitors, &units, &part_sender, spent));
             let mut ended = Ok(());
             for part in &parts {
                 ended = part.and_then(&mut take);
@@ -163,4 +164,48 @@ fn one(
         spent.integrate += begin.elapsed().saturating_sub(decoding);
     });
     Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::engine, *};
+    use crate::{
+        Source,
+        integrate::{frames::tests::fixture, plan::IntegratePlan},
+        job_file,
+    };
+    use std::{fs, path::Path, sync::mpsc};
+
+    fn plan(dir: &Path, rows: u32, columns: u32) -> IntegratePlan {
+        let poni = format!(
+            "poni_version: 2\nDetector: Detector\nDetector_config: {{\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
+             \"max_shape\": [{rows}, {columns}]}}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n"
+        );
+        fs::write(dir.join("a.poni"), poni).unwrap();
+        let text = "kind = \"integrate\"\nponi = \"a.poni\"\ndatasets = \"none.h5\"\nengine = \"cpu\"\nthreads_per_worker = 2\n";
+        let jobs = job_file::parse(text, &dir.join("job.toml")).unwrap();
+        let Source::Bytes(bytes) = &jobs[0].uploads[0].source else { panic!("planning made it") };
+        IntegratePlan::decode(bytes).unwrap()
+    }
+
+    /// Integrates 1,300 frames, with more batches than all queues hold; what comes of it, which is something before long.
+    fn ends(rows: u32, columns: u32, take: fn(Part) -> Result<(), CallError>) -> Result<Spent, CallError> {
+        let (told, ended) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            let dir = tempfile::tempdir().unwrap();
+            let stack = Arc::new(Stack::open(&fixture("array.h5"), None, None).unwrap());
+            let engine = engine::open(&plan(dir.path(), rows, columns), dir.path(), &stack).unwrap();
+            told.send(integrate(&stack, std::slice::from_ref(&(0..stack.frames)), &engine, None, take)).unwrap();
+        });
+        ended.recv_timeout(Duration::from_secs(120)).expect("an integration ends, whatever happens to a frame")
+    }
+
+    #[test]
+    fn an_error_in_a_frame_ends_everything() {
+        assert_eq!(ends(2, 4, |_| Ok(())).unwrap().frames, 1300);
+        let error = ends(37, 45, |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("frames of [2, 4] pixels, the detector has [37, 45]"), "{error}");
+        let error = ends(2, 4, |_| Err(CallError::Task("no room".into()))).unwrap_err();
+        assert_eq!(error, CallError::Task("no room".into()));
+    }
 }

@@ -7,7 +7,7 @@ use super::{
     output::Output,
     pipeline::{self, Spent},
 };
-use crate::workloads::{
+use crate::{
     builtin::{Call, CallError, Part as BuiltinPart},
     integrate::{
         frames::Stack,
@@ -17,6 +17,7 @@ use crate::workloads::{
         results::Part,
     },
 };
+use nodectl_ports::say;
 use serde_json::{Value as Json, json};
 use std::{
     fs,
@@ -82,7 +83,7 @@ impl IntegrateWorker {
         call: &Call,
         range: Range<u64>,
     ) -> Result<(Integrated, Spent), CallError> {
-        let stack = input::open(dataset, &call.dir).map_err(CallError::Task)?;
+        let stack = input::open(dataset, &plan.directories, &call.dir).map_err(CallError::Task)?;
         let mut kept = Kept::beside_results(plan, dataset, &stack, &call.dir);
         let before = kept.as_ref().and_then(|kept| {
             let found = kept.within(&range);
@@ -118,7 +119,7 @@ impl IntegrateWorker {
         if let Some(value) = existing(plan, dataset, &call.dir)? {
             return Ok(value);
         }
-        let stack = input::open(dataset, &call.dir).map_err(CallError::Task)?;
+        let stack = input::open(dataset, &plan.directories, &call.dir).map_err(CallError::Task)?;
         let monitors = monitors(plan, dataset, &stack)?;
         let failed = |why: String| CallError::Task(format!("{}: {why}", dataset.name));
         let parts = |(number, range): (u64, &Range<u64>)| {
@@ -165,7 +166,7 @@ impl IntegrateWorker {
         if let Some(kept) = kept {
             kept.remove();
         }
-        print!("{text}");
+        say::out(&text);
         let mut value = json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
         tell(&mut value, &spent, begin.elapsed());
         Ok(value)
@@ -208,7 +209,7 @@ fn existing(plan: &IntegratePlan, dataset: &DatasetPlan, dir: &Path) -> Result<O
         _ if !path.exists() => Ok(None),
         Existing::Skip => {
             let text = format!("{}: {} is there already\n", dataset.name, path.display());
-            print!("{text}");
+            say::out(&text);
             let [.., log] = dataset.files();
             fs::write(dir.join(log), text).map_err(|error| CallError::Task(error.to_string()))?;
             Ok(Some(json!({ "dataset": dataset.name, "frames": 0, "files": [] })))

@@ -250,7 +250,7 @@ the output `../*.txt` lies outside of the task's directory
   |           ^^^^^^^^^^
 hint: tasks write what is to be kept below their working directory
 
-`a[` is no pattern: unclosed character class; missing ']'
+the output `a[` is no pattern: a `[` is never closed
  --> job.toml:2:11
   |
 2 | outputs = "a["
@@ -405,7 +405,7 @@ the first parameter set has no `l`
 2 | params = "twice.csv"
   |          ^^^^^^^^^^^
 
-`bad.jsonl`: line 2: `k` is not a number, a truth value or text: [1]
+`bad.jsonl`: line 2: `k` is not a number, a truth value or text: `[1]`
  --> job.toml:2:10
   |
 2 | params = "bad.jsonl"

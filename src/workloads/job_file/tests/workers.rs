@@ -1,7 +1,7 @@
 //! Jobs with a Python class in place of a command.
 
 use super::{error, plan_one};
-use crate::types::{PythonWorker, WorkerRole, WorkerSpec};
+use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec};
 
 fn worker(text: &str) -> (PythonWorker, String) {
     let job = plan_one(text);

@@ -10,21 +10,19 @@ use super::{
     parts::Parts,
 };
 use crate::{
-    gpu::{
-        device::{Binding, Device, Step},
-        shader::{BindingKind, Element},
-    },
-    workloads::{
-        arrays::Array,
-        builtin::CallError,
-        kernel::{
-            KernelPlan, load,
-            plan::{Combine, Content, Extent, OutputPlan},
-            tiles::Cells,
-        },
+    arrays::Array,
+    builtin::CallError,
+    kernel::{
+        KernelPlan, load,
+        plan::{Combine, Content, Extent, OutputPlan},
+        tiles::Cells,
     },
 };
 use bytes::Bytes;
+use nodectl_gpu::{
+    device::{Binding, Device, Step},
+    shader::{BindingKind, Element},
+};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub struct Assembler {

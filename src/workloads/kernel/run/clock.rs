@@ -1,6 +1,6 @@
 //! How long a device is busy: a thread notes when submissions end, whatever else is being done at that moment.
 
-use crate::gpu::device::{DeviceError, Pending};
+use nodectl_gpu::device::{DeviceError, Pending};
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,

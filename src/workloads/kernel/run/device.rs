@@ -1,13 +1,9 @@
 //! The device that a worker computes on: the GPU that its tasks were granted, or a software device where they were granted none.
 
-use crate::{
-    gpu::{
-        self,
-        device::{Device, DeviceError, DeviceOptions},
-    },
-    types::GpuKind,
-    workloads::builtin::CallError,
-};
+use crate::builtin::CallError;
+use nodectl_gpu as gpu;
+use nodectl_gpu::device::{Device, DeviceError, DeviceOptions};
+use nodectl_types::GpuKind;
 
 /// Set by the node: the UUIDs of the GPUs granted, with commas between them.
 const GRANTED: &str = "NODECTL_GPU_UUID";

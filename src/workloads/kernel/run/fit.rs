@@ -1,6 +1,6 @@
 //! Whether a kernel fits a device: what the entry point needs against what the device offers. Pure; the sentences are for users.
 
-use crate::gpu::{
+use nodectl_gpu::{
     device::{DeviceFeatures, DeviceInfo},
     shader::{EntryPoint, Feature},
 };

@@ -1,7 +1,7 @@
 //! Partial outputs folded into one, element by element. Pure.
 
-use crate::types::Scalar;
 use half::f16;
+use nodectl_types::Scalar;
 
 /// What becomes of two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a task's arrays begin with: blocks of files, parts of the stage before, generated numbers.
 
 use super::parts::Parts;
-use crate::workloads::{
+use crate::{
     arrays::{self, Info, Location},
     builtin::CallError,
     kernel::{

@@ -1,15 +1,13 @@
 //! A plan's shader as kernels of a device: one for each set of constants.
 
 use super::{device::failed, fit};
-use crate::{
-    gpu::{
-        device::{Constant, Device, Kernel, KernelSource},
-        shader::{EntryPoint, Shader},
-    },
-    types::Scalar,
-    workloads::{builtin::CallError, kernel::plan::ShaderPlan},
-};
+use crate::{builtin::CallError, kernel::plan::ShaderPlan};
 use half::f16;
+use nodectl_gpu::{
+    device::{Constant, Device, Kernel, KernelSource},
+    shader::{EntryPoint, Shader},
+};
+use nodectl_types::Scalar;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Kernels that are kept; then all are compiled anew.

@@ -13,7 +13,7 @@
 
 mod assemble;
 mod clock;
-pub(in crate::workloads) mod device;
+pub(crate) mod device;
 mod fit;
 mod fold;
 mod inputs;
@@ -26,10 +26,10 @@ mod tests;
 mod tile;
 mod worker;
 
-pub(in crate::workloads) use device::granted as granted_device;
+pub(crate) use device::granted as granted_device;
 use std::process::ExitCode;
 
 /// The body of the hidden `nodectl kernel-worker`.
 pub fn main() -> ExitCode {
-    crate::workloads::builtin::serve::<worker::KernelWorker>()
+    crate::builtin::serve::<worker::KernelWorker>()
 }

@@ -1,6 +1,6 @@
 //! Parts: what the tiles of a stage leave for the stage after it. Found by their task's number, put together by their cells.
 
-use crate::workloads::{
+use crate::{
     arrays::{Array, ArrayError, Info, Location, copy_box},
     kernel::{
         KernelPlan,

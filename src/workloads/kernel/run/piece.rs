@@ -2,17 +2,15 @@
 
 use super::{device::failed, fit, kernels::Prepared};
 use crate::{
-    gpu::device::{Binding, Buffer, Device, DeviceLimits, Pending, Recording, Step},
-    workloads::{
-        builtin::CallError,
-        kernel::{
-            KernelPlan,
-            plan::{Content, TILE_BYTES, tile_bytes},
-            tiles::Cells,
-        },
+    builtin::CallError,
+    kernel::{
+        KernelPlan,
+        plan::{Content, TILE_BYTES, tile_bytes},
+        tiles::Cells,
     },
 };
 use bytes::Bytes;
+use nodectl_gpu::device::{Binding, Buffer, Device, DeviceLimits, Pending, Recording, Step};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -110,7 +108,7 @@ impl<'a> Piece<'a> {
     }
 
     fn bindings(&self, index: u32, step: u32, slot: usize) -> Vec<Binding> {
-        let bind = |(number, binding): (usize, &crate::workloads::kernel::plan::BindingPlan)| {
+        let bind = |(number, binding): (usize, &crate::kernel::plan::BindingPlan)| {
             let (buffer, range): (&Buffer, Range<u64>) = match (&binding.content, &self.places) {
                 (Content::Tile, Some(places)) => {
                     let offset = self.stride * u64::from(index);

@@ -2,20 +2,18 @@
 
 use super::{device, worker::KernelWorker};
 use crate::{
-    gpu::shader::{Element, Language},
-    types::{Scalar, Value},
-    workloads::{
-        arrays::{Array, Info, Location, write},
-        builtin::{Call, CallError, Part},
-        kernel::{
-            KernelPlan,
-            plan::{
-                ArrayPlan, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity, ShaderPlan, Source, Stage,
-                UniformValue,
-            },
+    arrays::{Array, Info, Location, write},
+    builtin::{Call, CallError, Part},
+    kernel::{
+        KernelPlan,
+        plan::{
+            ArrayPlan, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity, ShaderPlan, Source, Stage,
+            UniformValue,
         },
     },
 };
+use nodectl_gpu::shader::{Element, Language};
+use nodectl_types::{Scalar, Value};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
@@ -333,7 +331,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         ("factor", Content::Uniform { bytes: 4, values: vec![value] }),
     ];
     let mut plan = plan(source, [3, 2], bindings, &["out"]);
-    plan.constants.push(crate::workloads::kernel::plan::ConstantPlan {
+    plan.constants.push(crate::kernel::plan::ConstantPlan {
         name: "power".into(),
         scalar: Scalar::U32,
         value: Quantity::Param("power".into()),

@@ -11,18 +11,16 @@ use super::{
     piece::{self, Piece, SLOTS},
 };
 use crate::{
-    gpu::device::{Buffer, Device, Pending},
-    workloads::{
-        arrays::{Array, Info, copy_box},
-        builtin::CallError,
-        kernel::{
-            KernelPlan, ResolvedArray, ResolvedContent, load,
-            plan::{ArrayPlan, Content, Extent},
-            tiles::{Cells, Tile},
-        },
+    arrays::{Array, Info, copy_box},
+    builtin::CallError,
+    kernel::{
+        KernelPlan, ResolvedArray, ResolvedContent, load,
+        plan::{ArrayPlan, Content, Extent},
+        tiles::{Cells, Tile},
     },
 };
 use bytes::Bytes;
+use nodectl_gpu::device::{Buffer, Device, Pending};
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
@@ -369,7 +367,7 @@ fn slab(tile: &Tile, axis: usize, layers: Range<u32>, reach: u32) -> Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::kernel::tiles::tile;
+    use crate::kernel::tiles::tile;
     use proptest::prelude::*;
 
     proptest! {

@@ -2,17 +2,15 @@
 
 use super::{assemble::Assembler, device, inputs::Inputs, tile::Tiles};
 use crate::{
-    types::{Params, Value, manifest::safe_path},
-    workloads::{
-        arrays::{self, Array},
-        builtin::{Call, CallError, Part},
-        kernel::{
-            KernelPlan, Resolved,
-            plan::{MAX_PLAN_BYTES, PLAN_FILE, Stage, part_file},
-            tiles::{self, Tile},
-        },
+    arrays::{self, Array},
+    builtin::{Call, CallError, Part},
+    kernel::{
+        KernelPlan, Resolved,
+        plan::{MAX_PLAN_BYTES, PLAN_FILE, Stage, part_file},
+        tiles::{self, Tile},
     },
 };
+use nodectl_types::{Params, Value, manifest::safe_path, spec::SPELLED};
 use serde_json::{Map, Value as Json, json};
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
 
@@ -110,6 +108,9 @@ fn params(json: &Map<String, Json>) -> Params {
             Value::Float(text.parse().expect("how Rust writes them"))
         }
         Json::String(text) => Value::Text(text.as_str().into()),
+        Json::Object(object) if object.get(SPELLED).is_some_and(Json::is_string) => {
+            Value::Spelled(object[SPELLED].as_str().unwrap_or_default().into())
+        }
         other => Value::Text(other.to_string().into()),
     };
     json.iter().map(|(name, json)| (name.clone(), value(json))).collect()

@@ -1,7 +1,7 @@
 //! Kernels' job files that are wrong, and what is said of each.
 
 use super::{JOB, lab};
-use crate::workloads::job_file::parse;
+use crate::job_file::parse;
 
 /// What to change in a job that is right, and into what.
 const WRONG: [(&str, &str); 49] = [

@@ -1,7 +1,7 @@
 //! Inputs and targets from files of arrays: the first axis counts the samples.
 
 use super::{DataError, Dataset, FilePlace, MOST_BYTES, Targets};
-use crate::workloads::{
+use crate::{
     arrays::{Array, Info, Location},
     train::model::Loss,
 };
@@ -25,6 +25,12 @@ pub fn read(base: &Path, inputs: &FilePlace, targets: &FilePlace, loss: Loss) ->
     Ok(Dataset { sample, inputs: of_inputs.into_f32(), targets, names: Vec::new() })
 }
 
+/// What it takes in memory, by its header.
+pub fn bytes(base: &Path, place: &FilePlace) -> Result<u64, DataError> {
+    let info = location(base, place).inspect().map_err(|error| DataError(error.to_string()))?;
+    Ok(info.bytes().unwrap_or(u64::MAX))
+}
+
 /// Samples of `width` numbers each.
 pub fn read_inputs(base: &Path, place: &FilePlace, width: usize) -> Result<Vec<f32>, DataError> {
     let array = whole(base, place)?;
@@ -43,7 +49,7 @@ fn location(base: &Path, place: &FilePlace) -> Location {
 
 fn whole(base: &Path, place: &FilePlace) -> Result<Array, DataError> {
     let location = location(base, place);
-    let told = |error: crate::workloads::arrays::ArrayError| DataError(error.to_string());
+    let told = |error: crate::arrays::ArrayError| DataError(error.to_string());
     let info = location.inspect().map_err(told)?;
     match info.len().and_then(|len| len.checked_mul(4)).filter(|bytes| *bytes <= MOST_BYTES) {
         Some(_) => location.read().map_err(told),

@@ -1,9 +1,9 @@
 //! Images in a folder for each class: `FOLDER/CLASS/IMAGE.png`. Grey values or colours from 0 to 255, channel by channel.
 
 use super::{DataError, Dataset, MOST_BYTES, Targets, targets};
-use crate::workloads::train::model::Loss;
+use crate::{files, train::model::Loss};
 use image::{DynamicImage, ImageReader, Limits, imageops::FilterType};
-use std::path::Path;
+use std::{fs::File, io::BufReader, path::Path};
 
 /// What one image may take while it is decoded.
 const MOST_IMAGE_BYTES: u64 = 1 << 30;
@@ -80,14 +80,31 @@ pub fn read_files(
     Ok((inputs, first.unwrap_or([0; 2])))
 }
 
+/// What the images take when they are decoded, by their headers; of more than `most`, some that are.
+pub fn bytes(base: &Path, files: &[String], most: u64) -> Result<u64, DataError> {
+    let mut all = 0u64;
+    for file in files {
+        let size = reader(base, file)?.into_dimensions();
+        let (columns, rows) = size.map_err(|error| DataError(format!("`{file}`: {error}")))?;
+        all = all.saturating_add(u64::from(columns) * u64::from(rows) * 4);
+        if all > most {
+            break;
+        }
+    }
+    Ok(all)
+}
+
 fn open(base: &Path, file: &str) -> Result<DynamicImage, DataError> {
-    let told = |why: String| DataError(format!("`{file}`: {why}"));
-    let reader = ImageReader::open(base.join(file)).and_then(ImageReader::with_guessed_format);
-    let mut reader = reader.map_err(|error| told(error.to_string()))?;
+    let mut reader = reader(base, file)?;
     let mut limits = Limits::default();
     limits.max_alloc = Some(MOST_IMAGE_BYTES);
     reader.limits(limits);
-    reader.decode().map_err(|error| told(error.to_string()))
+    reader.decode().map_err(|error| DataError(format!("`{file}`: {error}")))
+}
+
+fn reader(base: &Path, file: &str) -> Result<ImageReader<BufReader<File>>, DataError> {
+    let opened = files::open(&base.join(file)).map(|file| ImageReader::new(BufReader::new(file)));
+    opened.and_then(ImageReader::with_guessed_format).map_err(|error| DataError(format!("`{file}`: {error}")))
 }
 
 /// Channel after channel.

@@ -162,6 +162,22 @@ impl DataSpec {
         self.shaped(found)
     }
 
+    /// The bytes that reading it all would take, which may be many more than its files have; of more than `most`, some that are.
+    pub fn bytes(&self, base: &Path, most: u64) -> Result<u64, DataError> {
+        let of = |source: &Source| match source {
+            Source::Table { path, .. } => table::bytes(base, path, most + 1),
+            Source::Arrays { inputs, targets } => {
+                Ok(arrays::bytes(base, inputs)?.saturating_add(arrays::bytes(base, targets)?))
+            }
+            Source::Images { files, .. } => images::bytes(base, files, most),
+        };
+        let own = of(&self.source)?;
+        match &self.validation {
+            Validation::Other(source) if own <= most => Ok(own.saturating_add(of(source)?)),
+            _ => Ok(own),
+        }
+    }
+
     fn shaped(&self, found: Vec<u32>) -> Result<Vec<u32>, DataError> {
         let Some(wanted) = &self.shape else { return Ok(found) };
         if shapes::product(wanted) == shapes::product(&found) {
@@ -184,6 +200,7 @@ impl DataSpec {
             Ok(data)
         };
         let mut data = read(&self.source)?;
+        targets::several(&data)?;
         let split = match &self.validation {
             Validation::Nothing => Split::new(data, None),
             Validation::Share(share) => Split::by_share(data, *share, seed)?,

@@ -1,7 +1,7 @@
 //! What is trained on and what is held back; the order of an epoch; batches as bytes for an engine.
 
 use super::{ClassWeights, DataError, DataSpec, Dataset, Preparation, Targets};
-use crate::workloads::train::model::{Batch, ModelSpec};
+use crate::train::model::{Batch, ModelSpec};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::ops::Range;
 

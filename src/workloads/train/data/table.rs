@@ -1,12 +1,13 @@
-//! Tables: CSV, also gzipped, a sample a line. The first line names the columns if any of its inputs is no number.
+//! Tables: CSV, also gzipped, a sample a line. The first line names the columns if none of its inputs is a number; if only some
+//! are, it is a slip of the keyboard, and an error.
 
 use super::{Column, DataError, Dataset, MOST_BYTES, Targets, targets};
-use crate::{types::suggest::nearest, workloads::train::model::Loss};
+use crate::{files, train::model::Loss};
 use csv::{Reader, ReaderBuilder, StringRecord};
 use flate2::read::MultiGzDecoder;
+use nodectl_types::{suggest::nearest, text::shown};
 use std::{
-    fs::File,
-    io::{BufReader, Read},
+    io::{self, BufReader, Read},
     path::Path,
 };
 
@@ -15,15 +16,20 @@ const SHOWN: usize = 20;
 
 pub fn sample_shape(base: &Path, path: &str, target: &Column) -> Result<Vec<u32>, DataError> {
     let table = Table::open(base, path, Some(target))?;
+    table.check_names(target)?;
     Ok(vec![table.width as u32 - 1])
 }
 
 pub fn read(base: &Path, path: &str, target: &Column, loss: Loss) -> Result<Dataset, DataError> {
     let mut table = Table::open(base, path, Some(target))?;
+    table.check_names(target)?;
     let at = table.target.expect("a target was asked for");
     let (mut inputs, mut words) = (Vec::new(), Vec::new());
     table.each(|table, line, record| {
         for (column, field) in record.iter().enumerate() {
+            if column == at && field.trim().is_empty() {
+                return Err(DataError(format!("`{}`, line {line}: the target is empty", table.path)));
+            }
             if column == at {
                 words.push(field.trim().to_string());
             } else {
@@ -57,6 +63,7 @@ pub fn read_inputs(base: &Path, path: &str, target: &Column, width: usize) -> Re
         table = Table::open(base, path, Some(target))?;
     }
     let (own, left_out) = (table.width - usize::from(table.target.is_some()), table.target);
+    table.check_names(target)?;
     if own != width {
         return Err(DataError(format!("`{path}` has {} columns, the model takes {width}", table.width)));
     }
@@ -68,6 +75,21 @@ pub fn read_inputs(base: &Path, path: &str, target: &Column, width: usize) -> Re
         Ok(())
     })?;
     Ok(inputs)
+}
+
+/// The bytes of a table, inflated.
+fn content(base: &Path, path: &str) -> Result<Box<dyn Read>, DataError> {
+    let file = files::open(&base.join(path)).map_err(|error| DataError(format!("`{path}`: {error}")))?;
+    let is_gzipped = path.ends_with(".gz");
+    let bytes: Box<dyn Read> =
+        if is_gzipped { Box::new(MultiGzDecoder::new(BufReader::new(file))) } else { Box::new(file) };
+    Ok(Box::new(bytes.take(MOST_BYTES)))
+}
+
+/// Its bytes, inflated; of more than `most`, so many.
+pub fn bytes(base: &Path, path: &str, most: u64) -> Result<u64, DataError> {
+    let mut content = content(base, path)?.take(most);
+    io::copy(&mut content, &mut io::sink()).map_err(|error| DataError(format!("`{path}`: {error}")))
 }
 
 struct Table<'p> {
@@ -82,12 +104,7 @@ struct Table<'p> {
 
 impl<'p> Table<'p> {
     fn open(base: &Path, path: &'p str, target: Option<&Column>) -> Result<Self, DataError> {
-        let file = File::open(base.join(path)).map_err(|error| DataError(format!("`{path}`: {error}")))?;
-        let is_gzipped = path.ends_with(".gz");
-        let bytes: Box<dyn Read> =
-            if is_gzipped { Box::new(MultiGzDecoder::new(BufReader::new(file))) } else { Box::new(file) };
-        let reader =
-            ReaderBuilder::new().has_headers(false).from_reader(Box::new(bytes.take(MOST_BYTES)) as Box<dyn Read>);
+        let reader = ReaderBuilder::new().has_headers(false).from_reader(content(base, path)?);
         let mut table = Self { path, reader, first: None, names: None, width: 0, target: None };
         let mut first = StringRecord::new();
         if !table.reader.read_record(&mut first).map_err(|error| table.broken(&error))? {
@@ -117,6 +134,24 @@ impl<'p> Table<'p> {
             return Err(DataError(format!("`{path}` has {} columns: no inputs beside the target", table.width)));
         }
         Ok(table)
+    }
+
+    /// Fails where the first line has numbers beside words: as names of columns a sample would be lost, and nobody would know.
+    /// Whoever names the target's column says that the first line has names.
+    fn check_names(&self, target: &Column) -> Result<(), DataError> {
+        let Some(names) = self.names.as_ref().filter(|_| !matches!(target, Column::Name(_))) else { return Ok(()) };
+        let is_number = |field: &str| field.trim().parse::<f32>().is_ok();
+        if !names.iter().any(is_number) {
+            return Ok(());
+        }
+        let is_word = |(column, field): &(usize, &str)| Some(*column) != self.target && !is_number(field);
+        let Some((column, field)) = names.iter().enumerate().find(is_word) else { return Ok(()) };
+        let hint = "if the line names the columns, name the target's: target = \"NAME\"";
+        Err(DataError(format!(
+            "`{}`, line 1, column {column} (from 0): `{}` is no number, and others of the line are\nhint: {hint}",
+            self.path,
+            shown(field)
+        )))
     }
 
     fn named(&self, name: &str) -> Result<usize, DataError> {

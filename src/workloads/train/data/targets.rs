@@ -1,7 +1,7 @@
 //! What outputs are compared with.
 
 use super::{DataError, Dataset};
-use crate::workloads::train::model::Loss;
+use crate::train::model::Loss;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Targets {
@@ -99,6 +99,18 @@ pub fn named(words: Vec<String>) -> (Vec<u32>, Vec<String>) {
     names.dedup();
     let number = |word: &String| names.binary_search(word).expect("it is one of them") as u32;
     (words.iter().map(number).collect(), names)
+}
+
+/// Fails where all samples are of one class.
+pub fn several(data: &Dataset) -> Result<(), DataError> {
+    let Targets::Classes(classes) = &data.targets else { return Ok(()) };
+    let Some((first, rest)) = classes.split_first() else { return Ok(()) };
+    if rest.iter().any(|class| class != first) {
+        return Ok(());
+    }
+    let name = data.names.get(*first as usize).cloned().unwrap_or_else(|| first.to_string());
+    let hint = "targets are in the last column or in `target`; of images, each class has a folder of its own";
+    Err(DataError(format!("all samples are of one class, `{name}`: there is nothing to learn\nhint: {hint}")))
 }
 
 /// Numbers the classes of both by the first one's names.

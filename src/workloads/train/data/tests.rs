@@ -1,7 +1,7 @@
 //! Data from each kind of file, and what is refused.
 
 use super::{ClassWeights, Column, DataSpec, FilePlace, Source, Targets, Validation, load_inputs, order};
-use crate::workloads::{
+use crate::{
     arrays::{self, Array},
     train::model::{Layer, Loss, ModelSpec},
 };
@@ -46,8 +46,11 @@ fn a_table_has_a_header_when_its_inputs_are_named() {
         (first.names.as_slice(), first.targets),
         (&["a".into(), "b".into()][..], Targets::Classes(vec![1, 0, 1]))
     );
-    let named = load("u, kind ,v\n1,2,3\n", Column::Name("kind".into()), Loss::CrossEntropy).unwrap().training;
-    assert_eq!((named.inputs, named.targets), (vec![1.0, 3.0], Targets::Classes(vec![2])));
+    let named = load("u, kind ,v\n1,2,3\n1,0,3\n", Column::Name("kind".into()), Loss::CrossEntropy).unwrap().training;
+    assert_eq!((named.inputs, named.targets), (vec![1.0, 3.0, 1.0, 3.0], Targets::Classes(vec![2, 0])));
+    // Numbers may be names where the target's column is named.
+    let numbers = load("1, kind ,2\n1,2,3\n1,0,3\n", Column::Name("kind".into()), Loss::CrossEntropy).unwrap().training;
+    assert_eq!(numbers.targets, Targets::Classes(vec![2, 0]));
     for (text, wanted) in [
         ("", "is empty"),
         ("1,2,0\n1,2\n", "a.csv"),
@@ -56,6 +59,12 @@ fn a_table_has_a_header_when_its_inputs_are_named() {
         ("1,2,-1\n", "is -1, no number of a class"),
         ("1,2,3,4\n", "samples are 3, the model takes 2"),
         ("1\n", "no inputs beside the target"),
+        ("1,2,a\n3,4,\n5,6,b\n", "line 2: the target is empty"),
+        ("x,y,z\n1,2,\n3,4,\n", "line 2: the target is empty"),
+        ("1,O.5,0\n1,2,1\n", "line 1, column 1 (from 0): `O.5` is no number"),
+        ("O.5,O.1,0\n1,2,1\n", "line 1, column 0 (from 0): `O.5` is no number"),
+        ("1,2,1\n3,4,1\n", "all samples are of one class, `1`"),
+        ("1,2,a\n3,4,a\n", "all samples are of one class, `a`"),
     ] {
         let error = load(text, Column::Last, Loss::CrossEntropy).unwrap_err();
         assert!(error.contains(wanted), "{text:?}: {error}");

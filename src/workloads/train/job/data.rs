@@ -1,7 +1,7 @@
 //! `[data]`: files, what is held back, what becomes of inputs.
 
 use super::numbers::{limited, number};
-use crate::workloads::{
+use crate::{
     Upload,
     arrays::Format,
     job_file::{Fault, Fields, Item, to_i64, type_name},
@@ -31,15 +31,7 @@ pub struct Data {
 impl Data {
     /// An error of the data, at their place in the job file.
     pub fn fault(&self, error: &DataError) -> Fault {
-        let (message, hint) = match error.0.split_once("\nhint: ") {
-            Some((message, hint)) => (message, Some(hint)),
-            None => (error.0.as_str(), None),
-        };
-        let fault = Fault::new(self.span.clone(), message);
-        match hint {
-            Some(hint) => fault.hint(hint),
-            None => fault,
-        }
+        Fault::new(self.span.clone(), error.0.as_str())
     }
 
     /// Where a key of the table stands, if it does.

@@ -1,7 +1,7 @@
 //! `layers` of `[model]`: a list of names, and of tables where a layer has sizes.
 
 use super::numbers::{limited, pair};
-use crate::workloads::{
+use crate::{
     job_file::{Fault, Fields, type_name},
     train::model::{
         Layer, Window,

@@ -24,18 +24,16 @@ use super::{
     team::Team,
 };
 use crate::{
-    types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec},
-    workloads::{
-        PlannedJob, Source, Upload,
-        job_file::{Fault, Fields, PlacedJob, to_i64},
-        map::{common, resources, uploads},
-    },
+    PlannedJob, Source, Upload,
+    job_file::{Fault, Fields, PlacedJob, to_i64},
+    map::{common, resources, uploads},
 };
+use nodectl_types::{Builtin, BuiltinWorker, ParamSpace, WorkSpec, WorkerSpec};
 use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub(in crate::workloads) const KEYS: [&str; 32] = [
+pub(in crate) const KEYS: [&str; 32] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
     "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
@@ -50,7 +48,7 @@ const DEFAULT_KEPT: u32 = 2;
 /// Data up to this size are read and checked whole before the job is submitted; of more, the headers.
 const CHECKED_BYTES: u64 = 64 << 20;
 
-pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     fields.check_keys(&KEYS)?;
     let (name, name_span) = common::name(fields)?;
     let mut files = BTreeMap::new();
@@ -75,9 +73,9 @@ pub(in crate::workloads) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, F
     if let (Some(_), Some(resume)) = (&plan.init_from, fields.get("resume_from")) {
         return Err(Fault::new(resume.span(), "a job begins with `init_from` or goes on with `resume_from`, not both"));
     }
+    check_names(fields, &plan, &files)?;
     check(fields, &plan, &data, &layers)?;
     let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
-    check_names(fields, &plan, &files)?;
     files.insert(PLAN_FILE.into(), planned);
     let job = PlannedJob {
         is_step: false,
@@ -162,7 +160,10 @@ pub(super) fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>
         },
         _ => {
             let time = table.duration("every")?.ok_or_else(missing)?;
-            Every::Millis(u64::try_from(time.value.as_millis()).unwrap_or(u64::MAX).max(1))
+            match u64::try_from(time.value.as_millis()).unwrap_or(u64::MAX) {
+                0 => return Err(Fault::new(time.span, "`every` is a time of at least a millisecond")),
+                millis => Every::Millis(millis),
+            }
         }
     };
     let keep = table.u32("keep", 1)?.map_or(DEFAULT_KEPT, |keep| keep.value);
@@ -187,9 +188,21 @@ fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &
         return Err(Fault::new(key, "an embedding takes whole numbers as they are: nothing scales them"));
     }
     let base = &fields.context.base;
-    let sizes = plan.data.files().into_iter().map(|file| base.join(file).metadata().map_or(0, |file| file.len()));
-    if sizes.sum::<u64>() <= CHECKED_BYTES {
+    let lengths = plan.data.files().into_iter().map(|file| base.join(file).metadata().map_or(0, |file| file.len()));
+    let is_small = lengths.sum::<u64>() <= CHECKED_BYTES;
+    // A few bytes may be many when they are inflated.
+    if is_small && plan.data.bytes(base, CHECKED_BYTES).map_err(|error| data.fault(&error))? <= CHECKED_BYTES {
         plan.data.load(base, &plan.model, outputs, plan.seed).map_err(|error| data.fault(&error))?;
+    }
+    for (key, file) in [("init_from", &plan.init_from), ("resume_from", &plan.resume_from)] {
+        let Some((path, value)) = file.as_ref().zip(fields.get(key)) else { continue };
+        let path = base.join(path);
+        let checked = if key == "init_from" {
+            super::file::check_values(&path, &arrays(&plan.model).map_err(fault)?)
+        } else {
+            super::file::check_checkpoint(&path, &plan.model)
+        };
+        checked.map_err(|error| Fault::new(value.span(), error.to_string()))?;
     }
     Ok(())
 }

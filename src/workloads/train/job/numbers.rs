@@ -1,6 +1,6 @@
 //! Numbers and pairs of them, with their limits.
 
-use crate::workloads::job_file::{Fault, Fields, to_i64, type_name};
+use crate::job_file::{Fault, Fields, to_i64, type_name};
 use toml::{Spanned, de::DeValue};
 
 /// A finite number, from a whole number or a fraction.

@@ -2,12 +2,10 @@
 
 use super::numbers::{limited, number};
 use crate::{
-    types::params::Optimizer,
-    workloads::{
-        job_file::{Fault, Fields, type_name},
-        train::plan::{DecayPlan, OptimizerPlan},
-    },
+    job_file::{Fault, Fields, type_name},
+    train::plan::{DecayPlan, OptimizerPlan},
 };
+use nodectl_types::params::Optimizer;
 use toml::de::DeValue;
 
 const KINDS: [&str; 6] = ["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"];

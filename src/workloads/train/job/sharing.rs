@@ -3,12 +3,10 @@
 
 use super::numbers::{limited, number};
 use crate::{
-    types::servers::{Compression, Consistency, MAX_STREAMS, ServerSettings},
-    workloads::{
-        job_file::{Fault, Fields, type_name},
-        train::plan::{Outer, Sharing},
-    },
+    job_file::{Fault, Fields, type_name},
+    train::plan::{Outer, Sharing},
 };
+use nodectl_types::servers::{Compression, Consistency, MAX_STREAMS, ServerSettings};
 use toml::de::DeValue;
 
 const CONSISTENCIES: [&str; 4] = ["bsp", "ssp", "async", "local"];

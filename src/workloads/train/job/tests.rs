@@ -1,11 +1,9 @@
 //! Job files of trainings: what they become, and what is wrong with them, at its place.
 
-use crate::types::{
-    WorkerSpec,
-    servers::{Compression, Consistency},
-};
-use crate::workloads::{
-    PlannedJob, Source, job_file,
+use crate::{
+    PlannedJob, Source,
+    arrays::{self, Array, Info},
+    job_file,
     train::{
         data::{ClassWeights, Column, Validation},
         exchange,
@@ -14,6 +12,10 @@ use crate::workloads::{
         set_team,
         team::Team,
     },
+};
+use nodectl_types::{
+    Scalar, WorkerSpec,
+    servers::{Compression, Consistency},
 };
 use std::fs;
 use tempfile::TempDir;
@@ -147,6 +149,15 @@ fn mistakes_are_shown_at_their_place() {
     fs::write(dir.path().join("wide.csv"), "1,2,9\n").unwrap();
     fs::write(dir.path().join("model.safetensors"), "").unwrap();
     fs::write(dir.path().join("bad.csv"), "1,2,0\n1,oh,1\n").unwrap();
+    fs::create_dir_all(dir.path().join("start")).unwrap();
+    fs::create_dir_all(dir.path().join("one")).unwrap();
+    fs::write(dir.path().join("start/garbage.safetensors"), "garbage and more of it").unwrap();
+    let array = Array { info: Info { scalar: Scalar::F32, shape: vec![1] }, bytes: vec![0; 4] };
+    arrays::write(&dir.path().join("start/other.safetensors"), &[("a", &array)], None).unwrap();
+    let pixel = Array { info: Info { scalar: Scalar::U8, shape: vec![1, 1] }, bytes: vec![7] };
+    for name in ["one/a.png", "one/b.png"] {
+        arrays::write(&dir.path().join(name), &[("", &pixel)], None).unwrap();
+    }
     let data = "[data]\ntable = \"a.csv\"\n";
     let cases = [
         (format!("{data}[model]\nlayers = [\"relo\"]\n"), "there is no layer `relo`", "did you mean `relu`?"),
@@ -184,6 +195,24 @@ fn mistakes_are_shown_at_their_place() {
         (format!("init_from = \"a.csv\"\n{data}{MODEL}"), "is a .safetensors file", "a.csv"),
         (format!("init_from = \"model.safetensors\"\n{data}{MODEL}"), "what the training itself writes", "start/model"),
         (data.to_string(), "the job has no [model]", "layers ="),
+        (format!("init_from = \"start/garbage.safetensors\"\n{data}{MODEL}"), "no safetensors file", "start/garbage"),
+        (format!("resume_from = \"start/garbage.safetensors\"\n{data}{MODEL}"), "no safetensors file", "start/garbage"),
+        (
+            format!("init_from = \"start/other.safetensors\"\n{data}{MODEL}"),
+            "it has no array `0.weight`",
+            "there are a",
+        ),
+        (
+            format!("resume_from = \"start/other.safetensors\"\n{data}{MODEL}"),
+            "does not say of which step",
+            "no checkpoint",
+        ),
+        (format!("{data}{MODEL}[checkpoint]\nevery = \"0s\"\n"), "at least a millisecond", "0s"),
+        (
+            "[data]\nimages = \"one\"\n[model]\nlayers = [\"flatten\", { dense = 3 }]\n".into(),
+            "all samples are of one class, `one`",
+            "folder of its own",
+        ),
     ];
     for (text, message, shown) in cases {
         let error = parse(&dir, &text).expect_err(&text);
@@ -191,4 +220,22 @@ fn mistakes_are_shown_at_their_place() {
     }
     let columns = plan_of(&parse(&dir, &format!("{data}target = \"kind\"\n{MODEL}")).unwrap()).data.source;
     assert!(format!("{columns:?}").contains(&format!("{:?}", Column::Name("kind".into()))));
+}
+
+/// What is read before a job is submitted is bounded by what it is when it is inflated, not by its files.
+#[test]
+fn large_data_in_small_files_are_not_read_whole_before_a_job_is_submitted() {
+    let dir = directory();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let line = b"1,2,a\n3,4,b\n5,6,c\n".repeat(1 << 12);
+    for _ in 0..(super::CHECKED_BYTES as usize / line.len() + 2) {
+        std::io::Write::write_all(&mut encoder, &line).unwrap();
+    }
+    let bytes = encoder.finish().unwrap();
+    assert!((bytes.len() as u64) < super::CHECKED_BYTES / 10);
+    fs::write(dir.path().join("large.csv.gz"), bytes).unwrap();
+    let job = parse(&dir, &format!("[data]\ntable = \"large.csv.gz\"\n{MODEL}")).unwrap();
+    let data = plan_of(&job).data;
+    let most = super::CHECKED_BYTES;
+    assert_eq!(data.bytes(dir.path(), most).unwrap(), most + 1, "it stops there");
 }

@@ -5,7 +5,7 @@ use super::{
     recorder::{Backward, Recorder, Value},
     spec::Window,
 };
-use crate::gpu::ops::{
+use nodectl_gpu::ops::{
     self, Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, Kind, Pool2d, Pool2dBackward,
     Pool2dShape, Pooling,
 };

@@ -4,7 +4,7 @@ use super::{
     network::NetworkError,
     recorder::{Backward, Recorder, Value},
 };
-use crate::gpu::ops::{Kind, Lookup, LookupBackward, View};
+use nodectl_gpu::ops::{Kind, Lookup, LookupBackward, View};
 
 impl Recorder<'_> {
     pub fn embedding(&mut self, name: &str, dimensions: u32, x: Value) -> Result<(Value, Backward), NetworkError> {

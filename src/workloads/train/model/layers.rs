@@ -5,7 +5,7 @@ use super::{
     recorder::{Backward, Recorder, Value, constant, input},
     spec::Layer,
 };
-use crate::gpu::ops::{
+use nodectl_gpu::ops::{
     Activation, Distribution, Elementwise, Expression, Gemm, Kind, Matrix, Pooling, Random, Reduce, Reduction,
 };
 use std::rc::Rc;
@@ -107,7 +107,7 @@ impl Recorder<'_> {
     }
 
     /// Each column's sum.
-    fn sum_rows(&mut self, of: &Value, to: crate::gpu::ops::View, rows: u32, columns: u32) {
+    fn sum_rows(&mut self, of: &Value, to: nodectl_gpu::ops::View, rows: u32, columns: u32) {
         let (kind, input) = (Reduction::Sum, of.view().clone());
         self.push(Reduce { kind, input, output: to, outer: 1, axis: rows, inner: columns });
     }

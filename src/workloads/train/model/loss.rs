@@ -5,7 +5,7 @@ use super::{
     recorder::{Recorder, Value, constant, input},
     spec::Loss,
 };
-use crate::gpu::ops::{Elementwise, Expression, Kind, Reduce, Reduction, Softmax, SoftmaxCrossEntropy, View};
+use nodectl_gpu::ops::{Elementwise, Expression, Kind, Reduce, Reduction, Softmax, SoftmaxCrossEntropy, View};
 
 /// Where a program finds what outputs are compared with, and leaves what it found.
 pub struct Ends {

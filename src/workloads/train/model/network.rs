@@ -7,11 +7,9 @@ use super::{
     shapes::{self, Misfit},
     spec::{Layer, Loss, ModelSpec},
 };
-use crate::{
-    gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View},
-    workloads::train::Tensor,
-};
+use crate::train::Tensor;
 use bytes::Bytes;
+use nodectl_gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -4,7 +4,7 @@ use super::{
     network::NetworkError,
     recorder::{Backward, Recorder, Value, Variable, constant, input},
 };
-use crate::gpu::ops::{Elementwise, Groups, Kind, Norm, NormBackward, View};
+use nodectl_gpu::ops::{Elementwise, Groups, Kind, Norm, NormBackward, View};
 
 impl Recorder<'_> {
     pub fn layer_norm(&mut self, name: &str, epsilon: f32, x: Value) -> Result<(Value, Backward), NetworkError> {

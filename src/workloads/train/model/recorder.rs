@@ -2,7 +2,7 @@
 //! tape needs it; then its memory serves others. Ops run in the order of their recording, so that is safe.
 
 use super::{initial::Array, network::NetworkError, spec::Layer};
-use crate::gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
+use nodectl_gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},

@@ -2,14 +2,12 @@
 
 use super::{Batch, Layer, Loss, ModelSpec, Network, Window, arrays, output_shape, spec};
 use crate::{
-    gpu::ops::{Cpu, Engine, Vulkan},
-    types::{Scalar, checkpoint::NOTE},
-    workloads::{
-        arrays::{convert, safetensors},
-        train::model::shapes::Place,
-    },
+    arrays::{convert, safetensors},
+    train::model::shapes::Place,
 };
 use bytes::Bytes;
+use nodectl_gpu::ops::{Cpu, Engine, Vulkan};
+use nodectl_types::{Scalar, checkpoint::NOTE};
 use std::{path::Path, sync::Arc};
 
 const CASES: [&str; 6] = ["mlp", "regression", "binary", "lenet", "resnet", "embedding"];
@@ -26,7 +24,7 @@ fn cpu() -> Arc<dyn Engine> {
 /// the array, or 1e-2: biases before batch normalization have none.
 fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
     for case in CASES {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/torch/{case}.safetensors"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/torch/{case}.safetensors"));
         let file = safetensors::read_all(&path).unwrap();
         let spec: ModelSpec = serde_json::from_str(&file.metadata[NOTE]).unwrap();
         let numbers = |name: &str| file.arrays[name].clone().into_f32();
@@ -86,7 +84,7 @@ fn models_agree_with_pytorch() {
 
 #[test]
 fn models_agree_with_pytorch_on_vulkan() {
-    use crate::gpu::device::{Device, DeviceOptions};
+    use nodectl_gpu::device::{Device, DeviceOptions};
     match Device::any(&DeviceOptions { validation: true, software: true }) {
         Ok(device) => agrees_with_pytorch(&(Arc::new(Vulkan::new(device).unwrap()) as Arc<dyn Engine>), 5e-5),
         Err(error) => eprintln!("SKIPPED: no Vulkan device: {error}"),

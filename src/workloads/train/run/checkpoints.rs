@@ -1,17 +1,15 @@
 //! Checkpoints of a worker that trains alone: when one is due, and the way to the node, which finds and keeps them. They are written beside
 //! the training, one at a time.
 
-use crate::{
-    wire::{
-        api::params::{Alone, Found},
-        frames::{self, Kind},
-    },
-    workloads::train::{
-        ParametersError,
-        file::{ModelFile, Progress},
-        plan::{Checkpoints, Every},
-        served::receive,
-    },
+use crate::train::{
+    ParametersError,
+    file::{ModelFile, Progress},
+    plan::{Checkpoints, Every},
+    served::receive,
+};
+use nodectl_wire::{
+    api::params::{Alone, Found},
+    frames::{self, Kind},
 };
 use std::{
     io,

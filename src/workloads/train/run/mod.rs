@@ -33,5 +33,5 @@ use std::process::ExitCode;
 
 /// The body of the hidden `nodectl train-worker`.
 pub fn main() -> ExitCode {
-    crate::workloads::builtin::serve::<worker::TrainWorker>()
+    crate::builtin::serve::<worker::TrainWorker>()
 }

@@ -8,7 +8,7 @@ use super::{
     tensorboard::{self, Events},
     totals::Totals,
 };
-use crate::workloads::train::{data::Split, model::Loss, plan::TrainPlan};
+use crate::train::{data::Split, model::Loss, plan::TrainPlan};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},

@@ -4,13 +4,13 @@ use super::{
     totals::{Totals, confusion},
     training::TrainError,
 };
-use crate::gpu::ops::View;
-use crate::workloads::train::{
+use crate::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, Targets},
     model::{Batch, Exchange, Network, NetworkError, Report},
     plan::TrainPlan,
 };
+use nodectl_gpu::ops::View;
 
 /// Samples at once where nothing is learnt.
 const EVALUATED: u32 = 256;

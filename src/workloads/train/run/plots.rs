@@ -1,5 +1,6 @@
 //! Pictures of a training: curves over epochs, a confusion matrix.
 
+use nodectl_types::text::xml;
 use plotters::{prelude::*, style::RGBColor};
 
 const FONT: &str = "sans-serif";
@@ -53,7 +54,7 @@ pub fn curves(title: &str, what: &str, curves: &[Curve]) -> Result<String, Faile
         chart.configure_series_labels().background_style(WHITE).border_style(BLACK).label_font((FONT, 14)).draw()?;
         root.present()?;
     }
-    Ok(text)
+    Ok(xml(&text))
 }
 
 /// Rows are what samples are, columns what they are taken for. Dark is many, as a share of the row.
@@ -92,5 +93,5 @@ pub fn confusion(title: &str, names: &[String], counts: &[Vec<u64>]) -> Result<S
         }
         root.present()?;
     }
-    Ok(text)
+    Ok(xml(&text))
 }

@@ -1,7 +1,7 @@
 //! TensorBoard's event files: records of a protocol-buffer message, each with checksums. Written by hand, since it is so little.
 //! <https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>, `event.proto` and `summary.proto`.
 
-use crate::ports::wall_ms;
+use nodectl_ports::wall_ms;
 use std::{
     fs::File,
     io::{self, Write},

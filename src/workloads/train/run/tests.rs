@@ -1,17 +1,15 @@
 //! Trainings, whole, on the CPU: that they learn and give the same bits; what is told when they cannot begin.
 
 use super::worker::{load, train};
-use crate::{
-    gpu::ops::{Cpu, Engine},
-    types::params::Optimizer,
-    workloads::train::{
-        data::{ClassWeights, Column, DataSpec, Source, Validation},
-        file::{ModelFile, Progress},
-        model::{Layer, Loss, ModelSpec},
-        plan::{Checkpoints, DecayPlan, Every, OptimizerPlan, Sharing, TrainPlan},
-        predict,
-    },
+use crate::train::{
+    data::{ClassWeights, Column, DataSpec, Source, Validation},
+    file::{ModelFile, Progress},
+    model::{Layer, Loss, ModelSpec},
+    plan::{Checkpoints, DecayPlan, Every, OptimizerPlan, Sharing, TrainPlan},
+    predict,
 };
+use nodectl_gpu::ops::{Cpu, Engine};
+use nodectl_types::params::Optimizer;
 use serde_json::Value as Json;
 use std::{fmt::Write, fs, path::Path, sync::Arc};
 

@@ -11,20 +11,18 @@ use super::{
     totals::Totals,
     training::{Ended, TrainError},
 };
-use crate::{
-    gpu::ops::View,
-    types::servers::Consistency,
-    workloads::train::{
-        Parameters, ParametersError,
-        data::{Split, Standard, order},
-        file::{DEVIATIONS, HISTORY, MEANS},
-        local::Local,
-        model::Network,
-        plan::TrainPlan,
-        served::{Served, Share, Sum, Turn},
-    },
+use crate::train::{
+    Parameters, ParametersError,
+    data::{Split, Standard, order},
+    file::{DEVIATIONS, HISTORY, MEANS},
+    local::Local,
+    model::Network,
+    plan::TrainPlan,
+    served::{Served, Share, Sum, Turn},
 };
 use bytes::Bytes;
+use nodectl_gpu::ops::View;
+use nodectl_types::servers::Consistency;
 use std::{
     io,
     ops::Range,

@@ -1,6 +1,6 @@
 //! Losses and metrics of samples, summed up; which class was taken for which.
 
-use crate::workloads::train::data::Targets;
+use crate::train::data::Targets;
 
 /// Of some samples. Sums are f64 and in the order of the samples, so that the same run gives the same bits.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,7 +7,7 @@ use super::{
     passes::{all, batch_maker, evaluate, pass, steps_per_epoch},
     totals::Totals,
 };
-use crate::workloads::train::{
+use crate::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, order},
     file::{FileError, ModelFile, Note, Progress},

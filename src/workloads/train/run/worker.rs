@@ -9,24 +9,22 @@ use super::{
     training::{Ended, TrainError, Training},
 };
 use crate::{
-    gpu::ops::{Cpu, Engine, EngineError, Vulkan},
-    types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings},
-    workloads::{
-        builtin::{Call, CallError, Part},
-        kernel::run::granted_device,
-        train::{
-            Parameters, ParametersError,
-            data::{Source, Split},
-            exchange,
-            file::{self, Course, ModelFile, Note},
-            local::Local,
-            model::{Network, NetworkError, output_shape},
-            plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
-            served::{Served, Way},
-            team::Team,
-        },
+    builtin::{Call, CallError, Part},
+    kernel::run::granted_device,
+    train::{
+        Parameters, ParametersError,
+        data::{Source, Split},
+        exchange,
+        file::{self, Course, ModelFile, Note},
+        local::Local,
+        model::{Network, NetworkError, output_shape},
+        plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
+        served::{Served, Way},
+        team::Team,
     },
 };
+use nodectl_gpu::ops::{Cpu, Engine, EngineError, Vulkan};
+use nodectl_types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings};
 use serde_json::{Value as Json, json};
 use std::{
     fs,
@@ -147,7 +145,7 @@ pub fn train(
     }
     let steps = steps_per_epoch(plan, split.training.len()) * u64::from(plan.epochs);
     let mut outputs = Outputs::create(dir, plan.model.loss, steps, split.validation.is_some())?;
-    let parameters: u64 = network.tensors().iter().map(crate::workloads::train::Tensor::len).sum();
+    let parameters: u64 = network.tensors().iter().map(crate::train::Tensor::len).sum();
     let (samples, held) = (split.training.len(), split.validation.as_ref().map_or(0, |data| data.len()));
     let on = engine.name();
     outputs.say(&format!("{samples} samples, {held} held back; {parameters} parameters; on {on}"))?;

@@ -2,13 +2,11 @@
 //! what the node says, another writes what this worker does, gradients when the engine has them; so the backward pass waits for
 //! neither.
 
-use crate::{
-    gpu::ops::Pending,
-    wire::{
-        api::params::{Register, Registered},
-        frames::{self, HEADER_BYTES, Header, Kind},
-    },
-    workloads::train::ParametersError,
+use crate::train::ParametersError;
+use nodectl_gpu::ops::Pending;
+use nodectl_wire::{
+    api::params::{Register, Registered},
+    frames::{self, HEADER_BYTES, Header, Kind},
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{

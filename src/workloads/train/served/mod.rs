@@ -11,17 +11,15 @@
 mod link;
 
 use super::parameters::{Parameters, ParametersError, Tensor};
-use crate::{
-    gpu::ops::{Engine, EngineError, View},
-    types::servers::{ALIGNMENT, ServerSettings, TensorSpec},
-    wire::{
-        api::params::{Register, Registered},
-        frames::Kind,
-    },
-};
 use bytes::Bytes;
 use link::Link;
 pub use link::{Share, receive};
+use nodectl_gpu::ops::{Engine, EngineError, View};
+use nodectl_types::servers::{ALIGNMENT, ServerSettings, TensorSpec};
+use nodectl_wire::{
+    api::params::{Register, Registered},
+    frames::Kind,
+};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// For a copy: far more than one takes on a device that works.

@@ -11,10 +11,14 @@ impl Simulation {
     /// A node is gone, with its workers. Its connections end when others notice.
     pub(super) fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
         let node = self.nodes.remove(&dead).unwrap();
-        self.wires.kill(dead);
+        let is_silent = self.silent.contains(&dead);
+        self.story.say(self.steps, || format!("{} dies{}", dead.short(), if is_silent { ", unseen" } else { "" }));
+        self.promises.died(dead);
+        self.unnamed.insert(dead);
+        self.wires.kill(dead, !is_silent);
         self.sought.retain(|node| *node != dead);
         self.done.retain(|(node, _)| *node != dead);
-        self.cut.remove(&dead);
+        self.stalled.remove(&dead);
         if !self.silent.contains(&dead) {
             self.dead.extend(self.nodes.keys().map(|other| (dead, *other)));
         }
@@ -26,10 +30,83 @@ impl Simulation {
         for worker in self.kill(dead) {
             let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
             let node = pick(&mut self.random, &nodes).unwrap();
-            if !self.nodes[&node].workers.contains_key(&worker) {
-                self.add_worker(node, worker);
+            self.restart(node, worker, 0);
+        }
+    }
+
+    /// A worker's task is tried again on a node, in so many steps.
+    pub(super) fn restart(&mut self, node: NodeId, worker: Worker, after: u32) {
+        self.restarts.push((self.steps + after, node, worker));
+        self.come_back();
+    }
+
+    /// What is to begin again by now does.
+    pub(super) fn come_back(&mut self) {
+        let now = self.steps;
+        // Who knows nothing and reaches nobody would begin anew.
+        let is_cut = |node: NodeId| self.cut.iter().any(|(a, b)| *a == node || *b == node);
+        for (_, node) in self.back.extract_if(.., |(at, node)| *at <= now && !is_cut(*node)).collect::<Vec<_>>() {
+            self.dead.retain(|(dead, _)| *dead != node);
+            self.unnamed.remove(&node);
+            self.add_node(node);
+        }
+        for (_, node, worker) in self.restarts.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
+            // Where its node has died meanwhile, it is tried on another.
+            let here = self.nodes.get(&node).map_or_else(|| self.nodes.keys().next().copied(), |_| Some(node));
+            if let Some(script) = here.and_then(|here| self.nodes[&here].workers.get(&worker)) {
+                let life = script.life;
+                if self.promises.is_superseded(worker, life) {
+                    here.into_iter().for_each(|here| self.end_worker(here, worker, life));
+                }
+            }
+            match here {
+                _ if self.succeeded.contains(&worker) => {}
+                Some(here) if !self.nodes[&here].workers.contains_key(&worker) => self.add_worker(here, worker),
+                Some(_) => {}
+                None => self.restarts.push((now + 1, node, worker)),
             }
         }
+    }
+
+    /// Of a worker that runs twice the older process ends in a while, and all of one whose task has succeeded.
+    pub(super) fn stop_surplus(&mut self) {
+        let all = |node: (&NodeId, &Node)| {
+            let lives = node.1.workers.iter().map(|(worker, script)| (*worker, script.life));
+            lives.map(|(worker, life)| (*node.0, worker, life)).collect::<Vec<_>>()
+        };
+        let all: Vec<(NodeId, Worker, u64)> = self.nodes.iter().flat_map(all).collect();
+        let is_newer = |worker, life| all.iter().any(|(_, other, newer)| *other == worker && *newer > life);
+        let surplus =
+            |(_, worker, life): &&(NodeId, Worker, u64)| self.succeeded.contains(worker) || is_newer(*worker, *life);
+        if let Some((at, worker, life)) = all.iter().find(surplus).copied()
+            && self.random.random_range(0..40) == 0
+        {
+            self.end_worker(at, worker, life);
+        }
+    }
+
+    /// Nothing passes between these nodes and the others.
+    pub fn part(&mut self, side: &[NodeId]) {
+        let others = self.nodes.keys().copied().filter(|node| !side.contains(node)).collect::<Vec<_>>();
+        self.cut_pairs(side.iter().flat_map(|a| others.iter().map(|b| pair(*a, *b))).collect());
+    }
+
+    pub(super) fn cut_pairs(&mut self, pairs: Vec<(NodeId, NodeId)>) {
+        for link in pairs {
+            self.story.say(self.steps, || format!("{} and {} are cut off", link.0.short(), link.1.short()));
+            self.cut.insert(link);
+            if self.wires.is_whole(link) {
+                self.break_link(link);
+            }
+        }
+    }
+
+    /// All can reach each other again.
+    pub fn heal(&mut self) {
+        self.story.say(self.steps, || "all can reach each other".into());
+        self.cut.clear();
+        self.stalled.clear();
+        self.wires.silent.clear();
     }
 
     /// The same, but to the others it is only out of reach.
@@ -41,7 +118,18 @@ impl Simulation {
     /// A person tells all others that a node is dead.
     pub fn forget(&mut self, lost: NodeId) {
         for node in self.nodes.keys().copied().filter(|node| *node != lost).collect::<Vec<_>>() {
+            // Before that its connection is ended.
+            if self.wires.awaits(pair(node, lost), node) {
+                self.notice(pair(node, lost), node);
+            }
             self.give(node, Input::PeerDead(lost), Bytes::None);
+        }
+    }
+
+    /// The same of all who died; those who knew stay as they are.
+    pub(super) fn name_the_dead(&mut self) {
+        for dead in std::mem::take(&mut self.unnamed) {
+            self.forget(dead);
         }
     }
 
@@ -71,7 +159,7 @@ impl Simulation {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         match self.random.random_range(0..5) {
             0 => self.break_any(),
-            1 if self.is_settled() && self.cut.is_empty() && nodes.len() > 2 => {
+            1 if self.is_settled() && nodes.len() > 2 => {
                 let dead = pick(&mut self.random, &nodes).unwrap();
                 self.die(dead);
             }
@@ -81,7 +169,11 @@ impl Simulation {
                     self.add_node(me);
                 }
             }
-            3 => self.part(),
+            3 if !self.cut.is_empty() => self.heal(),
+            3 => {
+                let alone = pick(&mut self.random, &nodes).unwrap();
+                self.part(&[alone]);
+            }
             _ => {
                 // A process dies and comes again.
                 let node = pick(&mut self.random, &nodes).unwrap();
@@ -106,20 +198,6 @@ impl Simulation {
         }
         for (node, worker) in workers {
             self.add_worker(node, worker);
-        }
-    }
-
-    /// A node is cut off from all others, or all can reach each other again.
-    fn part(&mut self) {
-        if !self.cut.is_empty() {
-            self.cut.clear();
-            return;
-        }
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        let alone = pick(&mut self.random, &nodes).unwrap();
-        self.cut.insert(alone);
-        for link in self.wires.whole().into_iter().filter(|link| link.0 == alone || link.1 == alone) {
-            self.break_link(link);
         }
     }
 

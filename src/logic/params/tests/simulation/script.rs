@@ -1,4 +1,4 @@
-//! A worker's program: what it is told, what it does next, and what of it must hold of all that it reads.
+//! A worker's program: what it is told, and what it does next.
 
 use super::*;
 
@@ -14,6 +14,9 @@ impl Simulation {
                 script.began = clock;
                 script.waiting = false;
                 script.pulling = tensors;
+                if self.barriers.is_some() {
+                    self.come_to_barrier(at, worker);
+                }
             }
             Notice::Released { clock } => {
                 script.clock = Some(clock);
@@ -28,6 +31,7 @@ impl Simulation {
                     if finishing {
                         self.nodes.get_mut(&at).unwrap().workers.remove(&worker);
                         self.finished += 1;
+                        self.succeeded.insert(worker);
                         self.give(at, Input::Left { worker, life }, Bytes::None);
                     }
                 }
@@ -47,13 +51,15 @@ impl Simulation {
                 script.pushing.clear();
                 script.pulling = tensors;
                 script.asked = false;
+                script.passed = None;
                 self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
             }
             Notice::Share(share) => {
                 script.part = (share.index, share.of);
                 self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
             }
-            Notice::PassedBarrier | Notice::Kept { .. } | Notice::Status(_) => {}
+            Notice::PassedBarrier => script.at_barrier = false,
+            Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
                 let life = script.life;
                 node.workers.remove(&worker);
@@ -88,7 +94,9 @@ impl Simulation {
         if std::mem::take(&mut script.reads_last) {
             return self.pull(at, worker);
         }
-        let (Some(clock), false) = (script.clock, script.waiting || script.finishing) else { return };
+        let (Some(clock), false) = (script.clock, script.waiting || script.finishing || script.at_barrier) else {
+            return;
+        };
         if !script.pulling.is_empty() {
             // Not asked for yet, or on their way: asking twice does no harm.
             if !script.asked {
@@ -99,6 +107,10 @@ impl Simulation {
         if clock >= script.began.max(script.rounds) {
             script.finishing = true;
             return self.give(at, Input::Finished { worker }, Bytes::None);
+        }
+        let is_barrier = self.barriers.is_some_and(|often| clock.is_multiple_of(often));
+        if script.pushing.is_empty() && is_barrier && script.passed != Some(clock) {
+            return self.come_to_barrier(at, worker);
         }
         if script.pushing.is_empty() {
             // Backwards; tensor 1 is never pushed.
@@ -112,6 +124,7 @@ impl Simulation {
             self.give(at, Input::Push { worker, tensors }, Bytes::None);
         }
         if last {
+            self.promises.reached(worker, clock + 1);
             let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
             script.waiting = true;
             script.pulling = (0..self.layout.tensors() as u32).collect();
@@ -124,6 +137,16 @@ impl Simulation {
         }
     }
 
+    fn come_to_barrier(&mut self, at: NodeId, worker: Worker) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        let script = node.workers.get_mut(&worker).unwrap();
+        script.barrier_with = node.group.view().workers.iter().map(|(life, _)| *life).collect();
+        script.at_barrier = true;
+        script.passed = script.clock;
+        self.promises.reached(worker, script.clock.unwrap_or(0));
+        self.give(at, Input::Barrier { worker }, Bytes::None);
+    }
+
     /// A worker asks for all that it waits for.
     fn pull(&mut self, at: NodeId, worker: Worker) {
         let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
@@ -131,67 +154,5 @@ impl Simulation {
         script.pulls += 1;
         let (number, tensors) = (script.pulls, script.pulling.iter().copied().collect());
         self.give(at, Input::Pull { worker, number, tensors }, Bytes::None);
-    }
-
-    /// What a worker has read keeps the promise of the mode.
-    pub(super) fn check(&mut self, at: NodeId, worker: Worker) {
-        let consistency = self.settings.consistency;
-        let script = &self.nodes[&at].workers[&worker];
-        let clock = match script.finishing {
-            // It reads the last values, wherever it was itself.
-            true => self.nodes[&at].group.clock_of(worker).unwrap(),
-            false => script.clock.unwrap() + u64::from(script.waiting),
-        };
-        assert_eq!(script.values.len() as u32, self.layout.blocks());
-        for (block, content) in &script.values {
-            if consistency.is_synchronous() {
-                assert_eq!(content.len() as u64, clock, "a reader sees all updates below its clock and no others");
-                for (k, updates) in content.iter().enumerate() {
-                    let seen = self.seen.entry(k as u64).or_insert_with(|| updates.clone());
-                    assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
-                    assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
-                    if self.settings.divided {
-                        let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
-                        let of = updates.len() as u32;
-                        let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
-                        assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
-                    }
-                }
-                if script.finishing {
-                    continue;
-                }
-                // Who was cut off for a while did not count.
-                let own = content[script.began as usize..].iter();
-                assert!(
-                    self.faults
-                        || own.enumerate().all(|(k, updates)| updates.contains(&(
-                            worker,
-                            script.life,
-                            script.began + k as u64,
-                            script.part
-                        )))
-                );
-                continue;
-            }
-            let updates: Vec<Update> = content.iter().flatten().copied().collect();
-            let distinct: BTreeSet<Update> = updates.iter().copied().collect();
-            // But for what was behind the clock of a checkpoint that all went on from.
-            let again = self.disk.restored > 0;
-            assert!(again || distinct.len() == updates.len(), "block {block}: every update counts once");
-            let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
-            assert!((script.began..clock).all(|k| has(worker, script.life, k)), "its own are there");
-            if let Consistency::Ssp { staleness } = consistency {
-                let bound = clock.saturating_sub(staleness);
-                for ((other, life), began) in &script.due[block] {
-                    assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
-                }
-            }
-            let log = self.logs.entry(*block).or_default();
-            let common = log.len().min(content.len());
-            assert_eq!(log[..common], content[..common], "block {block}: nothing that was read is undone");
-            if content.len() > log.len() {
-                *log = content.clone();
-            }
-        }
     }
 }

@@ -26,6 +26,10 @@ pub struct Wires {
     said: BTreeMap<(NodeId, NodeId), (usize, usize)>,
     /// Connections, and which ends have not noticed yet that they broke.
     links: BTreeMap<Link, BTreeSet<NodeId>>,
+    /// Of these, those that a kernel closed when its process was killed.
+    closed: BTreeSet<Link>,
+    /// Directions in which nothing comes for a while.
+    pub silent: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Wires {
@@ -50,11 +54,15 @@ impl Wires {
         &mut self,
         random: &mut StdRng,
         holds_blocks: bool,
+        stalled: &BTreeSet<NodeId>,
     ) -> Option<(NodeId, NodeId, ServerMessage, Bytes)> {
         let is_held = |message: &ServerMessage| holds_blocks && matches!(message, ServerMessage::State { .. });
         let has_come = |from, to, after| self.said.get(&(from, to)).is_some_and(|(_, heard)| *heard >= after);
         let may_come = |(from, to, lane): &(NodeId, NodeId, Lane), wire: &VecDeque<Frame>| {
             let first = wire.front()?;
+            if stalled.contains(to) || self.silent.contains(&(*from, *to)) {
+                return None;
+            }
             let is_next = !is_held(&first.message) && (*lane == Lane::Said || has_come(*from, *to, first.after));
             is_next.then_some((*from, *to, *lane))
         };
@@ -67,12 +75,20 @@ impl Wires {
         Some((from, to, message, bytes))
     }
 
+    /// Whether blocks are on their way to nodes that shall keep them.
+    pub(super) fn has_states(&self) -> bool {
+        let is_state = |frame: &Frame| matches!(frame.message, ServerMessage::State { .. });
+        self.wires.values().any(|frames| frames.iter().any(is_state))
+    }
+
     pub(super) fn is_up(&self, link: Link) -> bool {
         self.links.contains_key(&link)
     }
 
     pub(super) fn connect(&mut self, link: Link) {
         self.links.insert(link, BTreeSet::new());
+        self.closed.remove(&link);
+        self.silent.retain(|(from, to)| pair(*from, *to) != link);
         self.said.remove(&link);
         self.said.remove(&(link.1, link.0));
     }
@@ -82,9 +98,18 @@ impl Wires {
         self.links.insert(link, ends);
     }
 
+    pub(super) fn is_whole(&self, link: Link) -> bool {
+        self.links.get(&link).is_some_and(BTreeSet::is_empty)
+    }
+
     /// Connections that are whole.
     pub(super) fn whole(&self) -> Vec<Link> {
         self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect()
+    }
+
+    /// Whether an end has not noticed that the connection broke.
+    pub(super) fn awaits(&self, link: Link, end: NodeId) -> bool {
+        self.links.get(&link).is_some_and(|ends| ends.contains(&end))
     }
 
     /// One of those that broke, and an end that has not noticed it.
@@ -93,8 +118,8 @@ impl Wires {
         pick(random, &broken)
     }
 
-    /// An end notices: nothing more comes to it. Returns the other.
-    pub(super) fn notice(&mut self, link: Link, end: NodeId) -> NodeId {
+    /// An end notices: nothing more comes to it. Returns the other, and whether its kernel closed the connection.
+    pub(super) fn notice(&mut self, link: Link, end: NodeId) -> (NodeId, bool) {
         let other = if link.0 == end { link.1 } else { link.0 };
         let ends = self.links.get_mut(&link).expect("it broke");
         ends.remove(&end);
@@ -102,17 +127,21 @@ impl Wires {
             self.links.remove(&link);
         }
         self.wires.retain(|(from, to, _), _| (*from, *to) != (other, end));
-        other
+        (other, self.closed.remove(&link))
     }
 
-    /// A node is gone: others are still to notice.
-    pub(super) fn kill(&mut self, dead: NodeId) {
+    /// A node is gone: others are still to notice, and that its kernel closed its connections, if it did.
+    pub(super) fn kill(&mut self, dead: NodeId, closes: bool) {
         self.wires.retain(|(_, to, _), _| *to != dead);
         for (link, mut ends) in std::mem::take(&mut self.links) {
             if link.0 == dead || link.1 == dead {
                 let other = if link.0 == dead { link.1 } else { link.0 };
                 if !ends.is_empty() && !ends.contains(&other) {
                     continue;
+                }
+                // Behind a cut nothing is heard of it.
+                if closes && ends.is_empty() && !self.silent.contains(&(dead, other)) {
+                    self.closed.insert(link);
                 }
                 ends = BTreeSet::from([other]);
             }

@@ -15,8 +15,8 @@ pub(super) use layout::{Layout, PixelCorners};
 pub use nexus::DetectorFile;
 
 use super::errors::SettingsError;
-use crate::types::suggest::nearest;
 use layout::Arrangement;
+use nodectl_types::suggest::nearest;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -2,15 +2,13 @@
 
 use super::{Layout, MAX_PIXELS, PixelCorners};
 use crate::{
-    types::Scalar,
-    workloads::{
-        arrays::{Array, Location, convert, hdf5},
-        integrate::engine::{
-            errors::ImageError,
-            images::{Image, Mask},
-        },
+    arrays::{Array, Location, convert, hdf5},
+    integrate::engine::{
+        errors::ImageError,
+        images::{Image, Mask},
     },
 };
+use nodectl_types::Scalar;
 use std::{path::Path, sync::Arc};
 
 /// What a file says of a detector.

@@ -1,10 +1,8 @@
 //! EDF, the ESRF data format: a header `{ Key = value ; … }` padded to a multiple of 512 bytes, then the numbers.
 
 use super::unpack;
-use crate::{
-    types::Scalar,
-    workloads::arrays::{Array, Info},
-};
+use crate::arrays::{Array, Info};
+use nodectl_types::Scalar;
 use std::collections::BTreeMap;
 
 /// The longest header that is searched for its end.

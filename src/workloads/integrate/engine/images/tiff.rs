@@ -1,10 +1,8 @@
 //! TIFF 6.0, as detectors and viewers write it: one sample a pixel, in strips, compressed or not.
 
 use super::unpack;
-use crate::{
-    types::Scalar,
-    workloads::arrays::{Array, Info},
-};
+use crate::arrays::{Array, Info};
+use nodectl_types::Scalar;
 use std::collections::BTreeMap;
 
 /// The most numbers in a field that is read: one for each strip.

@@ -1,0 +1,103 @@
+//! Wiring: the only place that names concrete adapters. What the command line may ask of it is listed here.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `machine` | what this machine is |
+//! | `gpus` | its GPUs, and what they were measured at |
+//! | `settings` | what is configured, by whom |
+//! | `node` | a node inside this process |
+//! | `surroundings` | whether somebody uses this machine, for its owner's policy |
+//! | `vault` | named secrets |
+//! | `remembered` | the files of what a node's next life should know |
+//! | `bench` | what deciding costs |
+
+pub mod bench;
+mod gpus;
+pub mod machine;
+mod node;
+mod remembered;
+pub mod settings;
+mod surroundings;
+mod vault;
+
+pub use node::{
+    StartedNode, changed_secret, generate_secret, has_left_jobs, is_in_use, redeem, replaced_secret, run_node,
+    secret_strength, secret_weakness, start_solo,
+};
+
+use nodectl_ports::say::{self, tell};
+use nodectl_types::Gpu;
+use nodectl_worker as worker;
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// Makes a directory that a node may use, with what is above it; one that is there stays as it is.
+pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The GPUs of this machine, looked for in a child process, or why they are not known.
+pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
+    nodectl_gpu::probe_in_child(deadline).await.map_err(|error| error.to_string())
+}
+
+/// What the settings say about tasks whose job says nothing.
+fn isolation_policy(settings: &settings::Settings) -> worker::isolation::Policy {
+    let mut secrets: Vec<PathBuf> = settings.cluster.secret_file.iter().cloned().collect();
+    // systemd's are beside those of other services, which are no business of tasks either.
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    secrets.extend(credentials.and_then(|directory| directory.parent().map(Path::to_path_buf)));
+    worker::isolation::Policy { setuid: settings.isolation.setuid, hides_node: settings.isolation.hides_node, secrets }
+}
+
+/// Why tasks on this machine are not kept from what is their node's alone. None: they are.
+pub fn why_node_is_open(settings: &settings::Settings) -> Option<String> {
+    let data_dir = &settings.node.data_dir;
+    worker::isolation::why_not(
+        &data_dir.canonicalize().unwrap_or_else(|_| data_dir.clone()),
+        &isolation_policy(settings),
+    )
+}
+
+/// The body of the hidden `nodectl kernel-worker`.
+pub fn kernel_worker() -> ExitCode {
+    nodectl_workloads::kernel::run::main()
+}
+
+/// The body of the hidden `nodectl train-worker`.
+pub fn train_worker() -> ExitCode {
+    nodectl_workloads::train::run::main()
+}
+
+/// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or what is wrong with the shader.
+pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
+    let [path] = arguments else {
+        tell!("error: nodectl kernel-interface JOB_FILE");
+        return ExitCode::from(2);
+    };
+    match nodectl_workloads::job_file::interface(path.as_ref()) {
+        Ok(interface) => {
+            say::out(&format!("{}\n", serde_json::to_string(&interface).expect("plain data always encodes")));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tell!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The body of the hidden `nodectl integrate-worker`.
+pub fn integrate_worker() -> ExitCode {
+    nodectl_workloads::integrate::run::main()
+}
+
+/// The body of the hidden `nodectl gpu-probe`.
+pub fn gpu_probe(arguments: &[String]) -> ExitCode {
+    nodectl_gpu::probe_main(arguments)
+}

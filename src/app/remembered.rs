@@ -1,0 +1,119 @@
+//! The files in which a node keeps what its next life should know, besides journals: what it remembers of ended jobs, what the
+//! machine's owner said, and named secrets. Each is replaced whole.
+
+use nodectl_node::Remembered;
+use nodectl_ports::{OwnerKeeper, RetentionKeeper};
+use nodectl_store as store;
+use nodectl_types::{KeptSecret, OwnerWord, Retention, Roster};
+use nodectl_wire::{retention, secrets};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+use tokio::sync::watch;
+
+const RETENTION_FILE: &str = "retention.json";
+const OWNER_FILE: &str = "owner.json";
+pub const SECRETS_FILE: &str = "secrets";
+/// More than the owner's word ever has.
+const OWNER_BYTES: u64 = 4 << 10;
+
+/// What the node's last life left. A file that is of no use costs jobs nothing but that they grow old from now on; the owner has
+/// to say again what he said.
+pub fn load(data_dir: &Path, secrets: Vec<KeptSecret>, roster: Option<Roster>, put_aside: bool) -> Remembered {
+    Remembered {
+        retention: read(&data_dir.join(RETENTION_FILE), retention::MAX_BYTES, retention::decode),
+        owner: read(&data_dir.join(OWNER_FILE), OWNER_BYTES, |bytes| {
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())
+        }),
+        secrets,
+        roster: roster.unwrap_or_default(),
+        put_aside,
+    }
+}
+
+fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, String>) -> T {
+    let read = || {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(most).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    match read().map_err(|error: io::Error| (error.kind(), error.to_string())) {
+        Ok(bytes) => decode(&bytes).unwrap_or_else(|error| {
+            tracing::warn!("{} is of no use and begun anew: {error}", path.display());
+            T::default()
+        }),
+        Err((io::ErrorKind::NotFound, _)) => T::default(),
+        Err((_, error)) => {
+            tracing::warn!("{} cannot be read and is begun anew: {error}", path.display());
+            T::default()
+        }
+    }
+}
+
+/// Writes what it is told, the newest only, beside the node's loop.
+pub struct Keeper<T> {
+    newest: watch::Sender<T>,
+}
+
+impl Keeper<Retention> {
+    pub fn of_jobs(data_dir: &Path) -> Self {
+        Self::start(data_dir.join(RETENTION_FILE), retention::encode, |path, error| {
+            // It is told again in some minutes; what is lost until then is that jobs are older, or were removed.
+            tracing::debug!("{} cannot be written: {error}", path.display());
+        })
+    }
+}
+
+impl Keeper<OwnerWord> {
+    pub fn of_owner(data_dir: &Path) -> Self {
+        let encode = |word: &OwnerWord| serde_json::to_vec(word).expect("plain data always encodes");
+        Self::start(data_dir.join(OWNER_FILE), encode, |path, error| {
+            tracing::warn!("{} cannot be written: the node's next life will not know it: {error}", path.display());
+        })
+    }
+}
+
+impl Keeper<Vec<KeptSecret>> {
+    pub fn of_secrets(data_dir: &Path) -> Self {
+        let encode = |kept: &Vec<KeptSecret>| secrets::encode(kept);
+        Self::start(data_dir.join(SECRETS_FILE), encode, |path, error| {
+            tracing::warn!("{} cannot be written, other nodes have what is in it: {error}", path.display());
+        })
+    }
+}
+
+impl<T: Clone + Default + Send + Sync + 'static> Keeper<T> {
+    /// What is told last counts.
+    pub fn write(&self, value: T) {
+        self.newest.send_replace(value);
+    }
+
+    /// Called inside the runtime that runs the node.
+    fn start(path: PathBuf, encode: fn(&T) -> Vec<u8>, failed: fn(&Path, io::Error)) -> Self {
+        let (newest, mut told) = watch::channel(T::default());
+        tokio::spawn(async move {
+            while told.changed().await.is_ok() {
+                let bytes = encode(&told.borrow_and_update());
+                let target = path.clone();
+                let written = tokio::task::spawn_blocking(move || store::atomic::write(&target, &bytes, 0o600)).await;
+                if let Ok(Err(error)) = written {
+                    failed(&path, error);
+                }
+            }
+        });
+        Self { newest }
+    }
+}
+
+impl RetentionKeeper for Keeper<Retention> {
+    fn keep(&self, retention: Retention) {
+        self.write(retention);
+    }
+}
+
+impl OwnerKeeper for Keeper<OwnerWord> {
+    fn keep(&self, word: OwnerWord) {
+        self.write(word);
+    }
+}

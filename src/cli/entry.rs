@@ -1,0 +1,169 @@
+//! From arguments to an exit code.
+
+use super::{
+    args::{BenchCommand, Cli, Command, ConfigCommand, SecretCommand},
+    argv::{self, Given},
+    ask, bench, doctor,
+    exit::{CliError, Exit},
+    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets, security, solo, up,
+};
+use clap::Parser;
+use nodectl_app as app;
+use nodectl_app::settings::{LogFormat, LogLevel, LogSettings, Settings};
+use nodectl_http::Client;
+use std::{ffi::OsString, io::IsTerminal, process::ExitCode, time::Duration};
+use zeroize::Zeroizing;
+
+/// How long blocking threads may take to end; one may wait for a line of the terminal forever.
+const SHUTDOWN: Duration = Duration::from_millis(200);
+
+/// The `nodectl` program.
+pub fn main() -> ExitCode {
+    let given = argv::take();
+    // Started by nodes and by the Python package, not by people: before anything that it does not need, such as a runtime with its threads.
+    match given.args.get(1).and_then(|first| first.to_str()) {
+        Some("gpu-probe") => {
+            let arguments: Vec<_> =
+                given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+            return app::gpu_probe(&arguments);
+        }
+        Some("kernel-worker") => return app::kernel_worker(),
+        Some("train-worker") => return app::train_worker(),
+        Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
+        Some("integrate-worker") => return app::integrate_worker(),
+        _ => {}
+    }
+    let cli = match parse(&given) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let _ = error.print();
+            return code.into();
+        }
+    };
+    let exit = execute(cli, given.secret).unwrap_or_else(|error| {
+        error.tell();
+        error.exit()
+    });
+    exit.into()
+}
+
+fn parse(given: &Given) -> Result<Cli, clap::Error> {
+    let args: &[OsString] = &given.args;
+    Cli::try_parse_from(args)
+}
+
+fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+    // They need no settings, and must work where those are broken.
+    match cli.command {
+        Command::Completions { shell } => return files::completions(shell),
+        Command::Man { dir } => return files::man(dir.as_deref()),
+        Command::Init(args) => return files::init(&args),
+        Command::Predict(args) if args.job.is_none() => return predict::predict(&args),
+        Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
+        _ => {}
+    }
+    let (settings, origins) = flags::settings(&cli)?;
+    if let Command::Config(ConfigCommand::Show(args)) = cli.command {
+        return files::config_show(&origins, args.json);
+    }
+    start_log(&settings.log, matches!(cli.command, Command::Join(_)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| CliError::File { doing: "starting threads".into(), source })?;
+    let exit = runtime.block_on(dispatch(cli.command, settings, secret));
+    runtime.shutdown_timeout(SHUTDOWN);
+    exit
+}
+
+async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+    let client = Client::new(flags::socket(&settings));
+    match command {
+        Command::Join(args) => join::join(args, settings, secret).await,
+        Command::Solo => solo::solo(&settings).await,
+        Command::Leave => join::leave(&client).await,
+        Command::Up(args) => up::up(*args, settings, secret).await,
+        Command::Down(args) => up::down(args, &settings).await,
+        Command::PsdRun(args) => psd_run::psd_run(args).await,
+        Command::Drain(args) => owner::drain(&client, args).await,
+        Command::Pause(args) => owner::pause(&client, args).await,
+        Command::Resume => owner::resume(&client).await,
+        Command::Audit(args) => owner::audit(&client, args).await,
+        Command::Forget(args) => forget::forget(&client, &args).await,
+        Command::Ban(args) => membership::ban(&client, &args.node).await,
+        Command::Unban(args) => membership::unban(&client, &args.node).await,
+        Command::Admit(args) => membership::admit(&client, &args.node).await,
+        Command::Admission { mode } => membership::admission(&client, mode).await,
+        Command::Invite => membership::invite(&client, &settings).await,
+        Command::Secret(SecretCommand::Named(command)) => secrets::secret(&client, command).await,
+        Command::Secret(SecretCommand::Cluster(command)) => {
+            membership::secret(command, &client, &settings, secret).await
+        }
+        Command::Run(args) => run::run(args, &settings, secret).await,
+        Command::Attach(args) => run::attach(args, &settings).await,
+        // What a `run` without a node has left is looked at without one, too.
+        command @ (Command::Results(_)
+        | Command::Jobs(_)
+        | Command::Job(_)
+        | Command::Logs(_)
+        | Command::Cancel(_)
+        | Command::Remove(_)) => {
+            let (client, stay) = solo::look_at_left(&settings).await?;
+            let looked = look(&client, command).await;
+            stay.end().await;
+            looked
+        }
+        Command::Status(list) => ask::status(&client, list).await,
+        Command::Nodes(list) => ask::nodes(&client, list).await,
+        Command::Devices(list) => ask::devices(&settings, list).await,
+        Command::Retry(args) => ask::retry(&client, args).await,
+        Command::Predict(args) => predict::predict_with_job(&args, &settings).await,
+        Command::Explain(args) => ask::explain(&client, args).await,
+        Command::Doctor(args) if args.security => {
+            doctor::show(&security::examine(&client, &settings, secret).await, args.json)
+        }
+        Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
+        Command::Init(_)
+        | Command::Bench(_)
+        | Command::Config(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => {
+            unreachable!("`execute` has done these")
+        }
+    }
+}
+
+async fn look(client: &Client, command: Command) -> Result<Exit, CliError> {
+    match command {
+        Command::Results(args) if args.plot.is_some() => plot::plot(client, &args).await,
+        Command::Results(args) if args.into.is_some() => run::collect(client, args).await,
+        Command::Results(args) => ask::results(client, args).await,
+        Command::Jobs(list) => ask::jobs(client, list).await,
+        Command::Job(args) => ask::job(client, args).await,
+        Command::Logs(args) => ask::logs(client, args).await,
+        Command::Cancel(args) => ask::cancel(client, args).await,
+        Command::Remove(args) => remove::remove(client, &args).await,
+        _ => unreachable!("`dispatch` has done the others"),
+    }
+}
+
+/// Logs go to stderr. News of a node (`info`) are for those who run one; elsewhere they would hide the progress.
+fn start_log(settings: &LogSettings, is_node: bool) {
+    let level = match settings.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info if is_node => "info",
+        LogLevel::Info => "warn",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("nodectl={level}")))
+        .with_writer(std::io::stderr)
+        .with_ansi(
+            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        );
+    match settings.format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The command line: flags to plain data, questions to the node through its local API only, answers as tables, JSON or
+//! ids. It decides nothing about the cluster and keeps no state but the files that `run` and `results` write.
+//!
+//! Data goes to stdout, progress and remarks to stderr. Exit codes: `exit`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `args` | the flags |
+//! | `trust_args` | those of commands about who belongs to the cluster |
+//! | `argv` | the secret out of the visible argument list and environment |
+//! | `entry` | from arguments to an exit code |
+//! | `exit` | exit codes, errors as people see them |
+//! | `flags` | flags as the top layer of the settings |
+//! | `secret` | where the secret comes from |
+//! | `join` | `join`, `leave` |
+//! | `owner` | what the person says who sits at a machine: `drain`, `pause`, `resume`, `audit` |
+//! | `shown` | what tasks wrote, on a terminal |
+//! | `solo` | nodes that live as long as a command, or as the program that started it |
+//! | `run` | `run`, `attach`, `results`: submit, follow, collect |
+//! | `up` | `up` and `down`: nodes elsewhere |
+//! | `psd_run` | Poseidon's `psd_run` |
+//! | `ask` | the listings and one-line commands |
+//! | `remove` | ended jobs are forgotten |
+//! | `forget` | the word that a machine is dead for good |
+//! | `membership` | bans, admissions, invitations, the change of the secret |
+//! | `bench` | what this machine can do |
+//! | `doctor` | what is wrong here, and what to do |
+//! | `security` | what holds here of what is promised |
+//! | `files` | `init`, `config show`, `completions`, `man` |
+//! | `plot` | pictures of results |
+//! | `output` | tables, JSON, ids |
+
+mod args;
+mod argv;
+mod ask;
+mod bench;
+mod doctor;
+mod entry;
+mod exit;
+mod files;
+mod flags;
+mod forget;
+mod join;
+mod membership;
+mod output;
+mod owner;
+mod plot;
+mod predict;
+mod psd_run;
+mod remove;
+mod run;
+mod secret;
+mod secrets;
+mod security;
+mod shown;
+mod solo;
+mod trust_args;
+mod up;
+
+pub use entry::main;

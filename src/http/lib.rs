@@ -1,0 +1,52 @@
+//! The local API: HTTP and JSON on a Unix socket that its owner may open, and others where its owner says so, and the client that the command line
+//! uses. It turns requests into `Query`s for the node's loop and answers into `wire::api` types; it decides nothing and
+//! keeps no state but a small cache of specifications. Every stream is pulled by its reader: nothing piles up here.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `server` | the socket, the state that handlers share, serving until told to stop |
+//! | `routes` | which path goes to which handler |
+//! | `caller` | who asks, and what of others' they may touch |
+//! | `audit` | notes of what users did |
+//! | `error` | what refusals look like |
+//! | `extract` | reading path, query string and body |
+//! | `resolve` | jobs and nodes as people name them |
+//! | `cluster` | nodes, devices, drain, leave |
+//! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
+//! | `results` | pages and streams of results |
+//! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
+//! | `logs` | what tasks write |
+//! | `pools` | handing a client's stream to its pool |
+//! | `blobs` | files in and out |
+//! | `secrets` | named secrets |
+//! | `doctor` | findings about the swarm |
+//! | `openapi` | the description of all this |
+//! | `client` | the same from the other side |
+
+mod audit;
+mod blobs;
+mod caller;
+pub mod client;
+mod cluster;
+mod doctor;
+mod error;
+mod extract;
+mod jobs;
+mod logs;
+mod membership;
+pub mod openapi;
+mod pools;
+mod resolve;
+mod results;
+mod routes;
+mod secrets;
+mod server;
+mod specs;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use caller::Access;
+pub use client::{Client, ClientError};
+pub use server::{Api, KeepsOut, NodeFacts, ServeError, bind, bind_shared, serve, socket_path};

@@ -1,0 +1,225 @@
+//! Who runs what, and who knows what: asked after a takeover, and of every node that is met, now and then of all. Whatever runs
+//! is taken on, whoever ordered it.
+
+use super::{Active, Coordinator, NodeWork};
+use crate::{core::Core, lattice::Lattice};
+use nodectl_types::{Attempt, JobHead, Message, NodeId, TaskIndex, limits, message::Inventory};
+use std::collections::BTreeSet;
+
+/// So many attempts of a task may run beside another that is met.
+const MOST_ATTEMPTS: usize = 1;
+
+/// It has taken over, or somebody who held the job is back, and members may know more. Each is waited for until it has told, or is dead:
+/// a clock would have work done again that a slow node is doing, or has done.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    /// They have not told what they run.
+    pub(super) unheard: BTreeSet<NodeId>,
+    /// They hold the job's state, or held it, and not all of it is here yet.
+    pub(super) uncompared: BTreeSet<NodeId>,
+    /// All that they had is here.
+    pub(super) compared: BTreeSet<NodeId>,
+    /// All who held it before, also those that are away: who starts next is to know whom to wait for.
+    pub(super) former: BTreeSet<NodeId>,
+}
+
+impl Coordinator {
+    /// Members tell what they run, and those that held the job what they know of it.
+    pub(super) fn begin_recovery(&mut self, core: &mut Core) {
+        let unheard = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node)).collect();
+        let former = core.directory.get(self.job).map(JobHead::holders).unwrap_or_default();
+        let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
+        let uncompared: BTreeSet<_> = former.iter().copied().filter(|node| core.members.is_reachable(*node)).collect();
+        for node in &uncompared {
+            core.resync.show(*node, self.job, true);
+        }
+        self.absent = former.difference(&uncompared).copied().collect();
+        self.former = former.clone();
+        // A job that was submitted again is not safe with whoever may have lost it.
+        let former = if self.kept { former } else { BTreeSet::new() };
+        self.recovery = Some(Recovery { unheard, uncompared, compared: BTreeSet::new(), former });
+        self.ask_everyone(core);
+    }
+
+    /// Who is reachable is not who was. A former holder that is away is not waited for; when it is back, nothing is ordered before it has
+    /// been heard, as at the takeover: it may have results that were told.
+    pub(super) fn review_recovery(&mut self, core: &mut Core) {
+        let back: Vec<_> = self.absent.iter().copied().filter(|node| core.members.is_reachable(*node)).collect();
+        if !back.is_empty() {
+            let recovery = self.recovery.get_or_insert_default();
+            for node in back {
+                self.absent.remove(&node);
+                recovery.uncompared.insert(node);
+                core.resync.show(node, self.job, true);
+            }
+        }
+        if let Some(recovery) = &mut self.recovery {
+            // What it runs is taken on when it is met.
+            recovery.unheard.retain(|node| core.members.is_reachable(*node));
+            self.absent.extend(recovery.uncompared.extract_if(.., |node| !core.members.is_reachable(*node)));
+        }
+    }
+
+    /// What a holder was to bring will not come. Others have not sent it, since it was on its way: all holders are heard once more.
+    pub(super) fn compare_anew(&mut self, core: &mut Core) {
+        let holders = self.former.iter().chain(self.replicas.keys()).copied();
+        let holders: BTreeSet<_> = holders.filter(|node| core.members.is_reachable(*node)).collect();
+        core.resync.forget_pulls(self.job);
+        let recovery = self.recovery.get_or_insert_default();
+        recovery.uncompared.extend(holders);
+        recovery.compared.clear();
+        for node in &recovery.uncompared {
+            core.resync.show(*node, self.job, true);
+        }
+    }
+
+    /// What a node showed of its copy is all here, or it has none.
+    pub fn compared(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
+        self.absent.remove(&node);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.uncompared.remove(&node);
+            recovery.compared.insert(node);
+        }
+        self.end_recovery_if_heard(core, lattice);
+    }
+
+    /// A node keeps the job's state. The last coordinator may have forgotten it, since it was away for a moment.
+    pub fn holds_copy(&mut self, core: &mut Core, from: NodeId) {
+        let Some(recovery) = self.recovery.as_mut().filter(|recovery| !recovery.compared.contains(&from)) else {
+            return;
+        };
+        if from != core.me && recovery.uncompared.insert(from) {
+            core.resync.show(from, self.job, true);
+        }
+    }
+
+    /// What a node says it holds: orders that it never got, or lost, are open again.
+    pub fn holding(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, sequence: u64, inventory: &Inventory) {
+        let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
+        let running: BTreeSet<_> = inventory.running.iter().copied().collect();
+        let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
+        let lost: Vec<_> = self
+            .active
+            .iter()
+            .flat_map(|(task, attempts)| attempts.iter().map(move |active| (*task, active)))
+            .filter(|(task, active)| active.sequence <= sequence && mine(*task, active))
+            .map(|(task, active)| (task, active.attempt))
+            .collect();
+        for (task, attempt) in lost {
+            self.drop_active(from, task, attempt);
+            self.reopen(task);
+        }
+        let limit = self.failure_limit(core);
+        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit);
+        let (mut over, mut surplus) = (Vec::new(), Vec::new());
+        for key in held {
+            if !is_open(key.0) {
+                over.push(key);
+            } else if !self.adopt(core, from, key, running.contains(&key)) {
+                if running.contains(&key) { &mut over } else { &mut surplus }.push(key);
+            }
+        }
+        self.stop_on(core, from, over);
+        self.drop_waiting_on(core, from, surplus);
+        if let Some(work) = self.nodes.get_mut(&from) {
+            work.owes_answer = false;
+        }
+        if let Some(recovery) = &mut self.recovery {
+            recovery.unheard.remove(&from);
+        }
+        self.end_recovery_if_heard(core, lattice);
+    }
+
+    /// Takes an attempt that a node holds into account; false if it should not run. Whatever runs goes on, whoever ordered it
+    /// and when: it has come further than any other would. What only waits there goes on if nobody else has the task.
+    fn adopt(&mut self, core: &mut Core, node: NodeId, (task, attempt): (TaskIndex, Attempt), running: bool) -> bool {
+        if let Some(active) = self.find_active(node, task, attempt) {
+            if running && active.started.is_none() {
+                self.mark_started(core, node, task, attempt);
+            }
+            return true;
+        }
+        if task >= self.spec.task_count() as u32 {
+            return false;
+        }
+        let attempts = || self.active.get(&task).into_iter().flatten();
+        let is_surplus = match running {
+            true => attempts().filter(|active| active.started.is_some()).count() > MOST_ATTEMPTS,
+            false => attempts().next().is_some() || self.results.is_settling(task),
+        };
+        if is_surplus {
+            return false;
+        }
+        self.drop_waiting(core, task);
+        self.again.remove(&task);
+        self.add_active(node, task, attempt);
+        if running {
+            self.mark_started(core, node, task, attempt);
+        }
+        true
+    }
+
+    /// It has taken over, and members may know more.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// Those that are here have told all they know.
+    pub(super) fn end_recovery_if_heard(&mut self, core: &mut Core, lattice: &Lattice) {
+        let is_heard = |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();
+        if self.recovery.as_ref().is_some_and(is_heard) {
+            self.recovery = None;
+            self.tell_holders(core, lattice);
+        }
+    }
+
+    /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order. And those
+    /// that never answered: what another claim ordered may wait there.
+    pub(super) fn compare_orders(&mut self, core: &mut Core) {
+        let now = core.mono();
+        let is_due = |work: &NodeWork| {
+            (work.queued + work.running > 0 || work.owes_answer) && now - work.synced >= limits::SYNC_PERIOD
+        };
+        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| is_due(work)).map(|(node, _)| *node).collect();
+        for node in nodes {
+            self.ask_node(core, node);
+        }
+    }
+
+    /// Recovery waits for them, and an answer may have been lost.
+    pub(super) fn ask_those_awaited(&mut self, core: &mut Core) {
+        let Some(recovery) = &self.recovery else { return };
+        for node in &recovery.uncompared {
+            if !core.resync.is_comparing(*node, self.job) {
+                core.resync.show(*node, self.job, true);
+            }
+        }
+        let now = core.mono();
+        let is_due = |node: &NodeId| self.nodes.get(node).is_none_or(|work| now - work.synced >= limits::SYNC_PERIOD);
+        let silent: Vec<_> = recovery.unheard.iter().copied().filter(is_due).collect();
+        silent.into_iter().for_each(|node| self.ask_node(core, node));
+    }
+
+    fn ask_everyone(&mut self, core: &mut Core) {
+        for node in core.members.alive() {
+            self.ask_node(core, node);
+        }
+    }
+
+    /// Asks those that have come, or come back, what they run: they may have been taken for dead.
+    pub(super) fn ask_newcomers(&mut self, core: &mut Core) {
+        if self.head(core).phase.is_ended() {
+            return;
+        }
+        let is_new = |node: &NodeId| core.members.is_reachable(*node) && !self.nodes.contains_key(node);
+        let new: Vec<_> = core.members.alive().into_iter().filter(is_new).collect();
+        new.into_iter().for_each(|node| self.ask_node(core, node));
+    }
+
+    pub(super) fn ask_node(&mut self, core: &mut Core, node: NodeId) {
+        let work = self.nodes.entry(node).or_default();
+        (work.synced, work.owes_answer) = (core.mono(), true);
+        let (job, epoch, sequence) = (self.job, self.epoch, self.sequence);
+        core.send(node, Message::Sync { job, epoch, sequence });
+    }
+}

@@ -1,0 +1,280 @@
+//! Who is a member, and what each member says about itself.
+//!
+//! A closed connection is a hint, never proof. A refused one is: the process is gone, so the member is declared down at
+//! once. Everything else takes probes and suspicion. A member declared down by mistake learns of it and returns in a new
+//! incarnation.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | the members as the rest of the core sees them |
+//! | `swim` | the protocol: what members say of each other |
+//! | `probing` | the protocol: what time does |
+//! | `patience` | how long a silent member is waited for |
+//! | `news` | news on their way |
+
+mod news;
+mod patience;
+mod probing;
+mod swim;
+#[cfg(test)]
+mod tests;
+
+use nodectl_types::{NodeId, NodeInfo, Time, membership::Packet};
+use patience::Tuning;
+use std::{collections::BTreeMap, net::SocketAddr};
+use swim::Swim;
+
+/// What we know of another node.
+#[derive(Debug, Default)]
+pub struct Peer {
+    pub info: Option<NodeInfo>,
+    /// It has described itself since it was connected.
+    described: bool,
+    pub addrs: Vec<SocketAddr>,
+    /// SWIM says so.
+    pub alive: bool,
+    pub connected: bool,
+    /// SWIM declared it down since it was connected: nothing may be at the other end of that connection.
+    mute: bool,
+    /// SWIM declared it down, and it has not come back since.
+    pub declared_down: bool,
+    /// It said goodbye.
+    pub left: bool,
+    /// It did, or nobody listens any more where it was: its process has ended.
+    pub gone: bool,
+    /// A person said that it is dead for good; only a connection is left, at whose other end nobody may be.
+    forgotten: bool,
+}
+
+/// What came of a call into the membership protocol.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub packets: Vec<(NodeId, Packet)>,
+    pub changes: Vec<Change>,
+    /// Members whose addresses are new.
+    moved: Vec<NodeId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Up(NodeId),
+    Down(NodeId),
+}
+
+/// Membership as this node sees it.
+pub struct Members {
+    me: NodeId,
+    swim: Swim,
+    peers: BTreeMap<NodeId, Peer>,
+    my_info: NodeInfo,
+}
+
+impl Members {
+    pub fn new(info: NodeInfo, generation: u64, seed: u64) -> Self {
+        let swim = Swim::new(info.id, generation, &info.addrs, Tuning::LIFEGUARD, seed);
+        Self { me: info.id, swim, peers: BTreeMap::new(), my_info: info }
+    }
+
+    pub fn my_info(&self) -> &NodeInfo {
+        &self.my_info
+    }
+
+    /// Our own description changed; members are told by whoever calls this. New addresses make a new incarnation.
+    pub fn set_my_info(&mut self, now: Time, info: NodeInfo) {
+        if info.addrs != self.my_info.addrs {
+            self.swim.moved(now, &info.addrs);
+        }
+        self.my_info = info;
+    }
+
+    /// A turn begins, before anything is taken in.
+    pub fn wake(&mut self, now: Time) {
+        self.swim.wake(now);
+    }
+
+    /// When `tick` is due.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.swim.next()
+    }
+
+    /// Whatever is due, after everything that came in this turn was taken in.
+    pub fn tick(&mut self, now: Time) -> Outcome {
+        self.with_swim(|swim, out| swim.tick(now, out))
+    }
+
+    pub fn peer_up(&mut self, peer: NodeId) -> Outcome {
+        let entry = self.peers.entry(peer).or_default();
+        (entry.connected, entry.described) = (true, false);
+        (entry.left, entry.gone, entry.forgotten, entry.mute) = (false, false, false, false);
+        self.with_swim(|swim, out| swim.linked(peer, out))
+    }
+
+    /// Introduces us again to those that are connected and still do not count as alive: after a short partition both
+    /// sides may hold each other for dead over a connection that never broke.
+    pub fn announce_to_the_dead(&mut self) -> Outcome {
+        let dead = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
+        let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
+        self.with_swim(|swim, out| dead.into_iter().for_each(|peer| swim.join(peer, true, out)))
+    }
+
+    pub fn peer_down(&mut self, peer: NodeId) {
+        self.swim.unlinked(peer);
+        match self.peers.get_mut(&peer) {
+            Some(entry) if entry.forgotten => drop(self.peers.remove(&peer)),
+            Some(entry) => entry.connected = false,
+            None => {}
+        }
+    }
+
+    /// The peer is gone for certain (`left`: of its own will).
+    pub fn peer_gone(&mut self, now: Time, peer: NodeId, left: bool) -> Outcome {
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            (entry.left, entry.gone) = (left, true);
+        }
+        self.with_swim(|swim, out| swim.gone(now, peer, out))
+    }
+
+    /// The peer is dead for good, a person says: it is not looked for any more. Should it come back all the same, it joins as a new
+    /// one. Returns whether it was known.
+    pub fn forget(&mut self, peer: NodeId) -> bool {
+        let Some(known) = self.peers.remove(&peer) else { return false };
+        self.swim.forget(peer);
+        if known.connected {
+            // Nobody at the other end says so, and the connection may stay for long.
+            let rest = Peer { connected: true, declared_down: true, forgotten: true, ..Peer::default() };
+            self.peers.insert(peer, rest);
+        }
+        true
+    }
+
+    pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet) -> Outcome {
+        self.with_swim(|swim, out| swim.packet(now, from, packet, out))
+    }
+
+    pub fn leave(&mut self) -> Outcome {
+        self.with_swim(Swim::leave)
+    }
+
+    /// Takes a newer description of a peer; false if it is no news. Versions follow the wall clock, and that may have been set back
+    /// before the node started anew: what a connection begins with counts, whatever the last one ended with.
+    pub fn set_info(&mut self, info: NodeInfo) -> bool {
+        if info.id == self.me {
+            return false;
+        }
+        let entry = self.peers.entry(info.id).or_default();
+        let is_first = !std::mem::replace(&mut entry.described, true);
+        let is_old = entry.info.as_ref().is_some_and(|known| known.version >= info.version);
+        if (is_old && !is_first) || entry.info.as_ref() == Some(&info) {
+            return false;
+        }
+        entry.info = Some(info);
+        true
+    }
+
+    pub fn info(&self, node: NodeId) -> Option<&NodeInfo> {
+        if node == self.me { Some(&self.my_info) } else { self.peers.get(&node)?.info.as_ref() }
+    }
+
+    /// The name of a node, or the start of its id.
+    pub fn name(&self, node: NodeId) -> String {
+        self.info(node).map_or_else(|| node.short(), |info| info.name.clone())
+    }
+
+    pub fn is_alive(&self, node: NodeId) -> bool {
+        node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive)
+    }
+
+    /// Which life of a node is known to be alive: about the wall clock there at its start, in milliseconds.
+    pub fn generation(&self, node: NodeId) -> Option<u64> {
+        self.swim.incarnation(node)
+    }
+
+    /// Alive, or about to be: connected, and SWIM has not spoken yet.
+    pub fn may_be_alive(&self, node: NodeId) -> bool {
+        let arriving = |peer: &Peer| peer.connected && !peer.declared_down && !peer.left;
+        self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
+    }
+
+    /// It is connected, or members find it alive: who has been found dead and is connected again is about to be a member. A
+    /// connection that has outlived its node does not count.
+    pub fn is_in_reach(&self, node: NodeId) -> bool {
+        let answers = |peer: &Peer| peer.connected && !peer.left && !peer.mute;
+        self.is_alive(node) || self.peers.get(&node).is_some_and(answers)
+    }
+
+    /// Members found it dead, and it has not come back since.
+    pub fn was_lost(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.declared_down)
+    }
+
+    /// Alive and reachable by message now.
+    pub fn is_reachable(&self, node: NodeId) -> bool {
+        node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive && peer.connected)
+    }
+
+    /// Every live member, ourselves included, in order of id.
+    pub fn alive(&self) -> Vec<NodeId> {
+        let others = self.peers.iter().filter(|(_, peer)| peer.alive).map(|(id, _)| *id);
+        let mut all: Vec<_> = others.chain([self.me]).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Another live member could keep copies of what we keep.
+    pub fn has_company(&self) -> bool {
+        let stays = |peer: &Peer| peer.info.as_ref().is_none_or(|info| !info.leaving);
+        self.peers.values().any(|peer| peer.alive && stays(peer))
+    }
+
+    /// Somebody is connected who is no live member: no longer, or not yet.
+    pub fn has_visitors(&self) -> bool {
+        self.peers.values().any(|peer| peer.connected && !peer.alive && !peer.left)
+    }
+
+    /// Live members with a connection, without ourselves.
+    pub fn connected(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.alive && peer.connected).map(|(id, _)| *id).collect()
+    }
+
+    /// Peers that have not described themselves since they were connected.
+    pub fn undescribed(&self) -> Vec<NodeId> {
+        let silent = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.described);
+        silent.map(|(id, _)| *id).collect()
+    }
+
+    /// Members that should be reachable again one day: not connected, and not gone of their own will.
+    pub fn lost(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        let lost = self.peers.iter().filter(|(_, peer)| !peer.connected && !peer.left);
+        lost.map(|(id, peer)| (*id, peer.addrs.clone())).collect()
+    }
+
+    /// Everyone we ever heard of in this life, ourselves not included.
+    pub fn peers(&self) -> impl Iterator<Item = (&NodeId, &Peer)> {
+        self.peers.iter()
+    }
+
+    fn with_swim(&mut self, action: impl FnOnce(&mut Swim, &mut Outcome)) -> Outcome {
+        let mut outcome = Outcome::default();
+        action(&mut self.swim, &mut outcome);
+        for change in &outcome.changes {
+            match change {
+                Change::Up(node) => {
+                    let peer = self.peers.entry(*node).or_default();
+                    (peer.alive, peer.declared_down, peer.gone, peer.forgotten) = (true, false, false, false);
+                    peer.mute = false;
+                    outcome.moved.push(*node);
+                }
+                Change::Down(node) => {
+                    let peer = self.peers.entry(*node).or_default();
+                    (peer.alive, peer.declared_down, peer.mute) = (false, true, peer.connected);
+                }
+            }
+        }
+        for node in &outcome.moved {
+            if let Some(addrs) = self.swim.addrs(*node).filter(|addrs| !addrs.is_empty()) {
+                self.peers.entry(*node).or_default().addrs = addrs.to_vec();
+            }
+        }
+        outcome
+    }
+}

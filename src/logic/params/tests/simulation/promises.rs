@@ -1,0 +1,271 @@
+//! What must hold, whatever dies, joins or is cut off:
+//!
+//! - each read is what its mode promises, and nothing that was read is undone while training goes on: so one side does at most;
+//! - whoever goes back to a checkpoint, or begins anew, had to: fewer lost nodes than a block has homes lose nothing;
+//! - once it has gone on from there, nothing more is added to what was given up;
+//! - a checkpoint is what a reader at its clock sees;
+//! - a barrier is passed when all have come to it, or to a later place.
+
+use super::*;
+use crate::params::tests::disk::Checkpoint;
+
+/// Updates that were read, and by which nodes.
+type Seen = (Arc<BTreeSet<Update>>, BTreeSet<NodeId>);
+
+#[derive(Default)]
+pub struct Promises {
+    /// Clock by clock what synchronous readers saw, in each course, and on which nodes.
+    seen: BTreeMap<(usize, Clock), Seen>,
+    /// The longest content of each block that anybody on a node read.
+    logs: BTreeMap<(usize, Block, NodeId), Content>,
+    /// How much was ever applied to each block.
+    applied: BTreeMap<(usize, Block), Clock>,
+    /// The clock at which each course began, and the newest in which some node has gone on.
+    courses: Vec<Clock>,
+    live: Option<usize>,
+    /// The clock up to which a worker has come to barriers, or ended clocks.
+    reached: BTreeMap<Worker, Clock>,
+    /// Processes whose updates need not be in what is read: others have counted in their place, or they had finished.
+    superseded: BTreeSet<(Worker, u64)>,
+    /// When all blocks were last where they shall be: on which nodes. Who was in a view since then, and who of those died or was left out.
+    settled: BTreeSet<NodeId>,
+    members: BTreeSet<NodeId>,
+    lost: BTreeSet<NodeId>,
+    dead: BTreeSet<NodeId>,
+    newest: Epoch,
+}
+
+impl Promises {
+    pub(super) fn begun_anew(&mut self) -> Content {
+        self.reached.clear();
+        self.courses.push(0);
+        Content { course: self.courses.len() - 1, updates: Vec::new() }
+    }
+
+    pub(super) fn restored(&mut self, clock: Clock, mut checkpoint: Checkpoint) -> Checkpoint {
+        let course = self.courses.len();
+        self.reached.clear();
+        self.courses.push(clock);
+        for content in checkpoint.values_mut() {
+            content.course = course;
+        }
+        let first = checkpoint.values().next().into_iter().flat_map(|content| &content.updates);
+        let disk = BTreeSet::from([NodeId([0; 32])]);
+        self.seen.extend(first.enumerate().map(|(k, updates)| ((course, k as u64), (updates.clone(), disk.clone()))));
+        checkpoint
+    }
+
+    /// Before nodes go back to what was kept, or begin anew.
+    pub(super) fn give_up(&self) {
+        let (lost, of) = (self.lost.len(), self.settled.len());
+        let is_first = self.live.is_none_or(|live| live + 1 < self.courses.len());
+        assert!(is_first || self.may_have_lost(), "nothing is given up that some node has: {lost} of {of} were lost");
+    }
+
+    /// More nodes than one, or all that there were, since all blocks were where they shall be.
+    fn may_have_lost(&self) -> bool {
+        self.lost.len() >= 2.min(self.settled.len())
+    }
+
+    pub(super) fn applied(&mut self, course: usize, block: Block, clock: Clock) {
+        let before = self.applied.entry((course, block)).or_default();
+        if clock + 1 > *before {
+            *before = clock + 1;
+            assert!(
+                self.live.is_none_or(|live| live <= course),
+                "block {block}, clock {clock}: a course given up grows"
+            );
+        }
+    }
+
+    pub(super) fn kept(&self, checkpoint: &Checkpoint, synchronous: bool) {
+        for content in checkpoint.values().filter(|_| synchronous) {
+            for (k, updates) in content.updates.iter().enumerate() {
+                let seen = self.seen.get(&(content.course, k as u64));
+                assert!(seen.is_none_or(|(seen, _)| seen == updates), "a checkpoint is what readers saw");
+            }
+        }
+    }
+
+    /// All blocks are where they shall be.
+    pub(super) fn settled(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        self.settled = nodes.collect();
+        self.members = self.settled.clone();
+        self.lost.clear();
+        self.dead.clear();
+    }
+
+    pub(super) fn died(&mut self, node: NodeId) {
+        if self.members.contains(&node) {
+            self.lost.insert(node);
+        }
+        self.dead.insert(node);
+        if self.may_have_lost() {
+            // What only they knew is gone with them.
+            let gone: BTreeSet<NodeId> = self.lost.intersection(&self.dead).copied().collect();
+            self.logs.retain(|(_, _, reader), _| !gone.contains(reader));
+            self.seen.retain(|_, (_, readers)| {
+                readers.retain(|reader| !gone.contains(reader));
+                !readers.is_empty()
+            });
+        }
+    }
+
+    fn gone_on(&mut self, epoch: Epoch, nodes: BTreeSet<NodeId>, course: Option<usize>) {
+        self.live = self.live.max(course);
+        if epoch > self.newest {
+            self.newest = epoch;
+            self.lost.extend(self.members.difference(&nodes));
+            self.members.extend(nodes);
+        }
+    }
+
+    /// Nothing of these processes need be in what is read.
+    pub(super) fn exempt(&mut self, lives: Vec<(Worker, u64)>) {
+        self.superseded.extend(lives);
+    }
+
+    pub(super) fn is_superseded(&self, worker: Worker, life: u64) -> bool {
+        self.superseded.contains(&(worker, life))
+    }
+
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.members != self.settled || !self.lost.is_empty() || self.settled.is_empty()
+    }
+
+    pub(super) fn reached(&mut self, worker: Worker, clock: Clock) {
+        let known = self.reached.entry(worker).or_default();
+        *known = clock.max(*known);
+    }
+
+    /// How many updates of each clock readers have seen.
+    pub(super) fn updates_seen(&self) -> Vec<usize> {
+        self.seen.values().map(|(updates, _)| updates.len()).collect()
+    }
+}
+
+impl Simulation {
+    pub(super) fn finishing(&self) -> Vec<(Worker, u64)> {
+        let scripts = self.nodes.values().flat_map(|node| &node.workers);
+        scripts.filter(|(_, script)| script.finishing).map(|(worker, script)| (*worker, script.life)).collect()
+    }
+
+    /// A node's view may have gone on just now.
+    pub(super) fn look_at_view(&mut self, at: NodeId) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        let view = node.group.view();
+        if !node.group.going || view.epoch == node.gone_on {
+            return;
+        }
+        node.gone_on = view.epoch;
+        let nodes: BTreeSet<NodeId> = view.nodes.iter().map(|(node, _)| *node).collect();
+        let course = node.blocks.values().next().map(|content| content.course);
+        for (life, _) in &view.workers {
+            let other = node.workers.get(&life.worker).filter(|script| script.life != life.life);
+            self.promises.superseded.extend(other.map(|script| (life.worker, script.life)));
+        }
+        let was_of_two = view.previous_nodes.len() == 2 && nodes.len() == 1;
+        if was_of_two && view.previous_nodes.iter().any(|other| node.group.dead.contains(other)) {
+            self.story.count("a killed node's partner of two went on");
+        }
+        self.story.gone_on(self.steps, at, view);
+        self.promises.gone_on(view.epoch, nodes, course);
+    }
+
+    /// A worker is told that it has passed a barrier.
+    pub(super) fn check_barrier(&self, at: NodeId, worker: Worker) {
+        let node = &self.nodes[&at];
+        let Some(script) = node.workers.get(&worker) else { return };
+        let is_behind = |other: &Worker| {
+            let reached = self.promises.reached.get(other).copied();
+            reached.is_none_or(|clock| clock + 1 < script.clock.unwrap_or(0))
+        };
+        // A view that has just begun may hear of a barrier that was passed before it.
+        let is_told = self.story.last_view != self.steps;
+        if is_told
+            && self.settings.consistency.is_synchronous()
+            && self.disk.restored == 0
+            && self.promises.courses.len() == 1
+        {
+            let view = &node.group.view().workers;
+            // Who came later found it passed.
+            let others = view.iter().filter(|(life, _)| life.worker != worker && script.barrier_with.contains(life));
+            let behind = others.map(|(life, _)| life.worker).find(is_behind);
+            assert_eq!(behind, None, "worker {worker} has passed a barrier that another has not come to");
+        }
+    }
+
+    /// What a worker has read keeps the promise of the mode.
+    pub(super) fn check(&mut self, at: NodeId, worker: Worker) {
+        let consistency = self.settings.consistency;
+        let script = &self.nodes[&at].workers[&worker];
+        let clock = match script.finishing {
+            // It reads the last values, wherever it was itself.
+            true => self.nodes[&at].group.clock_of(worker).unwrap(),
+            false => script.clock.unwrap() + u64::from(script.waiting),
+        };
+        assert_eq!(script.values.len() as u32, self.layout.blocks());
+        for (block, content) in &script.values {
+            if consistency.is_synchronous() {
+                let updates = &content.updates;
+                assert_eq!(updates.len() as u64, clock, "a reader sees all updates below its clock and no others");
+                for (k, updates) in updates.iter().enumerate() {
+                    let seen = self.promises.seen.entry((content.course, k as u64));
+                    let (seen, readers) = seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
+                    readers.insert(at);
+                    assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
+                    assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
+                    let workers: BTreeSet<Worker> = updates.iter().map(|(worker, ..)| *worker).collect();
+                    assert_eq!(workers.len(), updates.len(), "block {block}, clock {k}: each worker counts once");
+                    if self.settings.divided {
+                        let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
+                        let of = updates.len() as u32;
+                        let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
+                        assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
+                    }
+                }
+                if script.finishing {
+                    continue;
+                }
+                // Who was cut off for a while did not count.
+                let own = updates[script.began as usize..].iter().enumerate();
+                let has = |k: usize, updates: &BTreeSet<Update>| {
+                    updates.contains(&(worker, script.life, script.began + k as u64, script.part))
+                };
+                assert!(self.faults || own.into_iter().all(|(k, updates)| has(k, updates)));
+                continue;
+            }
+            let updates: Vec<Update> = content.updates.iter().flat_map(|updates| updates.iter().copied()).collect();
+            let distinct: BTreeSet<Update> = updates.iter().copied().collect();
+            // But for what was behind the clock of a checkpoint that all went on from.
+            let once = |update: &Update| {
+                let again = self.promises.courses.iter().any(|began| *began > 0 && update.2 >= *began);
+                again || updates.iter().filter(|other| *other == update).count() == 1
+            };
+            assert!(
+                distinct.len() == updates.len() || distinct.iter().all(once),
+                "block {block}: every update counts once"
+            );
+            let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
+            let has_own = (script.began..clock).all(|k| has(worker, script.life, k));
+            assert!(self.promises.superseded.contains(&(worker, script.life)) || has_own, "its own are there");
+            if let Consistency::Ssp { staleness } = consistency {
+                let bound = clock.saturating_sub(staleness);
+                let due = script.due[block].iter().filter(|(id, _)| !self.promises.superseded.contains(id));
+                for ((other, life), began) in due {
+                    assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
+                }
+            }
+            let of_block = (content.course, *block, NodeId([0; 32]))..=(content.course, *block, NodeId([255; 32]));
+            for (_, log) in self.promises.logs.range(of_block) {
+                let common = log.updates.len().min(content.updates.len());
+                let [log, own] = [log, content].map(|content| &content.updates[..common]);
+                assert_eq!(log, own, "block {block}: nothing that was read is undone");
+            }
+            let log = self.promises.logs.entry((content.course, *block, at)).or_default();
+            if content.updates.len() > log.updates.len() {
+                *log = content.clone();
+            }
+        }
+    }
+}

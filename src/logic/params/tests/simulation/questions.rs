@@ -1,0 +1,66 @@
+//! What tests ask of a simulation.
+
+use super::*;
+
+impl Simulation {
+    /// Of these nodes the one that conducts where nobody does.
+    pub fn first(&self) -> NodeId {
+        let rank = |node: &&NodeId| self.nodes[*node].group.rank(**node);
+        *self.nodes.keys().max_by_key(rank).expect("there are some")
+    }
+
+    /// Who conducts the view that a node works in.
+    pub fn conductor(&self, node: NodeId) -> NodeId {
+        self.nodes[&node].group.view().epoch.by
+    }
+
+    /// The clock that the slowest worker is at.
+    pub fn slowest(&self) -> Option<Clock> {
+        self.nodes.values().flat_map(|node| node.workers.values()).map(|script| script.clock).min().flatten()
+    }
+
+    /// Whether a node works in a view that goes on, with so many nodes.
+    pub fn goes_on(&self, node: NodeId, nodes: usize) -> bool {
+        let group = &self.nodes[&node].group;
+        group.going && group.promised == group.view().epoch && group.view().nodes.len() == nodes
+    }
+
+    /// The most clocks of which a node remembers something.
+    pub fn clocks_remembered(&self) -> usize {
+        self.nodes.values().map(|node| node.group.clocks_remembered()).max().unwrap_or(0)
+    }
+
+    pub fn blocks_kept(&self, node: NodeId) -> usize {
+        self.nodes[&node].blocks.len()
+    }
+
+    /// What every node is at, for whoever looks why nothing goes on.
+    pub(super) fn states(&self) -> String {
+        let state = |(id, node): (&NodeId, &Node)| {
+            let group = &node.group;
+            let (id, promised, view, base) =
+                (id.short(), group.promised.number, group.view().epoch.number, group.base.number);
+            let workers: Vec<_> = node
+                .workers
+                .iter()
+                .map(|(id, script)| (*id, script.clock, script.at_barrier, script.finishing))
+                .collect();
+            let (shards, missing, told) = (group.shards.len(), group.missing.len(), &group.told_status);
+            format!(
+                "{id}: promised {promised}, view {view}, base {base}, going {}, {shards} blocks, {missing} missing, \
+                 workers {workers:?}: {told}\n",
+                group.going
+            )
+        };
+        self.nodes.iter().map(state).collect()
+    }
+
+    pub fn status(&self, node: NodeId) -> &str {
+        &self.nodes[&node].group.told_status
+    }
+
+    /// How many updates of each clock readers have seen.
+    pub fn updates_seen(&self) -> Vec<usize> {
+        self.promises.updates_seen()
+    }
+}

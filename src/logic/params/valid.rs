@@ -1,0 +1,195 @@
+//! What other nodes say is checked here before anything is made of it: whatever is taken from it to index, count or divide by.
+//! What cannot be is answered by ending the connection.
+
+use nodectl_types::{
+    NodeId,
+    servers::{
+        MAX_WORKERS,
+        message::{Block, Clock, Epoch, Promise, ServerMessage, View, Worker, WorkerLife},
+    },
+};
+
+/// More clocks than any training has, times so many workers: a version.
+const MOST_CLOCKS: Clock = 1 << 48;
+const MOST_UPDATES: u64 = MOST_CLOCKS * MAX_WORKERS as u64;
+/// More views than any training has, with room to number others behind them.
+const MOST_VIEWS: u64 = 1 << 62;
+/// Nodes are told apart by a u16.
+const MOST_NODES: usize = 1 << 16;
+
+/// Says what is wrong with a message of another node, in a job of so many blocks.
+pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Result<(), String> {
+    let valid = Valid { blocks };
+    valid.block(message.block().unwrap_or(0))?;
+    valid.epoch(message.epoch().unwrap_or_default())?;
+    if let Some(by) = of_conductor(message).filter(|by| *by != from) {
+        return Err(format!("it speaks for node {}, which conducts", by.short()));
+    }
+    match message {
+        ServerMessage::Here(here) => {
+            valid.epoch(here.promised)?;
+            valid.nodes(here.peers.len())?;
+            here.workers.iter().chain(&here.finishing).try_for_each(|life| valid.worker(life.worker))
+        }
+        ServerMessage::Prepare { epoch } | ServerMessage::Installed { epoch } | ServerMessage::Go { epoch } => {
+            valid.epoch(*epoch)
+        }
+        ServerMessage::Lost { epoch } | ServerMessage::Fetch { epoch, .. } => valid.epoch(*epoch),
+        ServerMessage::Refused { promised } => valid.epoch(*promised),
+        ServerMessage::Waiting { nodes, .. } => valid.nodes(nodes.len()),
+        ServerMessage::Promise { epoch, promise } => {
+            valid.epoch(*epoch)?;
+            valid.promise(promise)
+        }
+        ServerMessage::Install { view } => valid.view(view),
+        ServerMessage::State { version, applied, .. } => {
+            valid.version(*version)?;
+            applied.iter().try_for_each(|(worker, clock)| valid.worker(*worker).and(valid.clock(*clock)))
+        }
+        ServerMessage::Replicate { version, of, .. } => {
+            valid.version(*version)?;
+            of.map_or(Ok(()), |(worker, clock)| valid.worker(worker).and(valid.clock(clock)))
+        }
+        ServerMessage::Kept { version, .. } | ServerMessage::Arrived { version, .. } => valid.version(*version),
+        ServerMessage::Ready { clock, norms, .. } => {
+            valid.clock(*clock)?;
+            norms.iter().try_for_each(|(block, _)| valid.block(*block))
+        }
+        ServerMessage::Push { worker, clock, .. }
+        | ServerMessage::Ended { worker, clock, .. }
+        | ServerMessage::Acknowledged { worker, clock, .. }
+        | ServerMessage::Pull { worker, clock, .. }
+        | ServerMessage::Values { worker, clock, .. } => valid.worker(*worker).and(valid.clock(*clock)),
+        ServerMessage::Barrier { worker, clock, number, .. } => {
+            valid.worker(*worker)?;
+            valid.clock(*clock)?;
+            valid.version(*number)
+        }
+        ServerMessage::Passed { number, .. } => valid.version(*number),
+        ServerMessage::Commit { clock, .. }
+        | ServerMessage::Checkpoint { clock, .. }
+        | ServerMessage::Collect { clock, .. }
+        | ServerMessage::Collected { clock, .. }
+        | ServerMessage::Saved { clock, .. } => valid.clock(*clock),
+        ServerMessage::PassedAlone { worker, .. } => valid.worker(*worker),
+        ServerMessage::Settled { .. }
+        | ServerMessage::Moved { .. }
+        | ServerMessage::Drain { .. }
+        | ServerMessage::Drained { .. }
+        | ServerMessage::Keep { .. } => Ok(()),
+    }
+}
+
+/// Who alone says such a thing.
+fn of_conductor(message: &ServerMessage) -> Option<NodeId> {
+    match message {
+        ServerMessage::Install { view } => Some(view.epoch.by),
+        ServerMessage::Prepare { epoch }
+        | ServerMessage::Lost { epoch }
+        | ServerMessage::Go { epoch }
+        | ServerMessage::Commit { epoch, .. }
+        | ServerMessage::Passed { epoch, .. }
+        | ServerMessage::PassedAlone { epoch, .. }
+        | ServerMessage::Drain { epoch, .. }
+        | ServerMessage::Checkpoint { epoch, .. }
+        | ServerMessage::Collect { epoch, .. }
+        | ServerMessage::Saved { epoch, .. } => Some(epoch.by),
+        _ => None,
+    }
+}
+
+struct Valid {
+    blocks: Block,
+}
+
+impl Valid {
+    fn block(&self, block: Block) -> Result<(), String> {
+        below("block", u64::from(block), u64::from(self.blocks))
+    }
+
+    fn worker(&self, worker: Worker) -> Result<(), String> {
+        below("worker", u64::from(worker), u64::from(MAX_WORKERS))
+    }
+
+    fn clock(&self, clock: Clock) -> Result<(), String> {
+        below("clock", clock, MOST_CLOCKS)
+    }
+
+    fn version(&self, version: u64) -> Result<(), String> {
+        below("version", version, MOST_UPDATES)
+    }
+
+    fn epoch(&self, epoch: Epoch) -> Result<(), String> {
+        below("view", epoch.number, MOST_VIEWS)
+    }
+
+    fn nodes(&self, count: usize) -> Result<(), String> {
+        below("a number of nodes:", count as u64, MOST_NODES as u64)
+    }
+
+    fn views(&self, views: &[(Epoch, Vec<NodeId>)]) -> Result<(), String> {
+        views.iter().try_for_each(|(epoch, nodes)| self.epoch(*epoch).and(self.nodes(nodes.len())))
+    }
+
+    fn promise(&self, promise: &Promise) -> Result<(), String> {
+        self.epoch(promise.base)?;
+        self.epoch(promise.installed)?;
+        self.nodes(promise.nodes.len())?;
+        self.nodes(promise.installed_nodes.len())?;
+        self.views(&promise.perhaps)?;
+        ascending("blocks held", promise.held.iter().map(|held| held.block))?;
+        for held in &promise.held {
+            self.block(held.block)?;
+            self.version(held.version)?;
+        }
+        for (life, clock) in &promise.workers {
+            self.worker(life.worker)?;
+            self.clock(clock.unwrap_or(0))?;
+        }
+        self.clock(promise.committed.map_or(0, |(clock, _)| clock))?;
+        self.version(promise.barriers)?;
+        self.clock(promise.saved)
+    }
+
+    fn view(&self, view: &View) -> Result<(), String> {
+        self.epoch(view.epoch)?;
+        self.epoch(view.previous)?;
+        self.nodes(view.previous_nodes.len())?;
+        self.nodes(view.nodes.len())?;
+        self.views(&view.perhaps)?;
+        ascending("nodes", view.nodes.iter().map(|(node, _)| *node))?;
+        ascending("workers", view.workers.iter().map(|(life, _)| life.worker))?;
+        let is_node = |node: &NodeId| view.nodes.binary_search_by_key(node, |(member, _)| *member).is_ok();
+        let is_there = |(life, node): &&(WorkerLife, NodeId)| self.worker(life.worker).is_err() || !is_node(node);
+        if !is_node(&view.epoch.by) || view.workers.is_empty() || view.workers.iter().any(|worker| is_there(&worker)) {
+            return Err("a view without its conductor, without workers, or with workers on other nodes".into());
+        }
+        view.starting.iter().try_for_each(|(life, clock)| self.worker(life.worker).and(self.clock(*clock)))?;
+        let blocks = self.blocks as usize;
+        if view.sources.len() != blocks || view.homes.len() != blocks {
+            let (sources, homes) = (view.sources.len(), view.homes.len());
+            return Err(format!("a view with {sources} sources and {homes} homes for {blocks} blocks"));
+        }
+        for ((source, version), homes) in view.sources.iter().zip(&view.homes) {
+            self.version(*version)?;
+            let are_nodes = homes.iter().chain([source]).all(|index| usize::from(*index) < view.nodes.len());
+            let is_twice = |at: usize| homes[..at].contains(&homes[at]);
+            if !are_nodes || homes.is_empty() || homes.len() > view.nodes.len() || (0..homes.len()).any(is_twice) {
+                return Err(format!("a block from {source} on {homes:?} of {} nodes", view.nodes.len()));
+            }
+        }
+        self.clock(view.commit.map_or(0, |(clock, _)| clock))?;
+        self.clock(view.restore.unwrap_or(0))?;
+        self.version(view.barriers)?;
+        self.clock(view.saved)
+    }
+}
+
+fn below(what: &str, value: u64, limit: u64) -> Result<(), String> {
+    if value < limit { Ok(()) } else { Err(format!("{what} {value}, where there are fewer than {limit}")) }
+}
+
+fn ascending<T: Ord + Copy>(what: &str, values: impl Iterator<Item = T> + Clone) -> Result<(), String> {
+    let is_right = values.clone().zip(values.skip(1)).all(|(one, next)| one < next);
+    if is_right { Ok(()) } else { Err(format!("{what} out of order, or twice")) }
+}

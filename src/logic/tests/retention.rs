@@ -1,0 +1,184 @@
+//! How long ended jobs are kept, and that removed ones stay away.
+
+use super::*;
+use nodectl_types::{JobHead, Retention};
+
+const YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+const WALL_MS: u64 = 1_800_000_000_000;
+
+/// A lone node; jobs are kept for an hour of its time.
+struct Keeper {
+    state: State,
+    mono: Time,
+    wall_ms: u64,
+    /// What was written last.
+    written: Retention,
+    forgotten: Vec<JobId>,
+}
+
+impl Keeper {
+    fn new(retention: Retention) -> Self {
+        let config = config();
+        let mono = Time(1);
+        let mut state = State::new(Now { mono, wall_ms: WALL_MS }, info(1), config);
+        state.restore_retention(retention.clone());
+        let mut keeper = Self { state, mono, wall_ms: WALL_MS, written: retention, forgotten: Vec::new() };
+        let effects = keeper.state.start();
+        keeper.note(effects);
+        keeper
+    }
+
+    fn note(&mut self, effects: Vec<Effect>) -> Vec<Result<Answer, QueryError>> {
+        let mut answers = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::KeepRetention(retention) => self.written = retention,
+                Effect::ForgetJob { job } => self.forgotten.push(job),
+                Effect::Answer { answer, .. } => answers.push(answer),
+                _ => {}
+            }
+        }
+        answers
+    }
+
+    fn turn(&mut self, input: Input) -> Vec<Result<Answer, QueryError>> {
+        let effects = self.state.handle(Now { mono: self.mono, wall_ms: self.wall_ms }, [input]);
+        self.note(effects)
+    }
+
+    fn hear(&mut self, head: JobHead) {
+        self.turn(Input::Message { from: NodeId([2; 32]), message: Message::Heads(vec![head]) });
+    }
+
+    fn pass(&mut self, minutes: u64) {
+        for _ in 0..minutes {
+            self.mono = self.mono + Duration::from_secs(60);
+            self.turn(Input::Tick);
+        }
+    }
+
+    fn ask(&mut self, query: Query) -> Result<Answer, QueryError> {
+        self.turn(Input::Ask { id: 1, query }).remove(0)
+    }
+
+    fn knows(&self, job: u64) -> bool {
+        self.state.core().directory.get(JobId(job)).is_some()
+    }
+}
+
+fn head(job: u64, phase: Phase) -> JobHead {
+    JobHead {
+        job: JobId(job),
+        name: "job".into(),
+        spec: nodectl_types::BlobHash([0; 32]),
+        submitter: NodeId([9; 32]),
+        author: Default::default(),
+        submitted_ms: WALL_MS,
+        epoch: 1,
+        holder: NodeId([9; 32]),
+        version: 1,
+        replicas: Vec::new(),
+        cancelled: false,
+        reason: None,
+        round: 0,
+        phase,
+        tasks: 1,
+        after: Vec::new(),
+        done: 0,
+        failed: 0,
+        stopped: 0,
+        workers: None,
+        saved: None,
+        ended_ms: 1,
+    }
+}
+
+#[test]
+fn a_job_ages_by_the_time_that_its_node_runs_and_not_by_the_wall_clock() {
+    let mut keeper = Keeper::new(Retention::default());
+    keeper.hear(head(1, Phase::Done));
+    keeper.wall_ms += YEARS_MS;
+    keeper.pass(50);
+    assert!(keeper.knows(1), "neither its end long ago nor the clock counts");
+    // Across a restart, it goes on where it was.
+    let mut keeper = Keeper::new(keeper.written);
+    keeper.hear(head(1, Phase::Done));
+    keeper.pass(2);
+    assert!(keeper.knows(1));
+    keeper.pass(20);
+    assert!(!keeper.knows(1) && keeper.forgotten == [JobId(1)]);
+}
+
+#[test]
+fn what_an_unfinished_job_comes_after_is_kept() {
+    let mut keeper = Keeper::new(Retention::default());
+    let after = vec![JobId(1)];
+    keeper.hear(head(1, Phase::Done));
+    keeper.hear(JobHead { after: after.clone(), ..head(2, Phase::Waiting) });
+    keeper.pass(100);
+    assert!(keeper.knows(1));
+    let needed = QueryError::Needed { job: JobId(1), by: JobId(2) };
+    assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Err(needed));
+    assert_eq!(keeper.ask(Query::Remove { job: JobId(2) }), Err(QueryError::NotEnded(JobId(2))));
+    keeper.hear(JobHead { after, version: 2, ..head(2, Phase::Done) });
+    keeper.pass(2);
+    assert!(!keeper.knows(1) && keeper.knows(2));
+}
+
+#[test]
+fn a_removed_job_does_not_come_back_from_a_node_that_was_away() {
+    let mut keeper = Keeper::new(Retention::default());
+    keeper.hear(head(1, Phase::Failed));
+    assert_eq!(keeper.ask(Query::Remove { job: JobId(7) }), Err(QueryError::NoJob(JobId(7))));
+    assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Ok(Answer::Ok));
+    assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Ok(Answer::Ok), "asked again");
+    keeper.hear(head(1, Phase::Failed));
+    assert!(!keeper.knows(1));
+    // Nor after a restart, nor in the node that was away.
+    let mut reborn = Keeper::new(keeper.written.clone());
+    reborn.hear(head(1, Phase::Failed));
+    assert!(!reborn.knows(1));
+    let mut away = Keeper::new(Retention::default());
+    away.hear(head(1, Phase::Failed));
+    let removed = keeper.written.removed.into_iter().collect();
+    away.turn(Input::Message { from: NodeId([2; 32]), message: Message::Removed(removed) });
+    assert!(!away.knows(1) && away.forgotten == [JobId(1)]);
+    assert_eq!(away.state.core().directory.digests(), reborn.state.core().directory.digests());
+    // The memory ends some day.
+    reborn.wall_ms += YEARS_MS;
+    reborn.pass(2);
+    assert!(reborn.written.removed.is_empty());
+}
+
+#[test]
+fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
+    let job = JobId(5);
+    let restored = || {
+        let mut state = node_before_start();
+        state.restore(job, Keep::Spec(spec()));
+        let head = JobHead { job, holder: NodeId([1; 32]), phase: Phase::Running, tasks: 1, ..head(5, Phase::Running) };
+        state.restore(job, Keep::Head(head));
+        state.put_aside();
+        state.start();
+        state
+    };
+    let later = |seconds| Now { mono: Time(1) + Duration::from_secs(seconds), wall_ms: 0 };
+    let mut state = restored();
+    for second in 0..20 {
+        state.handle(later(second), [Input::Tick]);
+    }
+    assert_eq!(state.claim_of(job), None, "nothing of it runs");
+    let ask = |id, query| Input::Ask { id, query };
+    let effects = state.handle(later(20), [ask(1, Query::Job { job }), ask(2, Query::Aside)]);
+    assert_eq!(answers(&effects), [&Err(QueryError::PutAside(job)), &Ok(Answer::Aside(vec![job]))]);
+    state.handle(later(21), [ask(3, Query::Resume { job })]);
+    assert_eq!(state.claim_of(job), Some(2));
+    let mut state = restored();
+    state.handle(later(20), [ask(1, Query::Cancel { job })]);
+    state.handle(later(21), [Input::Tick]);
+    assert_eq!(state.core().directory.get(job).map(|head| head.phase), Some(Phase::Cancelled));
+}
+
+fn node_before_start() -> State {
+    State::new(Now::default(), info(1), config())
+}

@@ -1,0 +1,557 @@
+//! Parameter servers in the node's process: workers of one job share parameters through the nodes that they run on. One thread a job
+//! carries out what `logic::params` decides.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
+//! | `service` | the thread of one job: events in, effects carried out |
+//! | `worker` | a worker's connection |
+//! | `alone` | that of a worker that trains alone |
+//! | `watch` | which workers are late, and which hang |
+//! | `arena` | memory shared with a worker |
+//! | `store` | bytes of blocks, gradients and sums |
+//! | `file` | a checkpoint in a file |
+//! | `writer` | makes one beside the job's thread |
+//! | `checkpoints` | those on this node's disk, and on others' |
+//! | `optimizer` | the arithmetic of a step |
+//! | `compress` | gradients in fewer bytes |
+//! | `factors` | gradients as sufficient factors |
+//! | `peers` | connections to the job's other nodes |
+//! | `conversation` | the threads that serve them |
+//! | `lifeline` | whether the process at the other end was ended |
+//! | `incoming` | memory for what comes over them |
+//! | `dedicated` | nodes that serve and run no workers |
+//!
+//! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
+//! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
+//! optimizer's state of the blocks that it keeps; for these, one gradient of each worker elsewhere.
+
+mod alone;
+mod arena;
+mod checkpoints;
+mod compress;
+mod conversation;
+mod dedicated;
+mod factors;
+mod file;
+mod incoming;
+mod lifeline;
+mod optimizer;
+mod peers;
+mod service;
+mod store;
+mod watch;
+mod worker;
+mod writer;
+
+use checkpoints::Checkpoints;
+use file::Form;
+use futures::future::BoxFuture;
+use nodectl_logic::params::{Config, Kept, Layout};
+use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, sockets, wall_ms};
+use nodectl_types::{
+    Answer, JobId, NodeId, PoolToken, Progress, Query,
+    query::TrainingHere,
+    servers::{
+        SOCKET,
+        message::{Clock, ServerMessage, Worker},
+    },
+};
+use nodectl_wire::api::params::Register;
+use peers::Outbox;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::UnixListener,
+    runtime::Handle,
+    sync::{Notify, Semaphore, mpsc},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The interior of the decoders, for `tests/fuzz`.
+#[doc(hidden)]
+pub mod fuzz {
+    use super::{file::Form, peers};
+    use nodectl_logic::params::Layout;
+    use nodectl_types::servers::TensorSpec;
+    use std::{path::Path, sync::Arc};
+
+    /// The beginning of a stream from another node.
+    pub fn part(bytes: &[u8]) {
+        if let Some(bytes) = bytes.first_chunk() {
+            let _ = peers::Part::decode(*bytes);
+        }
+    }
+
+    /// A file that may be a checkpoint.
+    pub fn checkpoint(path: &Path) {
+        let tensors = vec![TensorSpec { name: "a".into(), shape: vec![40] }];
+        let Ok(layout) = Layout::new(&tensors, 64) else { return };
+        let form = Form::new(Arc::new(layout), tensors, 0, 0, None);
+        if let Ok(open) = form.open(path) {
+            let _ = open.read(0);
+        }
+        let _ = super::file::clock_of(path);
+    }
+}
+
+/// Events waiting for a job's thread.
+const QUEUE: usize = 64;
+/// Connections of workers at a time.
+const CONNECTIONS: usize = 512;
+/// How often the cluster's members are looked at, while a job trains.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long tasks wait for room before those that run begin without them.
+const CROWDED: Duration = Duration::from_secs(5);
+/// So long a node looks for the others of a job before it takes fewer workers for enough: they may have trained for long.
+const MEET: Duration = Duration::from_secs(5);
+/// How long a node without the job is left alone before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has succeeded, so the task of all is done.
+/// `Unfinished`: none has so far, and how many workers are enough to begin with if not all will come. `Finished`: a worker has done its part,
+/// and stays until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint. `Said`: workers should know this.
+/// `Tick`: time passes. `Unneeded`: the job has ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: it
+/// said goodbye, or knows nothing of the job, or a person says so: what it may have had of it is no more. `PeerRefuses`: its machine does, or
+/// a wall in its stead. `PeerEnded`: its kernel closed its connection.
+#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
+enum Event {
+    Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
+    Left { worker: Worker, life: u64, finished: bool },
+    Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
+    Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
+    Pull { worker: Worker, life: u64, number: u64, tensors: Vec<u32> },
+    Barrier { worker: Worker, life: u64 },
+    Keep { worker: Worker, life: u64 },
+    Shared { worker: Worker, life: u64, number: u64 },
+    Finished { worker: Worker, life: u64 },
+    Written(Kept),
+    CheckpointEnded { kept: Kept, problem: Option<String> },
+    Found(Option<PathBuf>),
+    Said(String),
+    Tick,
+    Unneeded,
+    Waits,
+    Over,
+    Unfinished { enough: Option<u32> },
+    PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
+    PeerDown { peer: NodeId, connection: u64 },
+    PeerLost { peer: NodeId },
+    PeerGone { peer: NodeId },
+    PeerRefuses { peer: NodeId },
+    PeerEnded { peer: NodeId },
+    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
+}
+
+/// The training jobs of this node.
+pub struct ParameterServers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    me: NodeId,
+    node: NodeHandle,
+    /// What this node's share of blocks is proportional to: its cores.
+    weight: u32,
+    checkpoints: Arc<Checkpoints>,
+    /// Since the door was opened.
+    way: OnceLock<(Arc<dyn Streams>, Handle)>,
+    jobs: Mutex<HashMap<PoolToken, Job>>,
+    numbers: AtomicU64,
+    stopped: CancellationToken,
+}
+
+/// The way to one job's thread.
+#[derive(Clone)]
+struct Job {
+    events: mpsc::Sender<Event>,
+    digest: [u8; 32],
+    tensors: Arc<Register>,
+    /// Another node of the job would like to be called.
+    called: Arc<Notify>,
+    flags: service::Flags,
+    /// Connections that other nodes are opening.
+    opening: Arc<peers::Opening>,
+    limit_bytes: usize,
+    number: u64,
+}
+
+impl ParameterServers {
+    pub fn new(me: NodeId, node: NodeHandle, weight: u32, data_dir: &Path) -> Self {
+        let (way, jobs) = Default::default();
+        let checkpoints = Arc::new(Checkpoints::new(data_dir, me, node.clone()));
+        let numbers = AtomicU64::new(wall_ms() << 16);
+        let stopped = CancellationToken::new();
+        Self { shared: Arc::new(Shared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
+    }
+
+    /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
+    /// Checkpoints of jobs that were not heard of for `keep` go.
+    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
+        self.shared.checkpoints.open(streams.clone(), keep)?;
+        let _ = self.shared.way.set((streams, Handle::current()));
+        let socket = data_dir.join(SOCKET);
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::from_std(sockets::bind_private(&socket)?)?;
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let stopped = shared.stopped.clone();
+            tokio::select! {
+                () = accept(listener, &shared) => {}
+                () = stopped.cancelled() => {}
+            }
+            // The next start removes it otherwise.
+            let _ = fs::remove_file(&socket);
+        });
+        Ok(())
+    }
+
+    /// Ends every job's part here.
+    pub fn close(&self) {
+        self.shared.stopped.cancel();
+        self.shared.jobs().clear();
+    }
+
+    /// Whether a stream for this token is ours.
+    pub fn has(&self, token: &PoolToken) -> bool {
+        *token == dedicated::invitation()
+            || self.shared.jobs().contains_key(token)
+            || self.shared.checkpoints.asked(token).is_some()
+    }
+
+    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
+    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn PeerStream>) -> io::Result<()> {
+        if token == dedicated::invitation() {
+            return dedicated::invited(&self.shared, stream).await;
+        }
+        if let Some(job) = self.shared.checkpoints.asked(&token) {
+            return self.shared.checkpoints.serve(job, stream).await;
+        }
+        let job = self.shared.jobs().get(&token).cloned();
+        let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
+        if from > self.shared.me {
+            // It asks to be called.
+            job.called.notify_one();
+            return Ok(());
+        }
+        if let Some(bundle) = job.opening.accept(from, stream).await? {
+            let connection = self.shared.next_life();
+            let settings = &job.tensors.settings;
+            conversation::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+        }
+        Ok(())
+    }
+}
+
+impl Trainings for ParameterServers {
+    fn look(&self, job: JobId) -> TrainingHere {
+        let known = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
+            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            (late, job.flags.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        });
+        let (late, waits_for) = known.unwrap_or_default();
+        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late, waits_for }
+    }
+
+    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
+        let checkpoints = self.shared.checkpoints.clone();
+        if let Some((_, runtime)) = self.shared.way.get() {
+            runtime.spawn(async move { checkpoints.copy(job, step, from, keep).await });
+        }
+    }
+
+    fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
+        let checkpoints = self.shared.checkpoints.clone();
+        Box::pin(async move {
+            let say = |text: String| {
+                tracing::info!("{text}");
+                true
+            };
+            checkpoints.newest(job, false, say).await
+        })
+    }
+
+    fn forget(&self, job: JobId) {
+        let checkpoints = self.shared.checkpoints.clone();
+        checkpoints.forget(job);
+        if let Some((_, runtime)) = self.shared.way.get() {
+            runtime.spawn_blocking(move || checkpoints.remove(job));
+        }
+    }
+}
+
+async fn accept(listener: UnixListener, shared: &Arc<Shared>) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                let Ok(stream) = stream.into_std() else { continue };
+                let serving = move || {
+                    if stream.set_nonblocking(false).is_ok() {
+                        worker::serve(&shared, stream);
+                    }
+                    drop(permit);
+                };
+                if let Err(error) = std::thread::Builder::new().name("params-worker".into()).spawn(serving) {
+                    tracing::warn!(%error, "a worker that trains could not be served");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a worker's connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<PoolToken, Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Greater than all before, in this life of the node and earlier ones.
+    fn next_life(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The job that a worker, or a worker's node, wants this node to take part in; begun if it is the first.
+    fn join(
+        self: &Arc<Self>,
+        register: &Register,
+        layout: &Arc<Layout>,
+        weight: u32,
+    ) -> io::Result<mpsc::Sender<Event>> {
+        let token = token_of(&register.job);
+        let digest = digest(register);
+        let mut jobs = self.jobs();
+        if let Some(job) = jobs.get(&token).filter(|job| !job.events.is_closed()) {
+            if job.digest != digest {
+                let why = difference(register, &job.tensors);
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            return Ok(job.events.clone());
+        }
+        if self.stopped.is_cancelled() {
+            return Err(io::Error::other("this node is leaving"));
+        }
+        let Some((streams, runtime)) = self.way.get() else { return Err(io::Error::other("this node begins yet")) };
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let number = self.next_life();
+        let settings = register.settings.clone();
+        let states = settings.training.optimizer.states();
+        let largest = (layout.largest_block() * 4).max(settings.block_bytes);
+        let limit_bytes = largest as usize * (1 + states).max(2) + 64;
+        let job = Job {
+            events: events.clone(),
+            digest,
+            tensors: Arc::new(register.clone()),
+            called: Arc::default(),
+            flags: service::Flags::default(),
+            opening: Arc::default(),
+            limit_bytes,
+            number,
+        };
+        let config = Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
+        job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
+        let kept = service::Kept {
+            job: register.job.parse().ok(),
+            form: form(register, layout),
+            checkpoints: self.checkpoints.clone(),
+            resume_from: register.resume_from.clone(),
+            runtime: runtime.clone(),
+        };
+        let (shared, flags, back) = (self.clone(), job.flags.clone(), events.downgrade());
+        let run = move || {
+            service::run(config, kept, (back, inbox), &flags);
+            let mut jobs = shared.jobs();
+            if jobs.get(&token).is_some_and(|job| job.number == number) {
+                jobs.remove(&token);
+            }
+        };
+        std::thread::Builder::new().name("params-job".into()).spawn(run)?;
+        jobs.insert(token, job.clone());
+        drop(jobs);
+        runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
+        Ok(events)
+    }
+}
+
+/// Names a job among nodes.
+fn token_of(job: &str) -> PoolToken {
+    let hash = blake3::Hasher::new().update(b"nodectl training job").update(job.as_bytes()).finalize();
+    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+}
+
+/// What a checkpoint of the job has.
+fn form(register: &Register, layout: &Arc<Layout>) -> Form {
+    let states = register.settings.training.optimizer.states();
+    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums, register.note.clone())
+}
+
+/// Tensors and settings, for comparison.
+fn digest(register: &Register) -> [u8; 32] {
+    let json = serde_json::to_vec(&(&register.tensors, &register.settings)).expect("plain data always encodes");
+    *blake3::hash(&json).as_bytes()
+}
+
+/// How two workers' tensors or settings differ, in words.
+fn difference(new: &Register, known: &Register) -> String {
+    let worker = new.worker;
+    if new.settings != known.settings {
+        return format!("worker {worker} has other settings than worker {}: all need the same", known.worker);
+    }
+    let pairs = new.tensors.iter().zip(&known.tensors);
+    match pairs.clone().find(|(a, b)| a != b) {
+        Some((a, b)) => format!(
+            "worker {worker} registers `{}` {:?} where worker {} has `{}` {:?}",
+            a.name, a.shape, known.worker, b.name, b.shape
+        ),
+        None => format!(
+            "worker {worker} registers {} tensors, worker {} has {}",
+            new.tensors.len(),
+            known.worker,
+            known.tensors.len()
+        ),
+    }
+}
+
+/// What waiting workers should know of the job. Tasks that have ended are not waited for: of scripts none comes back that has succeeded,
+/// and no worker at all that has failed for good. `crowded` is since when how many workers have run while others wait for room.
+async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
+    let id = job.tensors.job.parse().ok()?;
+    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
+    let Progress { tasks, done, failed, stopped, running, queued, .. } = detail.progress;
+    if !job.tensors.settings.divided {
+        let left = tasks.saturating_sub(done + failed + stopped);
+        return Some(Event::Unfinished { enough: (left < tasks).then_some(left) });
+    }
+    if done > 0 {
+        return Some(Event::Over);
+    }
+    let is_same = crowded.is_some_and(|(known, _)| known == running);
+    // Those that a node prepares already are not without room.
+    let waiting = tasks.saturating_sub(failed + stopped + running + queued);
+    if waiting == 0 || !is_same {
+        *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
+    }
+    let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
+    let left = (failed + stopped > 0).then(|| tasks.saturating_sub(failed + stopped));
+    Some(Event::Unfinished { enough: full.map(|(workers, _)| workers).into_iter().chain(left).min() })
+}
+
+/// Whether a job that the cluster knows has ended, or was forgotten.
+async fn is_over(shared: &Shared, job: &Job) -> bool {
+    let Ok(id) = job.tensors.job.parse::<JobId>() else { return false };
+    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else { return false };
+    heads.iter().find(|head| head.job == id).is_none_or(|head| head.phase.is_ended())
+}
+
+/// Connects with every member that has the job too, as long as it trains here.
+async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
+    // Also those that are being called: a second connection would end the first.
+    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
+    let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
+    let mut known: BTreeSet<NodeId> = BTreeSet::new();
+    let mut lost: BTreeSet<NodeId> = BTreeSet::new();
+    let mut crowded = None;
+    let begun = tokio::time::Instant::now();
+    loop {
+        // A full queue is time passing.
+        let _ = job.events.try_send(Event::Tick);
+        if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
+            let _ = job.events.send(Event::Unneeded).await;
+        }
+        if job.flags.waits.load(Ordering::Relaxed)
+            && let Some(event) = news(&shared, &job, &mut crowded).await
+        {
+            let event = match event {
+                Event::Unfinished { .. } if begun.elapsed() < MEET => Event::Unfinished { enough: None },
+                event => event,
+            };
+            let _ = job.events.send(event).await;
+        }
+        let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
+            if job.events.is_closed() || shared.stopped.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+            continue;
+        };
+        let others = || members.iter().filter(|line| line.alive && !line.this_node);
+        let alive: BTreeSet<NodeId> = others().map(|line| line.info.id).collect();
+        let servers = others().filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
+        let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
+        for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
+            let _ = job.events.send(Event::PeerLost { peer }).await;
+            known.remove(&peer);
+            lost.insert(peer);
+            asked.remove(&peer);
+            invited.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+        }
+        for peer in lost.iter().copied() {
+            let _ = match members.iter().find(|line| line.info.id == peer) {
+                // Whoever said goodbye is no member any more, nor is whoever a person says is dead.
+                None => job.events.send(Event::PeerGone { peer }).await,
+                Some(line) if line.gone => job.events.send(Event::PeerRefuses { peer }).await,
+                Some(_) => Ok(()),
+            };
+        }
+        lost.retain(|peer| !alive.contains(peer) && members.iter().any(|line| line.info.id == *peer));
+        for peer in alive {
+            let is_first = known.insert(peer);
+            let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            // The lower one calls; the higher one asks for that when it begins.
+            let is_due = asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+            let is_invited = invited.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            let (calls, invites) = (shared.me < peer && is_due, servers.contains(&peer) && !is_invited && is_due);
+            if is_connected || !(calls || invites || is_first) {
+                continue;
+            }
+            asked.insert(peer, tokio::time::Instant::now());
+            connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+            let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
+            let (connected, invited) = (connected.clone(), invited.clone());
+            tokio::spawn(async move {
+                let (connection, settings) = (shared.next_life(), &job.tensors.settings);
+                let calling = async {
+                    if invites {
+                        let mut stream = streams.open(peer, dedicated::invitation()).await?;
+                        dedicated::invite(&mut stream, &job.tensors).await?;
+                        invited.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+                    }
+                    peers::call(streams.as_ref(), peer, token, connection, settings).await
+                };
+                match calling.await {
+                    Ok(bundle) => {
+                        conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        let _ = job.events.send(Event::PeerGone { peer }).await;
+                    }
+                    Err(_) => {}
+                }
+                connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+            });
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = job.called.notified() => asked.clear(),
+            () = job.events.closed() => return,
+            () = shared.stopped.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Pools of Python workers, on the node that serves their client: the client's stream on one side, those of the workers on the
+//! other, and between them `logic::pool`, which decides who gets what. Nothing here outlives the client's stream.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | `Pools`: the node's open pools by token; a worker's stream from attaching to its end |
+//! | `open` | a pool's beginning and end: `OPEN`, `INIT`, its job, what becomes of that job |
+//! | `hub` | the loop that owns one pool's state: batches of frames in, decisions out |
+//! | `workers` | the hub's side of the workers: their frames, what is sent to them |
+//! | `pulls` | large arguments on their way from the client to a worker |
+//! | `updates` | the updates so far, and how far each worker has got |
+//! | `outbox` | what waits to be written to one stream |
+//! | `reader` | batches of whole frames from one stream |
+//! | `spool` | frames that many workers get, in memory or in an unnamed file |
+//!
+//! Memory of a pool is bounded, whatever its client and its workers do:
+//!
+//! | what | bound | then |
+//! |---|---|---|
+//! | arguments of unanswered tasks | `ARGUMENTS_BYTES` and what the client had written before it was told to send one by `PULL` | the client is not read |
+//! | larger arguments | one chunk beyond `outbox::FULL_BYTES` a worker | the client is not read |
+//! | results | `outbox::FULL_BYTES` and one batch a worker | the workers are not read |
+//! | `INIT`, updates | `spool::MEMORY_BYTES` each | they go to an unnamed file |
+//! | batches on their way to the hub | `QUEUE`, each of at most `reader::READ_BYTES` or one frame | the readers wait |
+
+mod hub;
+mod open;
+mod outbox;
+mod pulls;
+mod reader;
+mod spool;
+#[cfg(test)]
+mod tests;
+mod updates;
+mod workers;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use nodectl_logic::pool::WorkerKey;
+use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolHost, PoolService};
+use nodectl_types::{Author, NodeId, PoolToken};
+use outbox::Outbox;
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Memory for arguments of a pool's unanswered tasks.
+const ARGUMENTS_BYTES: usize = 64 << 20;
+/// Inputs waiting for a pool's hub.
+const QUEUE: usize = 32;
+
+/// What a pool's hub is told.
+enum Input {
+    /// Whole frames of the client.
+    Client(Bytes),
+    /// The client's stream has ended.
+    ClientGone,
+    Joined {
+        key: WorkerKey,
+        node: NodeId,
+        outbox: Arc<Outbox>,
+    },
+    /// Whole frames of a worker.
+    Worker(WorkerKey, Bytes),
+    WorkerGone(WorkerKey),
+    /// Others need room on a node.
+    Release {
+        node: NodeId,
+        must: bool,
+    },
+    /// The pool cannot go on: why.
+    Over(String),
+    /// The node leaves. The receiver learns when the pool has ended.
+    Leave(oneshot::Sender<()>),
+}
+
+/// The way to one pool.
+#[derive(Clone)]
+struct Entry {
+    inputs: mpsc::Sender<Input>,
+    client: Arc<Outbox>,
+    /// A worker has come.
+    joined: Arc<AtomicBool>,
+}
+
+/// The pools of this node's users.
+pub struct Pools {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    me: NodeId,
+    /// Which life of the node this is: later than every pool of an earlier one.
+    generation: u64,
+    node: NodeHandle,
+    /// Where unnamed files go.
+    directory: PathBuf,
+    open: Mutex<HashMap<PoolToken, Entry>>,
+    keys: AtomicU64,
+}
+
+impl Pools {
+    /// `directory` takes files that have no name, on the disk of the data directory.
+    pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
+        let (open, keys) = Default::default();
+        Self { shared: Arc::new(Shared { me, generation, node, directory, open, keys }) }
+    }
+}
+
+impl Shared {
+    fn entries(&self) -> MutexGuard<'_, HashMap<PoolToken, Entry>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PoolHost for Pools {
+    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
+        let entry = self.shared.entries().get(&pool).cloned();
+        let key = self.shared.keys.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match entry {
+                Some(entry) => splice(entry, key, from, worker).await,
+                None => Err(io::Error::new(io::ErrorKind::NotFound, "the pool is closed")),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl PoolService for Pools {
+    fn serve(&self, author: Author, client: Box<dyn Duplex>) -> BoxFuture<'static, ()> {
+        open::serve(self.shared.clone(), author, client).boxed()
+    }
+
+    fn release(&self, pool: PoolToken, node: NodeId, must: bool) {
+        // A hub that is behind is asked again.
+        if let Some(entry) = self.shared.entries().get(&pool) {
+            let _ = entry.inputs.try_send(Input::Release { node, must });
+        }
+    }
+
+    fn close(&self) -> BoxFuture<'static, ()> {
+        let entries: Vec<Entry> = self.shared.entries().values().cloned().collect();
+        async move {
+            for entry in entries {
+                let (done, closed) = oneshot::channel();
+                if entry.inputs.send(Input::Leave(done)).await.is_ok() {
+                    let _ = closed.await;
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A worker's stream, until one side ends it.
+async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn PeerStream>) -> io::Result<()> {
+    let (source, sink) = tokio::io::split(worker);
+    let outbox = Arc::new(Outbox::default());
+    let joined = Input::Joined { key, node, outbox: outbox.clone() };
+    if entry.inputs.send(joined).await.is_err() {
+        return Ok(());
+    }
+    entry.joined.store(true, Ordering::Relaxed);
+    let reading = async {
+        let mut reader = reader::Reader::new(source);
+        while let Some(batch) = reader.batch().await? {
+            if entry.inputs.send(Input::Worker(key, batch)).await.is_err() {
+                break;
+            }
+            // Results that the client does not read yet stay with the workers.
+            entry.client.room().await;
+        }
+        io::Result::Ok(())
+    };
+    let writing = outbox.write_to(sink);
+    tokio::pin!(reading, writing);
+    let result = tokio::select! {
+        result = &mut reading => {
+            // Ended properly, so that the other node knows an end from a cut.
+            outbox.kill();
+            let _ = writing.await;
+            result
+        }
+        written = &mut writing => match written {
+            Ok(()) => Ok(()),
+            // What it wrote before it went is still to be read; then the reader finds the end.
+            Err(_) => tokio::select! {
+                result = reading => result,
+                () = outbox.killed() => Ok(()),
+            },
+        },
+    };
+    let _ = entry.inputs.send(Input::WorkerGone(key)).await;
+    result
+}

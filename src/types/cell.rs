@@ -1,0 +1,70 @@
+//! What is known of one task: an element of the chain that makes a job's state a join-semilattice.
+//!
+//! `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`: a total order, so that the join of two is the greater. Of two
+//! failures that count the same it is the later attempt; of two `Done`s the one that was accepted in the later epoch, then the one
+//! with the smaller `(attempt, stamp)`. A journal's index goes by the same order.
+
+use super::{Attempt, TaskRecord};
+use serde::{Deserialize, Serialize};
+use std::cmp::{Ordering, Reverse};
+
+/// The state of one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Cell {
+    #[default]
+    Unknown,
+    /// How often it failed, and the last attempt that did: a report of that one or an earlier one is no other failure.
+    Failed {
+        count: u32,
+        attempt: Attempt,
+    },
+    Cancelled,
+    Done(Key),
+}
+
+/// Which of a task's results it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The epoch of the coordinator that accepted it. A coordinator accepts one result of a task, and learns what its
+    /// predecessors told before it orders anything: so the later epoch's is never one that nobody was told of.
+    pub accepted: u32,
+    pub attempt: Attempt,
+    /// Differs between different records.
+    pub stamp: u32,
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = |key: &Self| (key.accepted, Reverse((key.attempt, key.stamp)));
+        rank(self).cmp(&rank(other))
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Cell {
+    /// What a record says.
+    pub fn of(record: &TaskRecord) -> Self {
+        let attempt = record.attempt;
+        if record.is_done() {
+            Self::Done(Key { accepted: record.accepted, attempt, stamp: record.stamp() })
+        } else if record.is_cancelled() {
+            Self::Cancelled
+        } else {
+            Self::Failed { count: record.failures.max(1), attempt }
+        }
+    }
+
+    /// The least upper bound: what counts of two.
+    pub fn join(self, other: Self) -> Self {
+        self.max(other)
+    }
+
+    pub fn is_done(self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+}

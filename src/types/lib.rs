@@ -1,0 +1,96 @@
+//! The vocabulary of nodectl: ids, units, resources, limits, logical time, job specifications and the messages that
+//! nodes exchange. Plain data with its invariants; no IO, no clock, no randomness. Imports nothing else of ours.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `ids` | nodes, jobs, attempts, blobs |
+//! | `isolation` | what tasks are kept from |
+//! | `units` | bytes and durations as people write them |
+//! | `time` | logical time |
+//! | `resources` | what a node has and a task needs |
+//! | `node` | what a node says about itself |
+//! | `owner` | the word of a machine's owner, apart from what members say |
+//! | `predicate` | the language of `where = "…"` |
+//! | `template` | `{placeholder}` expansion in commands |
+//! | `glob` | patterns of file names, bounded before anything compiles them |
+//! | `suggest` | "did you mean" |
+//! | `author` | who submitted a job |
+//! | `policy` | when an owner lends a machine, and to whom |
+//! | `roster` | who belongs to the cluster: bans, admissions, the change of the secret |
+//! | `spec` | the immutable description of a job |
+//! | `check` | what a job must be to be accepted |
+//! | `servers` | parameter servers: tensors, consistency, compression |
+//! | `scalar` | the number types of array elements |
+//! | `sweep` | the metric that tasks report, and when they are given up |
+//! | `params` | optimizers and schedules of parameters that are trained |
+//! | `checkpoint` | what a file of parameters holds besides them |
+//! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
+//! | `secret` | named secrets of jobs |
+//! | `record` | what happened to a task |
+//! | `cell` | what is known of a task: the elements of the job lattice |
+//! | `head` | what every member knows about every job |
+//! | `manifest` | a tree of files, by content |
+//! | `membership` | packets of the membership protocol |
+//! | `message` | what nodes say to each other |
+//! | `query` | what users ask of a node |
+//! | `retention` | what a node remembers of jobs that have ended |
+//! | `text` | text of others as people are shown it: names, values, messages |
+//! | `limits` | every bound in the system |
+
+pub mod author;
+pub mod cell;
+pub mod check;
+pub mod checkpoint;
+pub mod exchange;
+pub mod glob;
+pub mod head;
+pub mod ids;
+pub mod isolation;
+pub mod limits;
+pub mod manifest;
+pub mod membership;
+pub mod message;
+pub mod node;
+pub mod owner;
+pub mod params;
+pub mod policy;
+pub mod predicate;
+pub mod query;
+pub mod record;
+pub mod resources;
+pub mod retention;
+pub mod roster;
+pub mod scalar;
+pub mod secret;
+pub mod servers;
+pub mod spec;
+pub mod suggest;
+pub mod sweep;
+pub mod template;
+pub mod text;
+pub mod time;
+pub mod units;
+
+pub use author::Author;
+pub use cell::{Cell, Key};
+pub use head::{JobHead, Phase, Saved};
+pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
+pub use isolation::Isolation;
+pub use manifest::{FileEntry, Manifest};
+pub use message::Message;
+pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
+pub use owner::{Closed, OwnerWord, Pause, Terms};
+pub use policy::{Admits, Policy, Surroundings, WhenClosed};
+pub use query::{Answer, Progress, Query, QueryError};
+pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
+pub use resources::Resources;
+pub use retention::Retention;
+pub use roster::{Decision, Roster, Standing};
+pub use scalar::Scalar;
+pub use secret::KeptSecret;
+pub use spec::{
+    Builtin, BuiltinWorker, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec, WorkerRole,
+    WorkerSpec,
+};
+pub use sweep::{MetricPoint, Sweep};
+pub use time::Time;

@@ -1,0 +1,64 @@
+//! The packets of the membership protocol (`logic/members/swim.rs`). They ride the control channel, so whoever sent one is known.
+
+use super::NodeId;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// What a member says to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packet {
+    /// The sender's own. It rises with every start of a node, and whenever the node has to object to its death: what is said of a
+    /// node counts for its incarnation and earlier ones.
+    pub incarnation: u64,
+    /// How slow the sender finds itself to be: 0 is well.
+    pub slowness: u8,
+    pub body: Body,
+    pub news: Vec<News>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// Only news.
+    Gossip,
+    /// Answered with `Ack` of the same number.
+    Ping { number: u64 },
+    /// Whoever was asked about, or who was pinged, lives.
+    Ack { number: u64 },
+    /// Asks the receiver to ping another member: `Ack` follows, or `Nack`.
+    PingFor { number: u64, target: NodeId },
+    /// The sender of a `PingFor` is heard, but its target is silent.
+    Nack { number: u64 },
+    /// The sender introduces itself. It knows so many live members.
+    Join { addrs: Vec<SocketAddr>, members: u32, answer: bool },
+    /// Asks for all live members, as news.
+    Feed,
+}
+
+/// Something about one member. The greater incarnation counts; of one incarnation, `Suspect` counts more than `Alive`, and `Down` more
+/// than both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    Alive {
+        node: NodeId,
+        incarnation: u64,
+        addrs: Vec<SocketAddr>,
+    },
+    /// It did not answer `by`.
+    Suspect {
+        node: NodeId,
+        incarnation: u64,
+        by: NodeId,
+    },
+    Down {
+        node: NodeId,
+        incarnation: u64,
+    },
+}
+
+impl News {
+    pub fn node(&self) -> NodeId {
+        match self {
+            Self::Alive { node, .. } | Self::Suspect { node, .. } | Self::Down { node, .. } => *node,
+        }
+    }
+}

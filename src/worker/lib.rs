@@ -1,0 +1,60 @@
+//! Tasks as processes: prepared, started, watched, killed, and their results collected. Implements `ports::Runner`. Decides
+//! nothing: what runs, how often and where is the coordinator's business.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `runner` | `Workers`, the port; the life of a command's attempt |
+//! | `persistent/` | workers that stay while tasks come and go: calls and pools |
+//! | `stop` | the way to end an attempt |
+//! | `clock` | time as tasks have it: it stands still while they are suspended |
+//! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
+//! | `protocol` | what the node and the supervisor say to each other |
+//! | `supervisor/` | the process that starts and kills tasks |
+//! | `descriptors` | how many files the node and its tasks may have open |
+//! | `directory` | a task's directory: its making and removal |
+//! | `environment` | what a task finds in its environment |
+//! | `isolation` | what tasks are kept from |
+//! | `container` | commands inside of a container |
+//! | `expand` | parameters in the places that a job has for them |
+//! | `staging` | a job's inputs and the results of earlier jobs, once a job |
+//! | `after` | the results of an earlier job, as files |
+//! | `streams` | the files that streams go to, while they grow |
+//! | `collect` | what an attempt left: streams, result, record |
+//! | `metrics` | what a sweep's running task reports |
+//! | `outputs` | the files that a task was asked for |
+//!
+//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/workers/<number>/` that of a
+//! persistent worker, `…/<job>/input/` the uploaded files,
+//! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
+
+mod after;
+mod clock;
+mod collect;
+mod container;
+pub mod descriptors;
+mod directory;
+mod environment;
+mod expand;
+pub mod isolation;
+mod link;
+mod metrics;
+mod outputs;
+mod persistent;
+pub mod protocol;
+mod runner;
+mod staging;
+mod stop;
+mod streams;
+pub mod supervisor;
+
+pub use persistent::PoolLinks;
+pub use runner::{Config, Keep, Workers};
+
+/// Why the runner could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full")]
+    Io { doing: &'static str, path: std::path::PathBuf, source: std::io::Error },
+    #[error("could not start the supervisor of tasks ({program}): {source}")]
+    Supervisor { program: String, source: std::io::Error },
+}

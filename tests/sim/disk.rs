@@ -1,0 +1,244 @@
+//! A machine's disk as far as the core can tell: journals of frames in the order written, the index that answers reads,
+//! blobs by their hash, and a writer that groups what waits. It can be full, slow, hang, fail now and then, and be damaged.
+//!
+//! What belongs to `store/` and not to `logic/` is modelled in three places, marked `as store/ does`: whoever changes it
+//! there changes it here.
+
+use nodectl::{
+    logic::Keep,
+    types::{BlobHash, Cell, JobId, JobSpec, NodeId, Retention, TaskIndex, TaskRecord, Time},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::RangeInclusive,
+    sync::Arc,
+};
+
+/// One job's file.
+#[derive(Default)]
+pub struct Journal {
+    pub frames: Vec<Keep>,
+    /// The record that a read of the task gives, written or about to be.
+    index: BTreeMap<TaskIndex, Arc<TaskRecord>>,
+}
+
+/// An append that waits for the writer.
+pub struct Write {
+    pub job: JobId,
+    pub records: Vec<Keep>,
+    pub ticket: u64,
+}
+
+#[derive(Default)]
+pub struct Disk {
+    pub journals: BTreeMap<JobId, Journal>,
+    /// Appended and not yet written, by job: reads see it already.
+    waiting: BTreeMap<JobId, BTreeMap<TaskIndex, (u64, Arc<TaskRecord>)>>,
+    pub blobs: BTreeMap<BlobHash, u64>,
+    pub pending: VecDeque<Write>,
+    /// How many of `pending` the write that is under way takes.
+    pub writing: usize,
+    pub full: bool,
+    /// Writes take so many times as long.
+    pub slowness: u32,
+    pub hangs_until: Time,
+    /// What the node remembers of ended jobs.
+    pub retention: Retention,
+    /// Records of journals that have lost their specification: they are in the job's next journal.
+    pub partial: BTreeMap<JobId, Vec<Keep>>,
+    /// Some journal was damaged: what it named is not all known.
+    was_damaged: bool,
+}
+
+/// What happens to a disk's contents, beside the loss of all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The first frame of every journal, its specification.
+    First,
+    /// A frame in the middle of every journal.
+    Middle,
+    /// The last frames of every journal.
+    Tail,
+    /// The journals are gone, the identity is not.
+    Journals,
+    /// A third of the blobs.
+    Blobs,
+}
+
+impl Journal {
+    pub fn spec(&self) -> Option<&Arc<JobSpec>> {
+        self.frames.iter().find_map(|frame| match frame {
+            Keep::Spec(spec) => Some(spec),
+            _ => None,
+        })
+    }
+
+    /// Who claimed the job in these epochs, as far as was written here.
+    pub fn holders_in(&self, epochs: RangeInclusive<u32>) -> impl Iterator<Item = NodeId> {
+        self.frames.iter().filter_map(move |frame| match frame {
+            Keep::Head(head) => epochs.contains(&head.epoch).then_some(head.holder),
+            _ => None,
+        })
+    }
+
+    /// Some head in it says so, and that stays.
+    pub fn is_cancelled(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame, Keep::Head(head) if head.cancelled))
+    }
+
+    pub fn record(&self, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+        self.index.get(&task)
+    }
+
+    fn add(&mut self, frame: Keep) {
+        if let Keep::Task(record) = &frame {
+            note(&mut self.index, record);
+        }
+        self.frames.push(frame);
+    }
+
+    fn index_anew(&mut self) {
+        self.index.clear();
+        for frame in &self.frames {
+            if let Keep::Task(record) = frame {
+                note(&mut self.index, record);
+            }
+        }
+    }
+}
+
+/// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
+fn note(index: &mut BTreeMap<TaskIndex, Arc<TaskRecord>>, record: &Arc<TaskRecord>) {
+    if index.get(&record.task).is_none_or(|known| counts_over(record, known)) {
+        index.insert(record.task, record.clone());
+    }
+}
+
+fn counts_over(record: &TaskRecord, known: &TaskRecord) -> bool {
+    let cell = Cell::of(record);
+    cell.join(Cell::of(known)) == cell
+}
+
+impl Disk {
+    pub fn new() -> Self {
+        Self { slowness: 1, ..Self::default() }
+    }
+
+    /// Whether the job's specification can be read.
+    pub fn has_spec(&self, job: JobId) -> bool {
+        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some())
+    }
+
+    /// What is on disk of a task, whatever waits.
+    pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+        self.journals.get(&job)?.record(task)
+    }
+
+    pub fn has_done(&self, job: JobId, task: TaskIndex) -> bool {
+        self.durable(job, task).is_some_and(|record| record.is_done())
+    }
+
+    /// What a read of the task's last record answers.
+    pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+        let waiting = self.waiting.get(&job).and_then(|waiting| waiting.get(&task)).map(|(_, record)| record);
+        waiting.or_else(|| self.durable(job, task))
+    }
+
+    pub fn append(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+        let known: Vec<_> = records.iter().filter_map(|record| record.clone().into_task()).collect();
+        for record in known {
+            if self.read(job, record.task).is_none_or(|known| counts_over(&record, known)) {
+                self.waiting.entry(job).or_default().insert(record.task, (ticket, record));
+            }
+        }
+        self.pending.push_back(Write { job, records, ticket });
+    }
+
+    /// The write under way comes to its end for the first that waits. As store/ does: a journal begins with the
+    /// specification or not at all.
+    pub fn finish(&mut self, write: Write, fails: bool) -> (u64, Result<(), String>) {
+        let Write { job, records, ticket } = write;
+        if let Some(waiting) = self.waiting.get_mut(&job) {
+            waiting.retain(|_, (by, _)| *by != ticket);
+        }
+        let begins = matches!(records.first(), Some(Keep::Spec(_))) || self.journals.contains_key(&job);
+        if self.full || fails || !begins {
+            return (ticket, Err("no space left on device".into()));
+        }
+        let journal = self.journals.entry(job).or_default();
+        records.into_iter().for_each(|record| journal.add(record));
+        self.partial.remove(&job).into_iter().flatten().for_each(|record| journal.add(record));
+        (ticket, Ok(()))
+    }
+
+    /// The process ends: of what was being written the first `durable` got there, though nobody heard of it.
+    pub fn crash(&mut self, durable: usize) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for write in pending.drain(..self.writing.min(durable)) {
+            // A full disk took nothing of it.
+            let _ = self.finish(write, false);
+        }
+        self.writing = 0;
+        self.waiting.clear();
+    }
+
+    pub fn forget(&mut self, job: JobId) {
+        self.journals.remove(&job);
+        self.partial.remove(&job);
+        self.waiting.remove(&job);
+        self.pending.retain(|write| write.job != job);
+        self.writing = self.writing.min(self.pending.len());
+    }
+
+    /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept, and what a journal held beside
+    /// its lost specification waits for the job's next journal.
+    pub fn damage(&mut self, damage: Damage, salt: u64) {
+        if damage == Damage::Blobs {
+            let mut index = salt;
+            return self.blobs.retain(|_, _| {
+                index += 1;
+                !index.is_multiple_of(3)
+            });
+        }
+        self.was_damaged = true;
+        for (job, journal) in &mut self.journals {
+            let frames = journal.frames.len();
+            match damage {
+                Damage::First => {
+                    let rest = journal.frames.drain(..).skip(1);
+                    self.partial.entry(*job).or_default().extend(rest);
+                }
+                Damage::Journals => journal.frames.clear(),
+                Damage::Middle if frames > 1 => drop(journal.frames.remove(1 + salt as usize % (frames - 1))),
+                Damage::Tail => journal.frames.truncate(frames - frames.min(1 + salt as usize % 3)),
+                Damage::Middle | Damage::Blobs => {}
+            }
+            journal.index_anew();
+        }
+        self.journals.retain(|_, journal| journal.spec().is_some());
+    }
+
+    /// As the node does when it starts (`node/sweep.rs`): blobs that its own journals do not name are removed, unless one is damaged.
+    /// Returns how many.
+    pub fn sweep(&mut self) -> usize {
+        if self.was_damaged {
+            return 0;
+        }
+        let mut live = std::collections::BTreeSet::new();
+        for frame in self.journals.values().flat_map(|journal| &journal.frames) {
+            match frame {
+                Keep::Spec(spec) => live.extend(spec.work.inputs),
+                Keep::Head(head) => drop(live.insert(head.spec)),
+                Keep::Task(record) => live.extend(record.blobs()),
+            }
+        }
+        let before = self.blobs.len();
+        self.blobs.retain(|hash, _| live.contains(hash));
+        before - self.blobs.len()
+    }
+
+    /// The cell that reads of a task amount to.
+    pub fn cell(&self, job: JobId, task: TaskIndex) -> Cell {
+        self.read(job, task).map_or(Cell::Unknown, |record| Cell::of(record))
+    }
+}

@@ -1,0 +1,435 @@
+//! Everything that a seed draws before the run begins: the machines, the network, what users do and what goes wrong, when.
+//! Faults and acts are one list, each item by itself, so that a failing run can be tried again without some of them.
+
+use crate::disk::Damage;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{collections::BTreeSet, fmt, time::Duration};
+
+/// Whom a fault strikes. Some are picked when it strikes, by somebody who wishes ill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    Node(usize),
+    /// The coordinator of the n-th job.
+    Coordinator(usize),
+    /// Who holds a copy of the n-th job and does not coordinate it.
+    Replica(usize),
+    /// Who runs a task of it.
+    Executor(usize),
+}
+
+/// A moment at which a fault strikes, if it waits for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moment {
+    /// A node told the others that it claims a job.
+    Claimed,
+    /// A cancellation was confirmed to a user.
+    Cancelled,
+    /// A submission was confirmed.
+    Submitted,
+    /// A result was told.
+    Told,
+    /// A node was asked to become a replica.
+    Recruited,
+    /// A coordinator began to bring a result's files.
+    Fetching,
+    /// Records go to a holder that lacks them.
+    Resync,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    Crash {
+        victim: Victim,
+        away: Duration,
+    },
+    /// All at once; back one after the other, within so long.
+    CrashAll {
+        within: Duration,
+    },
+    /// At the next such moment, the node it happens at dies so long after it.
+    CrashAt {
+        moment: Moment,
+        delay: Duration,
+        away: Duration,
+    },
+    /// The machine is lost for good with its disk; perhaps another takes its place.
+    Lose {
+        victim: Victim,
+        replaced: Option<Duration>,
+    },
+    /// The process is stopped and goes on.
+    Stall {
+        victim: Victim,
+        lasts: Duration,
+    },
+    /// Two sides; also in one direction only.
+    Cut {
+        sides: u64,
+        one_way: bool,
+        lasts: Duration,
+    },
+    /// A wall that answers for the machine behind it that nobody listens there.
+    Wall {
+        a: usize,
+        b: usize,
+        lasts: Duration,
+    },
+    Reset {
+        a: usize,
+        b: usize,
+    },
+    /// The wall clock jumps.
+    Jump {
+        victim: Victim,
+        seconds: i64,
+    },
+    FullDisk {
+        victim: Victim,
+        lasts: Duration,
+    },
+    SlowDisk {
+        victim: Victim,
+        slowness: u32,
+        lasts: Duration,
+    },
+    HangingDisk {
+        victim: Victim,
+        lasts: Duration,
+    },
+    /// The process ends, its disk is damaged, it starts again.
+    Damage {
+        victim: Victim,
+        damage: Damage,
+        away: Duration,
+    },
+    /// The processor is taken by others.
+    Slowed {
+        victim: Victim,
+        factor: u32,
+        lasts: Duration,
+    },
+}
+
+/// What users and operators do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    Submit(JobPlan),
+    Cancel {
+        job: usize,
+    },
+    CancelTasks {
+        job: usize,
+        tasks: Vec<u32>,
+    },
+    Drain {
+        node: usize,
+        lasts: Duration,
+    },
+    /// The node is told to leave; it comes back after a while, or never.
+    Leave {
+        node: usize,
+        away: Option<Duration>,
+    },
+    /// Every node is told that those which are gone for good are.
+    Forget,
+}
+
+/// A job that a user submits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobPlan {
+    pub tasks: u32,
+    pub longest_ms: u64,
+    pub retries: u32,
+    pub speculate: bool,
+    pub at_once: Option<u32>,
+    pub priority: i32,
+    pub min_nodes: u32,
+    /// Bytes of text that a result has inside its record.
+    pub text: u32,
+    /// How many of 100 results have a file, and of how many bytes.
+    pub files: u32,
+    pub file_bytes: u64,
+    pub inputs: bool,
+    /// The specification travels as a blob.
+    pub large: bool,
+    /// It comes after the job submitted so many before it.
+    pub after: Option<usize>,
+    pub sweep: bool,
+    /// A task that fails however often it is tried.
+    pub hopeless: Option<u32>,
+    /// How many of 1,000 attempts fail.
+    pub failing: u32,
+}
+
+/// A fault or an act, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    Fault(Fault),
+    Act(Act),
+}
+
+#[derive(Clone, Debug)]
+pub struct MachinePlan {
+    pub cores: u32,
+    /// Everything takes so many times as long.
+    pub slowness: u32,
+    pub takes_work: bool,
+    pub lifetime: Option<Duration>,
+    pub wall_ahead_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct NetPlan {
+    pub longest_delay_us: u64,
+    pub bytes_per_ms: u64,
+    /// Messages vanish from, or double on, open connections: no TCP does that.
+    pub loss: f64,
+    pub duplication: f64,
+    /// Of fetched blobs.
+    pub fetch_failures: f64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub machines: Vec<MachinePlan>,
+    pub net: NetPlan,
+    pub disk_errors: f64,
+    pub keep_jobs: Duration,
+    /// When everything works again.
+    pub heals_at: Duration,
+    /// One cut stays for ever.
+    pub splits: Option<u64>,
+    /// After that, machines are lost one by one until one is left.
+    pub decays: bool,
+    pub items: Vec<(Duration, Item)>,
+}
+
+fn ms(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.random_range(range))
+}
+
+impl Plan {
+    /// Nothing happens by itself: for scenarios.
+    pub fn quiet(nodes: usize) -> Self {
+        let machine = MachinePlan { cores: 2, slowness: 1, takes_work: true, lifetime: None, wall_ahead_ms: 0 };
+        let net = NetPlan {
+            longest_delay_us: 3_000,
+            bytes_per_ms: 200_000,
+            loss: 0.0,
+            duplication: 0.0,
+            fetch_failures: 0.0,
+        };
+        Self {
+            seed: 1,
+            machines: vec![machine; nodes],
+            net,
+            disk_errors: 0.0,
+            keep_jobs: Duration::from_secs(24 * 3600),
+            heals_at: Duration::ZERO,
+            splits: None,
+            decays: false,
+            items: Vec::new(),
+        }
+    }
+
+    pub fn draw(seed: u64) -> Self {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let size = rng.random_range(0..1_000);
+        let nodes = match size {
+            0..8 => rng.random_range(12..=40),
+            8..100 => rng.random_range(7..=9),
+            _ => rng.random_range(1..=6),
+        };
+        let slow_ones = rng.random_bool(0.15);
+        let lifetimes = rng.random_bool(0.12);
+        let idle_launcher = nodes > 1 && rng.random_bool(0.15);
+        let machines = (0..nodes).map(|node| MachinePlan {
+            cores: 1 + node as u32 % 3,
+            slowness: if slow_ones && rng.random_bool(0.3) { rng.random_range(2..12) } else { 1 },
+            takes_work: node > 0 || !idle_launcher,
+            lifetime: lifetimes.then(|| ms(rng, 4_000..34_000)),
+            wall_ahead_ms: rng.random_range(0..1_000),
+        });
+        let machines = machines.collect();
+        let mut rate = |most: f64, chance: f64| if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 };
+        let (loss, duplication, fetch_failures, disk_errors) =
+            (rate(0.1, 0.07), rate(0.1, 0.07), rate(0.3, 0.2), rate(0.05, 0.2));
+        let net = NetPlan {
+            longest_delay_us: if rng.random_bool(0.25) { 60_000 } else { 3_000 },
+            bytes_per_ms: if rng.random_bool(0.2) { 10_000 } else { 60_000 },
+            loss,
+            duplication,
+            fetch_failures,
+        };
+        let storm = Duration::from_secs(if rng.random_bool(0.1) { 70 } else { rng.random_range(12..28) });
+        let mut plan = Self {
+            seed,
+            machines,
+            net,
+            disk_errors,
+            keep_jobs: Duration::from_secs(if rng.random_bool(0.1) { 20 } else { 3_600 }),
+            heals_at: storm,
+            splits: (nodes > 2 && rng.random_bool(0.1)).then(|| rng.random()),
+            decays: nodes > 1 && nodes < 10 && rng.random_bool(0.5),
+            items: Vec::new(),
+        };
+        plan.draw_work(rng, storm);
+        plan.draw_faults(rng, storm);
+        plan.items.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn draw_work(&mut self, rng: &mut StdRng, storm: Duration) {
+        let nodes = self.machines.len();
+        let often = |rng: &mut StdRng, chance: f64| rng.random_bool(chance);
+        let (files, texts, chains, sweeps, large) =
+            (often(rng, 0.5), often(rng, 0.2), often(rng, 0.3), often(rng, 0.15), often(rng, 0.1));
+        let huge = nodes < 7 && often(rng, 0.002);
+        let longest_ms = [50, 3_000, 12_000][rng.random_range(0..3)];
+        let jobs = rng.random_range(1..=3);
+        // Many small results, or fewer large ones.
+        let (many, text_of_many) = if rng.random_bool(0.5) { (100_000, 100) } else { (40_000, 2_000) };
+        let all = rng.random_range(1..60);
+        for job in 0..jobs {
+            let tasks = if huge && job == 0 { many } else { all };
+            let text = if texts { rng.random_range(0..2_000) } else { 0 };
+            let plan = JobPlan {
+                tasks,
+                longest_ms: if huge { 50 } else { longest_ms },
+                retries: rng.random_range(0..4),
+                speculate: often(rng, 0.5),
+                at_once: often(rng, 0.2).then(|| rng.random_range(1..8)),
+                priority: rng.random_range(0..3),
+                min_nodes: if often(rng, 0.1) { rng.random_range(1..=nodes as u32) } else { 0 },
+                text: if huge { text_of_many } else { text },
+                files: if files && !huge { rng.random_range(10..100) } else { 0 },
+                file_bytes: 1 << rng.random_range(8..26),
+                inputs: often(rng, 0.3),
+                large: large && often(rng, 0.6),
+                after: (chains && job > 0).then(|| rng.random_range(1..=job)),
+                sweep: sweeps,
+                hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
+                failing: if !huge && often(rng, 0.3) { rng.random_range(0..200) } else { 0 },
+            };
+            // Machines that are gone for good must not keep a job waiting.
+            let plan = JobPlan { min_nodes: plan.min_nodes.min(1), ..plan };
+            let at = if often(rng, 0.6) { ms(rng, 50..4_000) } else { ms(rng, 50..storm.as_millis() as u64) };
+            self.items.push((at, Item::Act(Act::Submit(plan))));
+        }
+        let sometime = |rng: &mut StdRng| ms(rng, 1_000..storm.as_millis() as u64);
+        if often(rng, 0.15) {
+            let at = sometime(rng);
+            self.items.push((at, Item::Act(Act::Cancel { job: rng.random_range(0..jobs) })));
+        }
+        if often(rng, 0.2) {
+            for _ in 0..rng.random_range(1..4) {
+                let tasks = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..all)).collect();
+                let act = Act::CancelTasks { job: rng.random_range(0..jobs), tasks };
+                self.items.push((sometime(rng), Item::Act(act)));
+            }
+        }
+        if nodes > 1 && often(rng, 0.15) {
+            let act = Act::Drain { node: rng.random_range(0..nodes), lasts: ms(rng, 500..15_000) };
+            self.items.push((sometime(rng), Item::Act(act)));
+        }
+        if nodes > 1 && often(rng, 0.15) {
+            let act = Act::Leave { node: rng.random_range(0..nodes), away: Some(ms(rng, 10..8_000)) };
+            self.items.push((sometime(rng), Item::Act(act)));
+        }
+    }
+
+    fn draw_faults(&mut self, rng: &mut StdRng, storm: Duration) {
+        let nodes = self.machines.len();
+        let evil = rng.random_bool(0.33);
+        let victim = |rng: &mut StdRng| match rng.random_range(0..4) {
+            1 if evil => Victim::Coordinator(rng.random_range(0..3)),
+            2 if evil => Victim::Replica(rng.random_range(0..3)),
+            3 if evil => Victim::Executor(rng.random_range(0..3)),
+            _ => Victim::Node(rng.random_range(0..nodes)),
+        };
+        let mut kinds: Vec<u32> = (0..12).filter(|kind| rng.random_bool(if *kind == 0 { 0.5 } else { 0.2 })).collect();
+        // Where jobs are forgotten soon, every jump would be one beyond that.
+        kinds.retain(|kind| *kind != JUMP || self.keep_jobs > Duration::from_secs(60));
+        let mut at = ms(rng, 50..3_000);
+        while at < storm && !kinds.is_empty() {
+            let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
+            let lasts = ms(rng, 300..12_000);
+            let away = if rng.random_bool(0.5) { ms(rng, 10..1_500) } else { ms(rng, 10..8_000) };
+            let fault = match kinds[rng.random_range(0..kinds.len())] {
+                0 if rng.random_bool(0.1) => Fault::CrashAll { within: away },
+                0 => Fault::Crash { victim: victim(rng), away },
+                1 => Fault::CrashAt { moment: moment(rng), delay: delay(rng), away },
+                2 => Fault::Stall { victim: victim(rng), lasts: ms(rng, 100..10_000) },
+                3 => Fault::Cut { sides: rng.random(), one_way: false, lasts: ms(rng, 300..25_000) },
+                4 => Fault::Cut { sides: rng.random(), one_way: true, lasts },
+                5 => Fault::Wall { a, b, lasts },
+                6 => Fault::Reset { a, b },
+                JUMP => Fault::Jump { victim: victim(rng), seconds: rng.random_range(-30..30) },
+                8 => Fault::FullDisk { victim: victim(rng), lasts: ms(rng, 300..25_000) },
+                9 => Fault::SlowDisk { victim: victim(rng), slowness: rng.random_range(5..200), lasts },
+                10 => Fault::HangingDisk { victim: victim(rng), lasts },
+                _ => Fault::Slowed { victim: victim(rng), factor: rng.random_range(10..400), lasts },
+            };
+            self.items.push((at, Item::Fault(fault)));
+            at += ms(rng, 50..3_000);
+        }
+        if nodes > 1 && rng.random_bool(0.35) {
+            // Copies are lost one at a time.
+            let victim = victim(rng);
+            let replaced = rng.random_bool(0.4).then(|| ms(rng, 500..5_000));
+            let damages = [Damage::First, Damage::Middle, Damage::Tail, Damage::Journals, Damage::Blobs];
+            let damage = damages[rng.random_range(0..damages.len())];
+            let fault = if rng.random_bool(0.6) {
+                Fault::Lose { victim, replaced }
+            } else if rng.random_bool(0.15) {
+                // A wall clock jumps beyond all retention.
+                Fault::Jump { victim, seconds: rng.random_range(-50_000..50_000) }
+            } else {
+                Fault::Damage { victim, damage, away: ms(rng, 10..4_000) }
+            };
+            let gone = matches!(fault, Fault::Lose { .. });
+            let at = ms(rng, 1_000..storm.as_millis() as u64);
+            self.items.push((at, Item::Fault(fault)));
+            if gone && rng.random_bool(0.3) {
+                self.items.push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
+            }
+        }
+    }
+
+    /// The same without some of the items.
+    pub fn without(mut self, dropped: &BTreeSet<usize>) -> Self {
+        let mut index = 0..;
+        self.items.retain(|_| !dropped.contains(&index.next().unwrap_or_default()));
+        self
+    }
+
+    /// The faults and acts in words, by number.
+    pub fn story(&self) -> String {
+        let numbered = self.items.iter().enumerate();
+        let lines = numbered.map(|(index, (at, item))| format!("  {index:>3}  {:>7.3} s  {item}\n", at.as_secs_f64()));
+        lines.collect()
+    }
+}
+
+/// The number of one kind of fault.
+const JUMP: u32 = 7;
+
+fn moment(rng: &mut StdRng) -> Moment {
+    use Moment::{Cancelled, Claimed, Fetching, Recruited, Resync, Submitted, Told};
+    let all = [Claimed, Cancelled, Submitted, Told, Recruited, Fetching, Resync];
+    all[rng.random_range(0..all.len())]
+}
+
+fn delay(rng: &mut StdRng) -> Duration {
+    Duration::from_micros(if rng.random_bool(0.5) { rng.random_range(0..5_000) } else { rng.random_range(0..100_000) })
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => write!(f, "{fault:?}"),
+            Self::Act(act) => write!(f, "{act:?}"),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Damaged and lost journals beside intact copies.
+
+use crate::{
+    disk::Damage,
+    script::{Scenario, Script, tasks},
+};
+use nodectl::types::JobId;
+
+pub const ALL: &[Scenario] = &[
+    ("damage::a_coordinator_without_its_journal_yields", a_coordinator_without_its_journal_yields),
+    ("damage::the_middle_of_a_journal", the_middle_of_a_journal),
+    ("damage::the_end_of_a_journal", the_end_of_a_journal),
+    ("damage::a_replica_without_its_journal_gets_it_again", a_replica_without_its_journal_gets_it_again),
+    ("damage::lost_files_come_from_another_holder", lost_files_come_from_another_holder),
+];
+
+fn half_done(nodes: usize) -> (Script, JobId) {
+    let mut script = Script::of(nodes);
+    let job = script.job(crate::plan::JobPlan { files: 50, file_bytes: 1_000, ..tasks(60, 3_000) });
+    script.until_told(job, 20);
+    (script, job)
+}
+
+/// All die, one disk is damaged, all start again.
+fn power_failure(damage: Damage) {
+    let (mut script, job) = half_done(3);
+    let coordinator = script.coordinator(job);
+    (0..3).for_each(|node| script.kill(node));
+    script.damage(coordinator, damage);
+    (0..3).for_each(|node| script.start(node));
+    script.run(60.0);
+    assert!(script.world.coordinator(job).is_some(), "nobody coordinates a job that two intact copies hold");
+    script.settle();
+    script.decay(job);
+}
+
+pub fn a_coordinator_without_its_journal_yields() {
+    power_failure(Damage::First);
+}
+
+pub fn the_middle_of_a_journal() {
+    power_failure(Damage::Middle);
+}
+
+pub fn the_end_of_a_journal() {
+    power_failure(Damage::Tail);
+}
+
+/// Of two nodes: results count again only when it has its copy again.
+pub fn a_replica_without_its_journal_gets_it_again() {
+    let (mut script, job) = half_done(2);
+    let replica = 1 - script.coordinator(job);
+    script.kill(replica);
+    script.damage(replica, Damage::Journals);
+    script.run(0.5);
+    script.start(replica);
+    script.settle();
+    script.decay(job);
+}
+
+pub fn lost_files_come_from_another_holder() {
+    let (mut script, job) = half_done(4);
+    script.until_done(job);
+    script.run(40.0);
+    let coordinator = script.coordinator(job);
+    script.kill(coordinator);
+    script.damage(coordinator, Damage::Blobs);
+    script.run(1.0);
+    script.start(coordinator);
+    script.run(40.0);
+    script.settle();
+    script.decay(job);
+}

@@ -1,0 +1,18 @@
+//! What went wrong once, or could have: a small world each.
+
+pub mod cancel;
+pub mod copies;
+pub mod damage;
+pub mod disks;
+pub mod kills;
+pub mod resync;
+pub mod retention;
+pub mod submission;
+
+use crate::script::Scenario;
+
+/// All of them, by name.
+pub fn all() -> Vec<Scenario> {
+    [cancel::ALL, copies::ALL, damage::ALL, disks::ALL, kills::ALL, resync::ALL, retention::ALL, submission::ALL]
+        .concat()
+}

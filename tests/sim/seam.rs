@@ -1,0 +1,549 @@
+//! The one place that hands inputs to `State` and carries out its effects, and that knows what a turn costs. A new input,
+//! effect or message is taught here and nowhere else.
+
+use crate::{
+    disk::Disk,
+    plan::Moment,
+    world::{Event, Fetch, Machine, World},
+};
+use nodectl::{
+    logic::{Asker, Config, Effect, Input, Keep, State},
+    types::{
+        Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query, QueryError, Resources,
+        TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
+    },
+};
+use rand::RngExt;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// As node/ bounds it: inputs taken in one turn.
+const TURN: usize = 256;
+/// What takes longer than this is seen to take time by others.
+const NOTICEABLE_US: u64 = 500;
+/// How often a fetch may find its holder silent.
+const FETCH_TRIES: u32 = 20;
+/// What a starved node fetches before it is asked whether it still is starved.
+const STARVED_PART: Duration = Duration::from_millis(20);
+
+/// What things cost the loop, in microseconds, as measured on a small machine.
+fn cost_of_input(input: &Input, bytes: usize) -> u64 {
+    let base = 4 + bytes as u64 / 500;
+    match input {
+        Input::Message { message: Message::Digests { digests, .. }, .. } => base + digests.len() as u64 / 100,
+        // Both sides are looked at task by task.
+        Input::Message { message: Message::Pull { .. }, .. } => base + 10,
+        Input::Message { message: Message::Heads(heads), .. } => base + heads.len() as u64,
+        _ => base,
+    }
+}
+
+fn cost_of_effect(effect: &Effect) -> u64 {
+    match effect {
+        Effect::Send { message: Message::Digests { digests, .. }, .. } => 5 + digests.len() as u64 / 50,
+        Effect::Send { message: Message::Pull { .. }, .. } => 15,
+        Effect::Send { message: Message::Replicate { records, .. }, .. } => 5 + records.len() as u64 / 2,
+        Effect::Send { .. } => 4,
+        // The journal is read in the loop.
+        Effect::AnswerWatch { tasks, .. } => 5 + tasks.len() as u64 * 7,
+        _ => 3,
+    }
+}
+
+impl World {
+    /// Starts a machine's process from what its disk remembers.
+    pub fn start(&mut self, index: usize) {
+        let seed = self.rng.random();
+        let now = self.clock(index);
+        self.machines[index].begin_life();
+        let machine = &self.machines[index];
+        let info = NodeInfo {
+            id: machine.id,
+            version: now.wall_ms,
+            name: format!("n{index}"),
+            software: "sim".into(),
+            model: String::new(),
+            addrs: Vec::new(),
+            resources: Resources { cpu_milli: 1000 * machine.cores, ..Resources::default() },
+            gpus: Vec::new(),
+            labels: BTreeMap::new(),
+            draining: false,
+            closed: None,
+            admits: Default::default(),
+            leaving: false,
+            problem: None,
+        };
+        let lifetime = machine.lifetime.filter(|_| !self.healed);
+        let config = Config {
+            seed,
+            generation: machine.life << 20,
+            keep_jobs: self.plan.keep_jobs,
+            lifetime,
+            terms: Terms::default(),
+        };
+        let mut state = State::new(now, info, config);
+        for (job, journal) in &machine.disk.journals {
+            for frame in &journal.frames {
+                state.restore(*job, frame.clone());
+            }
+        }
+        for (job, records) in &machine.disk.partial {
+            records.iter().for_each(|record| state.restore(*job, record.clone()));
+        }
+        state.restore_retention(machine.disk.retention.clone());
+        state.restore_owner(OwnerWord { drained: !machine.takes_work, ..OwnerWord::default() });
+        let specs: Vec<_> = machine.disk.journals.values().filter_map(|journal| journal.spec().cloned()).collect();
+        specs.iter().for_each(|spec| self.share_spec(index, spec));
+        let swept = self.machines[index].disk.sweep();
+        let disk = &self.machines[index].disk;
+        let named = disk.journals.values().flat_map(|journal| &journal.frames).filter_map(|frame| match frame {
+            Keep::Task(record) => Some(record),
+            Keep::Spec(_) | Keep::Head(_) => None,
+        });
+        let named: Vec<_> = named.flat_map(|record| record.blobs()).collect();
+        state.blobs_lost(named.into_iter().filter(|hash| !disk.blobs.contains_key(hash)));
+        let life = self.machines[index].life;
+        self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
+        let effects = state.start();
+        let now = self.now;
+        let machine = &mut self.machines[index];
+        machine.unwell = now;
+        machine.state = Some(state);
+        machine.todo.extend(effects);
+        for peer in (0..self.machines.len()).filter(|peer| *peer != index) {
+            let delay = self.delay();
+            self.after(delay, Event::Dial { a: index, b: peer });
+        }
+        self.proceed(index);
+    }
+
+    /// Gives an input to a node that is still in that life.
+    pub fn give(&mut self, node: usize, life: u64, input: Input) {
+        self.give_sized(node, life, input, 0);
+    }
+
+    pub fn give_sized(&mut self, node: usize, life: u64, input: Input, bytes: usize) {
+        let machine = &mut self.machines[node];
+        if machine.life != life || machine.state.is_none() {
+            return;
+        }
+        machine.inbox.push_back((input, bytes));
+        if !machine.in_turn {
+            self.proceed(node);
+        }
+    }
+
+    pub fn turn_is_due(&mut self, node: usize, life: u64) {
+        let machine = &mut self.machines[node];
+        if machine.life == life && machine.state.is_some() && machine.turn_at == Some(self.now) {
+            machine.turn_at = None;
+            self.proceed(node);
+        }
+    }
+
+    /// The loop goes on as far as it can now, and is looked at again when it can go further.
+    pub fn proceed(&mut self, node: usize) {
+        let life = self.machines[node].life;
+        while self.machines[node].life == life && self.machines[node].state.is_some() {
+            let next = self.next_step(node);
+            if next > self.now {
+                let machine = &mut self.machines[node];
+                if next < Time(u64::MAX) && machine.turn_at.is_none_or(|at| next < at || at < self.now) {
+                    machine.turn_at = Some(next);
+                    self.at(next, Event::Turn { node, life });
+                }
+                return;
+            }
+            if self.machines[node].todo.is_empty() {
+                self.take_in(node);
+            }
+            self.carry_out(node, life);
+        }
+    }
+
+    /// When the loop has something to do and time for it.
+    fn next_step(&self, node: usize) -> Time {
+        let machine = &self.machines[node];
+        let free = machine.stalled_until.max(machine.busy_until);
+        if !machine.todo.is_empty() || !machine.inbox.is_empty() {
+            return free.max(self.now);
+        }
+        let deadline = machine.state.as_ref().and_then(State::next_deadline);
+        let ahead = machine.mono_ahead.as_micros() as u64;
+        deadline.map_or(Time(u64::MAX), |at| Time(at.0.saturating_sub(ahead)).max(free))
+    }
+
+    /// One turn of logic.
+    fn take_in(&mut self, node: usize) {
+        let now = self.clock(node);
+        let machine = &mut self.machines[node];
+        machine.turn_began = self.now;
+        // Membership's packets go before all others.
+        let is_urgent = |(input, _): &(Input, usize)| matches!(input, Input::Message { message: Message::Swim(_), .. });
+        let (urgent, usual): (Vec<_>, Vec<_>) = machine.inbox.drain(..).partition(is_urgent);
+        let mut usual = usual.into_iter();
+        let inputs: Vec<_> = urgent.into_iter().chain(usual.by_ref().take(TURN)).collect();
+        machine.inbox.extend(usual);
+        let cost = 12 + inputs.iter().map(|(input, bytes)| cost_of_input(input, *bytes)).sum::<u64>();
+        let cost = cost * u64::from(machine.slowness);
+        machine.busy_until = self.now + Duration::from_micros(cost);
+        for (input, _) in &inputs {
+            self.trace(|| format!("n{node} <- {input:?}").chars().take(220).collect());
+        }
+        let inputs = inputs.into_iter().map(|(input, _)| input);
+        let state = self.machines[node].state.as_mut().expect("only living nodes proceed");
+        let effects = state.handle(now, inputs);
+        self.machines[node].todo.extend(effects);
+        self.after_turn(node);
+    }
+
+    fn carry_out(&mut self, node: usize, life: u64) {
+        let mut spent = 0;
+        while self.machines[node].life == life {
+            if spent >= NOTICEABLE_US
+                || self.machines[node].busy_until > self.now + Duration::from_micros(NOTICEABLE_US)
+            {
+                break;
+            }
+            let Some(effect) = self.machines[node].todo.pop_front() else { break };
+            spent += cost_of_effect(&effect) * u64::from(self.machines[node].slowness);
+            self.machines[node].in_turn = true;
+            self.effect(node, life, effect);
+            self.machines[node].in_turn = false;
+        }
+        let machine = &mut self.machines[node];
+        if machine.life == life {
+            machine.busy_until = machine.busy_until.max(self.now) + Duration::from_micros(spent);
+            if machine.todo.is_empty() {
+                self.check_turn(node);
+            }
+        }
+    }
+
+    fn effect(&mut self, node: usize, life: u64, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => {
+                self.trace(|| format!("n{node} -> {to:?} {message:?}").chars().take(220).collect());
+                self.notice_sent(node, to, &message);
+                self.send(node, to, &message);
+            }
+            Effect::Connect { peer, .. } => {
+                if let Some(b) = self.index_of(peer) {
+                    let delay = self.delay();
+                    self.after(delay, Event::Dial { a: node, b });
+                }
+            }
+            Effect::Answer { id, answer } => self.user_hears(node, id, answer),
+            Effect::AnswerWatch { to, job, cursor, progress, tasks } => {
+                let records = self.read(node, job, &tasks);
+                if records.len() != tasks.len() {
+                    self.fail("a result is told that is not on disk", format!("n{node}, {}", self.job_name(job)));
+                }
+                self.check_read(node, job, &records);
+                self.answer(node, to, Ok(Answer::Watch { cursor, progress, records }));
+            }
+            Effect::AnswerRecord { to, job, task } => {
+                let record = self.read(node, job, &[task]).pop();
+                self.answer(node, to, Ok(Answer::Where(record.map_or(Location::Nowhere, Location::Ended))));
+            }
+            Effect::AnswerLoad { to, load } => self.answer(node, to, Ok(Answer::Load(load))),
+            Effect::SendRecords { to, job, epoch, chunk, mut tasks } => {
+                self.moment(Moment::Resync, node);
+                let more = tasks.len() > limits::RECORD_BATCH;
+                tasks.truncate(limits::RECORD_BATCH);
+                let mut batches = nodectl::logic::executor::batches(self.read(node, job, &tasks));
+                let more = more || batches.len() > 1;
+                let records = if batches.is_empty() { Vec::new() } else { batches.swap_remove(0) };
+                self.send(node, to, &Message::Pulled { job, epoch, chunk, records, more, error: None });
+            }
+            Effect::Persist { job, records, ticket } => {
+                self.trace(|| format!("n{node} writes {records:?}").chars().take(220).collect());
+                self.persist(node, job, records, ticket)
+            }
+            Effect::FetchBlobs { ticket, hashes, holders } => {
+                self.moment(Moment::Fetching, node);
+                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+                self.fetch(
+                    node,
+                    Fetch { ticket, job: None, hashes, holders, is_spec: false, tries: 0, left: Duration::ZERO },
+                );
+            }
+            Effect::FetchTree { ticket, manifest, holders } => {
+                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+                let fetch = Fetch {
+                    ticket,
+                    job: None,
+                    hashes: vec![manifest],
+                    holders,
+                    is_spec: false,
+                    tries: 0,
+                    left: Duration::ZERO,
+                };
+                self.fetch(node, fetch);
+            }
+            // A drain ends with its node's life, as scripts and plans have it.
+            Effect::KeepOwner(_) | Effect::Suspend(_) => {}
+            Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
+            Effect::LoadSpec { job, hash, holders } => {
+                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+                let fetch = Fetch {
+                    ticket: 0,
+                    job: Some(job),
+                    hashes: vec![hash],
+                    holders,
+                    is_spec: true,
+                    tries: 0,
+                    left: Duration::ZERO,
+                };
+                self.fetch(node, fetch);
+            }
+            Effect::StartTask { job, task, attempt, .. } => self.start_task(node, life, (job, task, attempt)),
+            Effect::StopTask { job, task, attempt } => self.stop_task(node, life, (job, task, attempt)),
+            Effect::Notice(text) => {
+                if text.starts_with("taking over") {
+                    self.note_takeover();
+                }
+                self.tell(|| format!("n{node}: {text}"));
+            }
+            Effect::Left => self.left(node),
+            Effect::ForgetJob { job } => {
+                self.check_forgotten(node, job);
+                self.machines[node].disk.forget(job);
+            }
+            // No job of the simulation is a pool or a training, and nobody reads the log of a running task.
+            // Who may connect is the network's affair; nobody decides anything of that here.
+            Effect::Roster(_)
+            | Effect::ForgetWork { .. }
+            | Effect::KeepSecrets(_)
+            | Effect::RenewSecrets(_)
+            | Effect::AnswerLog { .. }
+            | Effect::ReleaseWorker { .. }
+            | Effect::AnswerTraining { .. }
+            | Effect::CopyCheckpoint { .. } => {}
+        }
+    }
+
+    /// Puts a question to a node; the number comes back with the answer.
+    pub fn put(&mut self, node: usize, id: u64, query: Query) {
+        let life = self.machines[node].life;
+        self.after(Duration::from_micros(50), Event::Tell { node, life, input: Box::new(Input::Ask { id, query }) });
+    }
+
+    /// Answers a question, across the network if need be.
+    fn answer(&mut self, node: usize, to: Asker, answer: Result<Answer, QueryError>) {
+        match to {
+            Asker::Local(id) => self.user_hears(node, id, answer),
+            Asker::Remote(peer, id) => self.send(node, peer, &Message::Answer { id, answer }),
+        }
+    }
+
+    /// What is told comes from the journal; what the core knows must be the same.
+    fn check_read(&mut self, node: usize, job: JobId, records: &[Arc<TaskRecord>]) {
+        let Some(copy) = self.machines[node].state.as_ref().and_then(|state| state.copy_of(job)) else { return };
+        let differs = records.iter().find(|record| copy.lattice.cell(record.task) != Cell::of(record));
+        if let Some(record) = differs {
+            let (known, told) = (copy.lattice.cell(record.task), Cell::of(record));
+            let job = self.job_name(job);
+            let text = format!("n{node} knows of {job}'s task {} {known:?}, its journal answers {told:?}", record.task);
+            self.fail("a journal answers what its node does not know", text);
+        }
+    }
+
+    fn read(&self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
+        tasks.iter().filter_map(|task| self.machines[node].disk.read(job, *task).cloned()).collect()
+    }
+
+    fn persist(&mut self, node: usize, job: JobId, records: Vec<Keep>, ticket: u64) {
+        for record in &records {
+            if let Keep::Spec(spec) = record {
+                self.job_seen(job, spec);
+                self.share_spec(node, spec);
+            }
+        }
+        let machine = &mut self.machines[node];
+        machine.disk.append(job, records, ticket);
+        if machine.disk.writing == 0 {
+            self.write(node);
+        }
+    }
+
+    /// As node/ does: a specification too large for a message is offered as a blob.
+    fn share_spec(&mut self, node: usize, spec: &Arc<JobSpec>) {
+        let bytes = postcard::to_stdvec(&**spec).expect("plain data always encodes");
+        if bytes.len() > limits::INLINE_SPEC_BYTES {
+            let hash = BlobHash::of(&bytes);
+            self.specs.insert(hash, spec.clone());
+            self.machines[node].disk.blobs.insert(hash, bytes.len() as u64);
+        }
+    }
+
+    /// The writer takes everything that waits.
+    fn write(&mut self, node: usize) {
+        let life = self.machines[node].life;
+        let delay = Duration::from_micros(self.disk_rng.random_range(100..20_000));
+        let now = self.now;
+        let disk = &mut self.machines[node].disk;
+        disk.writing = disk.pending.len();
+        if disk.writing > 0 {
+            let at = (now + delay * disk.slowness).max(disk.hangs_until);
+            self.at(at, Event::DiskDone { node, life });
+        }
+    }
+
+    pub fn disk_done(&mut self, node: usize, life: u64) {
+        if self.machines[node].life != life {
+            return;
+        }
+        if self.machines[node].disk.hangs_until > self.now {
+            let until = self.machines[node].disk.hangs_until;
+            return self.at(until, Event::DiskDone { node, life });
+        }
+        let count = std::mem::take(&mut self.machines[node].disk.writing);
+        let mut results = Vec::new();
+        for _ in 0..count {
+            let fails = self.plan.disk_errors > 0.0 && !self.healed && self.disk_rng.random_bool(self.plan.disk_errors);
+            let disk = &mut self.machines[node].disk;
+            if let Some(write) = disk.pending.pop_front() {
+                results.push(disk.finish(write, fails));
+            }
+        }
+        self.write(node);
+        for (ticket, result) in results {
+            self.give(node, life, Input::Persisted { ticket, result });
+        }
+    }
+
+    fn fetch(&mut self, node: usize, mut fetch: Fetch) {
+        let bytes: u64 = fetch.hashes.iter().filter_map(|hash| self.checker.sizes.get(hash)).sum();
+        fetch.left = Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms);
+        self.statistics_of_fetch(node, &fetch);
+        self.go_on_fetching(node, fetch);
+    }
+
+    /// A node that is starved fetches slowly, until it is no longer.
+    fn go_on_fetching(&mut self, node: usize, mut fetch: Fetch) {
+        let Machine { life, slowness, .. } = self.machines[node];
+        let part = if slowness > 1 { fetch.left.min(STARVED_PART) } else { fetch.left };
+        fetch.left -= part;
+        let delay = self.delay() * 3 + part * slowness;
+        self.after(delay, Event::Fetched { node, life, fetch });
+    }
+
+    /// Files are here, or cannot be had: nobody of those who were named has them and can be asked.
+    pub fn fetched(&mut self, node: usize, life: u64, mut fetch: Fetch) {
+        if self.machines[node].life != life {
+            return;
+        }
+        if !fetch.left.is_zero() {
+            return self.go_on_fetching(node, fetch);
+        }
+        let has = |machine: &Machine| fetch.hashes.iter().all(|hash| machine.disk.blobs.contains_key(hash));
+        let here = has(&self.machines[node]);
+        let usable = |holder: &usize| self.machines[*holder].state.is_some() && self.connects(*holder, node);
+        let from = fetch.holders.iter().copied().filter(usable).find(|holder| has(&self.machines[*holder]));
+        let silent = from.is_some_and(|holder| self.machines[holder].is_stalled(self.now));
+        if silent && !here && fetch.tries < FETCH_TRIES {
+            fetch.tries += 1;
+            return self.after(Duration::from_millis(500), Event::Fetched { node, life, fetch });
+        }
+        let fails = !self.healed && self.plan.net.fetch_failures > 0.0;
+        let fails = fails && self.net_rng.random_bool(self.plan.net.fetch_failures);
+        let result = match from {
+            _ if here => Ok(()),
+            _ if fails => Err("the connection broke".to_string()),
+            _ if self.machines[node].disk.full => Err("no space left on device".into()),
+            Some(holder) if !silent => {
+                for hash in &fetch.hashes {
+                    let bytes = self.machines[holder].disk.blobs.get(hash).copied().unwrap_or_default();
+                    self.machines[node].disk.blobs.insert(*hash, bytes);
+                }
+                Ok(())
+            }
+            _ => Err("nobody who has it can be reached".into()),
+        };
+        self.checker.fetching.remove(&(node, life, fetch.ticket));
+        self.trace(|| format!("n{node} fetched {:?} from {:?}: {result:?}", fetch.hashes, fetch.holders));
+        let input = match fetch.job {
+            Some(job) if fetch.is_spec => {
+                let spec = fetch.hashes.first().and_then(|hash| self.specs.get(hash)).cloned();
+                self.branch("a large specification is fetched");
+                let spec = result.and_then(|()| spec.ok_or_else(|| "it is damaged".into()));
+                Input::SpecLoaded { job, spec }
+            }
+            _ => Input::Fetched { ticket: fetch.ticket, result },
+        };
+        self.give(node, life, input);
+    }
+
+    /// What the order of messages alone shows.
+    pub fn notice_message(&mut self, from: usize, to: usize, message: &Message) {
+        match message {
+            Message::Replicate { job, records, .. } | Message::Pulled { job, records, .. } => {
+                let Some(state) = &self.machines[to].state else { return };
+                let lacks =
+                    |copy: &nodectl::logic::copies::LocalCopy| records.iter().any(|record| copy.lattice.lacks(record));
+                if state.claim_of(*job).is_some() && state.copy_of(*job).is_some_and(lacks) {
+                    self.branch("results are learned from another holder");
+                    let name = self.job_name(*job);
+                    self.tell(|| format!("n{to} learns results of {name} from n{from}"));
+                }
+            }
+            Message::Offer { head, .. } if head.epoch > 0 => {
+                self.moment(Moment::Recruited, to);
+                if head.done > 0 && !head.phase.is_ended() {
+                    self.branch("a replica joins a job that runs");
+                }
+            }
+            Message::Report { job, epoch, finished, .. }
+                if finished.iter().any(|record| record.attempt.epoch < *epoch)
+                    && self.machines[to].state.as_ref().is_some_and(|state| state.claim_of(*job) == Some(*epoch)) =>
+            {
+                self.branch("an attempt of an earlier epoch ends after a takeover");
+            }
+            _ => {}
+        }
+    }
+
+    fn notice_sent(&mut self, node: usize, to: NodeId, message: &Message) {
+        match message {
+            Message::Heads(heads) => {
+                let me = self.machines[node].id;
+                if heads.iter().any(|head| head.holder == me && head.version <= 1 && head.epoch > 0) {
+                    self.moment(Moment::Claimed, node);
+                }
+            }
+            Message::Stop { job, tasks, .. } => {
+                let name = self.job_name(*job);
+                let to = self.index_of(to).unwrap_or(usize::MAX);
+                self.tell(|| format!("n{node} orders n{to} to stop {name} {}", attempts(tasks)));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn attempts(tasks: &[(TaskIndex, nodectl::types::Attempt)]) -> String {
+    let words: Vec<_> = tasks.iter().take(6).map(|(task, attempt)| format!("task {task} ({attempt})")).collect();
+    words.join(", ") + if tasks.len() > 6 { ", …" } else { "" }
+}
+
+impl Machine {
+    /// A process begins: nothing of the one before is left.
+    fn begin_life(&mut self) {
+        self.life += 1;
+        self.end_life();
+    }
+
+    pub fn end_life(&mut self) {
+        self.running.clear();
+        self.connected.clear();
+        self.inbox.clear();
+        self.todo.clear();
+        self.stalled_until = Time(0);
+        self.busy_until = Time(0);
+        self.turn_at = None;
+    }
+
+    pub fn wipe(&mut self) {
+        self.disk = Disk::new();
+    }
+}

@@ -1,0 +1,71 @@
+//! Of told results: which may give way to another, and who has their files.
+
+use crate::world::{Machine, World};
+use nodectl::types::{Cell, JobId, TaskRecord};
+use std::{collections::BTreeSet, ops::RangeInclusive};
+
+impl World {
+    /// One of two results may give way to the other: of two sides that both went on, of one that nobody could tell of while the task was
+    /// done again, and of two claims of one epoch.
+    pub fn may_change(&self, job: JobId, known: &TaskRecord) -> bool {
+        let told = self.checker.told.get(&job).and_then(|told| told.get(&known.task));
+        self.checker.split
+            || told.is_some_and(|told| told.may_change)
+            || self.has_rivals(job, known.accepted..=known.accepted)
+    }
+
+    /// Two nodes claimed the job in these epochs, as far as was written: it was submitted again when nobody was there who had heard of
+    /// it, or a coordinator that had been away alone claims it anew.
+    pub fn has_rivals(&self, job: JobId, epochs: RangeInclusive<u32>) -> bool {
+        let journals = self.machines.iter().filter_map(|machine| machine.disk.journals.get(&job));
+        let holders: BTreeSet<_> = journals.flat_map(|journal| journal.holders_in(epochs.clone())).collect();
+        holders.len() > 1
+    }
+
+    /// Of which told results no copy is on a machine that is up.
+    pub fn note_away(&mut self) {
+        let mut checker = std::mem::take(&mut self.checker);
+        for (job, told) in &mut checker.told {
+            for (task, told) in told.iter_mut().filter(|(_, told)| !told.may_change) {
+                let has = |machine: &Machine| machine.state.is_some() && machine.disk.has_done(*job, *task);
+                told.may_change = !self.machines.iter().any(has);
+            }
+        }
+        self.checker = checker;
+    }
+
+    /// Live disks that have all files of a told result, `None` if it has none. Another result of the task may have come to count: of
+    /// two sides that told different ones, one gives way, and what only a lone node had may be lost with its disk and done again.
+    /// Whether that may be is another rule's to say. The files of the one that counts are owed once nothing is wrong; until then it may
+    /// not be settled which that is, and those of either will do.
+    pub fn told_file_copies(&self, job: JobId, told: &TaskRecord, quiet: bool) -> Option<usize> {
+        let copies = |record: &TaskRecord| record.blobs().map(|hash| self.file_copies(hash)).min();
+        let known = self.present().filter_map(|machine| machine.disk.durable(job, told.task));
+        let counts = known.filter(|record| record.is_done()).max_by_key(|record| Cell::of(record));
+        match counts.filter(|counts| !is_same(counts, told)) {
+            None => copies(told),
+            Some(counts) if quiet => copies(counts),
+            Some(counts) => copies(counts).and_then(|other| Some(other.max(copies(told)?))),
+        }
+    }
+
+    /// What tasks were given is on no disk any more: nobody can go on with the job, or keep another copy of it.
+    pub fn void_without_inputs(&mut self) {
+        let is_void = |job: &JobId| {
+            let specs = self.machines.iter().filter_map(|machine| machine.disk.journals.get(job)?.spec());
+            let inputs = specs.filter_map(|spec| spec.work.inputs).next();
+            inputs.is_some_and(|manifest| self.file_copies(manifest) == 0)
+        };
+        let lost: Vec<_> = self.checker.submitted.keys().copied().filter(is_void).collect();
+        for job in lost {
+            let told = self.checker.told.get_mut(&job).into_iter().flatten();
+            told.for_each(|(_, told)| (told.promise.void, told.files.void) = (true, true));
+            self.checker.submitted.entry(job).and_modify(|promise| promise.void = true);
+        }
+    }
+}
+
+/// Two records are of the same result, whoever accepted it.
+pub fn is_same(one: &TaskRecord, other: &TaskRecord) -> bool {
+    (one.attempt, one.stamp()) == (other.attempt, other.stamp())
+}
