@@ -260,7 +260,6 @@ struct FakeNetwork(NetReport);
 impl Network for FakeNetwork {
     fn send(&self, _: NodeId, _: Message) {}
     fn connect(&self, _: NodeId, _: &[SocketAddr]) {}
-    fn probe(&self, _: NodeId) {}
     fn addrs(&self) -> Vec<SocketAddr> {
         vec![([192, 0, 2, 7], 40_001).into()]
     }

@@ -19,7 +19,6 @@ impl Offline {
 impl Network for Offline {
     fn send(&self, _: NodeId, _: Message) {}
     fn connect(&self, _: NodeId, _: &[SocketAddr]) {}
-    fn probe(&self, _: NodeId) {}
     fn addrs(&self) -> Vec<SocketAddr> {
         Vec::new()
     }

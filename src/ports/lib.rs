@@ -226,8 +226,6 @@ pub trait Network: Send + Sync {
     fn send(&self, to: NodeId, message: Message);
     /// Connects to a peer if it is not connected, retrying with back-off for a while. Addresses add to those known.
     fn connect(&self, peer: NodeId, addrs: &[SocketAddr]);
-    /// Asks whether a peer's process still listens: `PeerUp` or `PeerRefused` follows, or nothing if it is silent.
-    fn probe(&self, peer: NodeId);
     /// Where this node can be reached.
     fn addrs(&self) -> Vec<SocketAddr>;
     /// How discovery is doing, for `doctor`.

@@ -63,6 +63,7 @@ impl Remembered {
 
     /// The peer was connected and listens there. Lost if many connect at once: then others are remembered.
     pub fn note(&self, peer: NodeId, addr: SocketAddr) {
+        tracing::debug!(%peer, %addr, "it listens there");
         let _ = self.notes.try_send((peer, addr));
     }
 }

@@ -28,6 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
 
 /// With both ends knowing of each other, the one with the lower id dials at once and the other gives it this start, so
 /// that most pairs are connected once, not twice.
@@ -50,6 +51,8 @@ pub struct Driver {
     targets: HashMap<usize, Target>,
     /// Who waits for which stream.
     opening: HashMap<u64, oneshot::Sender<Result<Stream, String>>>,
+    /// Of whom it is being found out whether their process is gone.
+    probes: HashMap<NodeId, AbortOnDropHandle<()>>,
     tickets: u64,
     bootstrapped: bool,
 }
@@ -73,6 +76,7 @@ impl Driver {
             relays: Relays::default(),
             targets: HashMap::new(),
             opening: HashMap::new(),
+            probes: HashMap::new(),
             tickets: 0,
             bootstrapped: false,
         }
@@ -123,7 +127,6 @@ impl Driver {
                 self.book.learn(peer, &addrs);
                 self.want(peer, Duration::ZERO);
             }
-            Input::Probe { peer } => self.probe(peer),
             Input::Asked { by, node } => {
                 probe::bear_witness(self.shared.clone(), by, node, self.book.proof_addr(node, Instant::now()));
             }
@@ -345,14 +348,11 @@ impl Driver {
         }
     }
 
+    /// Finds out whether a peer's process still listens, now that the last connection to it is gone.
     pub(super) fn probe(&mut self, peer: NodeId) {
-        if self.links.is_connected(peer) {
-            self.ping(peer);
-            return;
-        }
-        let now = Instant::now();
-        let fell_silent = self.book.fell_silent(peer);
-        probe::start(self.shared.clone(), peer, self.book.proof_addr(peer, now), fell_silent);
+        let (addr, fell_silent) = (self.book.proof_addr(peer, Instant::now()), self.book.fell_silent(peer));
+        self.probes.retain(|_, probe| !probe.is_finished());
+        self.probes.insert(peer, probe::start(self.shared.clone(), peer, addr, fell_silent));
     }
 
     pub(super) fn ban(&mut self, peer: NodeId) {

@@ -17,7 +17,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::AsyncReadExt,
@@ -25,6 +25,7 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::timeout,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// A node says nothing to strangers. Who keeps a connection for so long without a word is one that listens.
@@ -33,6 +34,11 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// refuses in the end.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
+/// A process that is being killed on a busy machine may close its listener much later than its connections, and other members
+/// may notice its end later than this node: who is neither proven to be gone nor back is asked again, for so long.
+const PERSISTENCE: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Members asked about one node.
 const ASKED: usize = 3;
 /// For all their answers.
@@ -78,23 +84,31 @@ impl Witnesses {
 }
 
 /// `PeerRefused` follows if it is proven that nobody listens at `addr` any more; else a connection is tried. `fell_silent`
-/// says that the last connection ended for want of any sign of life.
-pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>, fell_silent: bool) {
-    tokio::spawn(async move {
-        let gone = match addr {
-            Some(addr) => ask(addr).await == Answer::Refused && is_proof(&shared, peer, addr, fell_silent).await,
-            None => false,
-        };
-        // It may have come back in the meantime.
-        if shared.session(peer).is_some() {
-            return;
-        }
-        if gone {
-            shared.tell(NetEvent::PeerRefused { peer }).await;
-        } else {
+/// says that the last connection ended for want of any sign of life. Ends early if what it returns is dropped.
+pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>, fell_silent: bool) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let begin = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let gone = match addr {
+                Some(addr) => ask(addr).await == Answer::Refused && is_proof(&shared, peer, addr, fell_silent).await,
+                None => false,
+            };
+            // It may have come back in the meantime.
+            if shared.session(peer).is_some() {
+                return;
+            }
+            if gone {
+                return shared.tell(NetEvent::PeerRefused { peer }).await;
+            }
             let _ = shared.driver.send(Input::Connect { peer, addrs: Vec::new() }).await;
+            if addr.is_none() || begin.elapsed() > PERSISTENCE {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
-    });
+    }))
 }
 
 /// Whether a refusal at `addr` is to be believed.

@@ -34,9 +34,6 @@ pub enum Input {
         peer: NodeId,
         addrs: Vec<SocketAddr>,
     },
-    Probe {
-        peer: NodeId,
-    },
     /// A peer wants to know whether that node is gone.
     Asked {
         by: NodeId,

@@ -131,10 +131,6 @@ impl Network for Net {
         self.request(Input::Connect { peer, addrs: addrs.to_vec() });
     }
 
-    fn probe(&self, peer: NodeId) {
-        self.request(Input::Probe { peer });
-    }
-
     fn addrs(&self) -> Vec<SocketAddr> {
         self.inner.shared.state().addrs.clone()
     }

@@ -32,17 +32,29 @@ pub struct Rogue {
 impl Rogue {
     /// Connects with a lower id than the node's, so that opening the control channel is the rogue's to do.
     pub async fn connect(node: &Node) -> Self {
-        let identity = loop {
-            let identity = Identity::ephemeral();
-            if identity.node_id() < node.id {
-                break identity;
-            }
-        };
-        Self::connect_as(identity, node).await
+        Self::connect_as(Self::lower_identity(node), node).await
     }
 
-    /// The same with a given identity.
+    fn lower_identity(node: &Node) -> Identity {
+        loop {
+            let identity = Identity::ephemeral();
+            if identity.node_id() < node.id {
+                return identity;
+            }
+        }
+    }
+
+    /// With a given identity.
     pub async fn connect_as(identity: Identity, node: &Node) -> Self {
+        Self::connect_and_say(identity, node, 1).await
+    }
+
+    /// Says that it listens at that port.
+    pub async fn connect_listening(node: &Node, listen_port: u16) -> Self {
+        Self::connect_and_say(Self::lower_identity(node), node, listen_port).await
+    }
+
+    async fn connect_and_say(identity: Identity, node: &Node, listen_port: u16) -> Self {
         let (events, _) = mpsc::channel(1);
         let access = Access::new(identity.node_id(), "/nowhere".into(), keys(), events);
         let mut swarm = build(&identity.keypair(), Arc::new(access), false).unwrap();
@@ -54,7 +66,7 @@ impl Rogue {
         let (bulk_sender, bulk) = mpsc::channel(8);
         let (open, opens) = mpsc::channel(1);
         tokio::spawn(run(swarm, connection, bulk_sender, opens));
-        let hello = Hello { versions: Versions::SPOKEN, listen_port: 1, software: "rogue".into() };
+        let hello = Hello { versions: Versions::SPOKEN, listen_port, software: "rogue".into() };
         control.write_all(&hello.encode()).await.unwrap();
         control.flush().await.unwrap();
         Hello::read(&mut control).await.unwrap();

@@ -8,6 +8,7 @@ use crate::NetConfig;
 use nodectl_ports::{NetEvent, Network};
 use nodectl_types::{Message, limits};
 use std::time::Instant;
+use tokio::io::AsyncReadExt;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_arrive_in_order_small_and_large() {
@@ -63,7 +64,22 @@ async fn a_gone_process_is_refused_at_once() {
     one.until(|event| matches!(event, NetEvent::PeerRefused { peer } if *peer == id)).await;
     eprintln!("a dropped node is down and refused after {:?}", start.elapsed());
     assert!(one.net.report().connected.is_empty());
-    one.net.probe(id);
+}
+
+/// A kernel goes on to take connections for a process that is being killed until it comes to the listener.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_listener_is_closed_last_is_refused_in_the_end() {
+    let (mut one, _two) = pair().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rogue = Rogue::connect_listening(&one, listener.local_addr().unwrap().port()).await;
+    let id = rogue.id;
+    one.until_up(id).await;
+    drop(rogue);
+    one.until(|event| matches!(event, NetEvent::PeerDown { peer } if *peer == id)).await;
+    // Whoever asked has taken silence for an answer when it hangs up.
+    let (mut asking, _) = listener.accept().await.unwrap();
+    assert_eq!(asking.read(&mut [0]).await.unwrap_or(0), 0);
+    drop(listener);
     one.until(|event| matches!(event, NetEvent::PeerRefused { peer } if *peer == id)).await;
 }
 
@@ -109,11 +125,10 @@ async fn an_oversized_or_malformed_frame_closes_that_connection_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_to_nobody_and_probes_of_nobody_do_no_harm() {
+async fn messages_and_connections_to_nobody_do_no_harm() {
     let (one, mut two) = pair().await;
     let nobody = nodectl_types::NodeId([3; 32]);
     one.net.send(nobody, message(0, 1));
-    one.net.probe(nobody);
     one.net.connect(nobody, &["127.0.0.1:1".parse().unwrap()]);
     one.net.send(two.id, message(7, 1));
     assert_eq!(number(&two.next().await), Some(7));
