@@ -135,8 +135,9 @@ pub struct Coordinator {
     place: Option<Predicate>,
     /// Nothing is ordered meanwhile.
     recovery: Option<recovery::Recovery>,
-    /// Who held the job before, and who of them was away when it was asked what it knows: it is asked when it comes back.
+    /// Who held the job when this coordinator began.
     former: BTreeSet<NodeId>,
+    /// Those of them that were away when they were to be asked what they know: they are asked when they come back.
     absent: BTreeSet<NodeId>,
     storage: Option<StorageTrouble>,
     /// Tasks below this have been ordered once or are in `again`.
@@ -369,11 +370,8 @@ impl Coordinator {
             self.ask_node(core, node);
         }
         self.resync_replica(core, node);
-        if let Some(recovery) = &mut self.recovery
-            && recovery.former.contains(&node)
-        {
-            recovery.uncompared.insert(node);
-            core.resync.show(node, self.job, true);
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.still_named.contains(&node)) {
+            self.compare_with(core, [node].into());
         }
     }
 

@@ -9,18 +9,18 @@ use std::collections::BTreeSet;
 /// So many attempts of a task may run beside another that is met.
 const MOST_ATTEMPTS: usize = 1;
 
-/// It has taken over, or somebody who held the job is back, and members may know more. Each is waited for until it has told, or is dead:
-/// a clock would have work done again that a slow node is doing, or has done.
+/// Whom a coordinator waits for that has taken over, or that met a former holder: members that may know more than it does. Each is waited
+/// for until it has told, or is dead: a clock would have work done again that a slow node is doing, or has done.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// They have not told what they run.
+    /// Members that have not told what they run.
     pub(super) unheard: BTreeSet<NodeId>,
-    /// They hold the job's state, or held it, and not all of it is here yet.
+    /// Those that hold the job's state, or held it, and of whose copy not all is here yet.
     pub(super) uncompared: BTreeSet<NodeId>,
-    /// All that they had is here.
+    /// Those of whose copy all is here.
     pub(super) compared: BTreeSet<NodeId>,
-    /// All who held it before, also those that are away: who starts next is to know whom to wait for.
-    pub(super) former: BTreeSet<NodeId>,
+    /// Former holders, also those that are away, which the head goes on to name: who coordinates next is to wait for them, too.
+    pub(super) still_named: BTreeSet<NodeId>,
 }
 
 impl Coordinator {
@@ -29,29 +29,21 @@ impl Coordinator {
         let unheard = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node)).collect();
         let former = core.directory.get(self.job).map(JobHead::holders).unwrap_or_default();
         let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
-        let uncompared: BTreeSet<_> = former.iter().copied().filter(|node| core.members.is_reachable(*node)).collect();
-        for node in &uncompared {
-            core.resync.show(*node, self.job, true);
-        }
-        self.absent = former.difference(&uncompared).copied().collect();
-        self.former = former.clone();
+        let (present, absent) = former.iter().partition(|node| core.members.is_reachable(**node));
+        (self.former, self.absent) = (former.clone(), absent);
         // A job that was submitted again is not safe with whoever may have lost it.
-        let former = if self.kept { former } else { BTreeSet::new() };
-        self.recovery = Some(Recovery { unheard, uncompared, compared: BTreeSet::new(), former });
+        let still_named = if self.kept { former } else { BTreeSet::new() };
+        self.recovery = Some(Recovery { unheard, still_named, ..Recovery::default() });
+        self.compare_with(core, present);
         self.ask_everyone(core);
     }
 
     /// Who is reachable is not who was. A former holder that is away is not waited for; when it is back, nothing is ordered before it has
     /// been heard, as at the takeover: it may have results that were told.
     pub(super) fn review_recovery(&mut self, core: &mut Core) {
-        let back: Vec<_> = self.absent.iter().copied().filter(|node| core.members.is_reachable(*node)).collect();
+        let back: BTreeSet<_> = self.absent.extract_if(.., |node| core.members.is_reachable(*node)).collect();
         if !back.is_empty() {
-            let recovery = self.recovery.get_or_insert_default();
-            for node in back {
-                self.absent.remove(&node);
-                recovery.uncompared.insert(node);
-                core.resync.show(node, self.job, true);
-            }
+            self.compare_with(core, back);
         }
         if let Some(recovery) = &mut self.recovery {
             // What it runs is taken on when it is met.
@@ -63,14 +55,20 @@ impl Coordinator {
     /// What a holder was to bring will not come. Others have not sent it, since it was on its way: all holders are heard once more.
     pub(super) fn compare_anew(&mut self, core: &mut Core) {
         let holders = self.former.iter().chain(self.replicas.keys()).copied();
-        let holders: BTreeSet<_> = holders.filter(|node| core.members.is_reachable(*node)).collect();
+        let mut holders: BTreeSet<_> = holders.filter(|node| core.members.is_reachable(*node)).collect();
         core.resync.forget_pulls(self.job);
         let recovery = self.recovery.get_or_insert_default();
-        recovery.uncompared.extend(holders);
         recovery.compared.clear();
-        for node in &recovery.uncompared {
+        holders.extend(&recovery.uncompared);
+        self.compare_with(core, holders);
+    }
+
+    /// Has holders of the job show their copies: nothing is ordered before all that is in them is here.
+    pub(super) fn compare_with(&mut self, core: &mut Core, holders: BTreeSet<NodeId>) {
+        for node in &holders {
             core.resync.show(*node, self.job, true);
         }
+        self.recovery.get_or_insert_default().uncompared.extend(holders);
     }
 
     /// What a node showed of its copy is all here, or it has none.
@@ -85,11 +83,9 @@ impl Coordinator {
 
     /// A node keeps the job's state. The last coordinator may have forgotten it, since it was away for a moment.
     pub fn holds_copy(&mut self, core: &mut Core, from: NodeId) {
-        let Some(recovery) = self.recovery.as_mut().filter(|recovery| !recovery.compared.contains(&from)) else {
-            return;
-        };
-        if from != core.me && recovery.uncompared.insert(from) {
-            core.resync.show(from, self.job, true);
+        let is_new = |recovery: &Recovery| !recovery.compared.contains(&from) && !recovery.uncompared.contains(&from);
+        if from != core.me && self.recovery.as_ref().is_some_and(is_new) {
+            self.compare_with(core, [from].into());
         }
     }
 

@@ -111,7 +111,7 @@ impl Coordinator {
     pub(super) fn holders(&self) -> Vec<NodeId> {
         let safe = self.is_safe_here();
         let kept = self.replicas.iter().filter(|(_, replica)| replica.is_candidate && safe).map(|(node, _)| *node);
-        let former = self.recovery.iter().flat_map(|recovery| recovery.former.iter().copied());
+        let former = self.recovery.iter().flat_map(|recovery| recovery.still_named.iter().copied());
         let holders: BTreeSet<_> = kept.chain(former).collect();
         holders.into_iter().collect()
     }
@@ -146,7 +146,7 @@ impl Coordinator {
         }
         replica.problem = Some(error);
         if !replica.kept {
-            // It has nothing on its disk that could be waited for.
+            // A replica that has kept nothing yet has nothing on its disk that could be waited for.
             self.compared(core, lattice, from);
         }
         self.wake(core);
@@ -227,7 +227,7 @@ impl Coordinator {
     /// A node does not hold the job, whatever its head said.
     pub fn no_copy(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId) {
         if let Some(recovery) = &mut self.recovery {
-            recovery.former.remove(&from);
+            recovery.still_named.remove(&from);
         }
         if let Some(replica) = self.replicas.get_mut(&from) {
             *replica = Replica::new(core.mono());
