@@ -8,6 +8,12 @@ use nodectl_types::{
     roster::{Rotation, SecretText, Word},
 };
 
+const NEW_SECRET: &str = "granite lantern, orbit walnut, fjord";
+
+fn kept_the_new_secret(event: &NetEvent) -> bool {
+    matches!(event, NetEvent::SecretKept { secret } if secret.0 == NEW_SECRET)
+}
+
 fn judged(node: NodeId, standing: Standing) -> Roster {
     let mut roster = Roster::default();
     roster.put(node, Word { version: 1, standing, name: "n".into(), at_ms: 0 });
@@ -50,16 +56,15 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
     let away = Identity::ephemeral();
     let rotation = Rotation {
         number: 1,
-        secret: SecretText("granite lantern, orbit walnut, fjord".into()),
+        secret: SecretText(NEW_SECRET.into()),
         listed: [one.id, two.id, away.node_id()].into(),
         changed: [].into(),
         finished: false,
         at_ms: 0,
     };
     let mut roster = Roster { rotation: Some(rotation), ..Roster::default() };
-    let kept = |event: &NetEvent| matches!(event, NetEvent::SecretKept { .. });
     one.net.adopt(roster.clone());
-    one.until(kept).await;
+    one.until(kept_the_new_secret).await;
     // One that has not heard of it comes with the old one: it is listed.
     let mut late = Node::start_with(NetConfig { peers: vec![one.peer()], ..config() }, away, keys()).await;
     one.until_up(late.id).await;
@@ -70,10 +75,10 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
     assert!(!one.net.report().connected.contains(&thief.id));
     // Two that have both meet by the new one, and by the old one with whom that is all there is.
     two.net.adopt(roster.clone());
-    two.until(kept).await;
+    two.until(kept_the_new_secret).await;
     roster.rotation.as_mut().unwrap().finished = true;
     one.net.adopt(roster);
-    let newcomer = crate::Secret::new("granite lantern, orbit walnut, fjord").unwrap().derive_blocking("test").unwrap();
+    let newcomer = crate::Secret::new(NEW_SECRET).unwrap().derive_blocking("test").unwrap();
     let newcomer =
         Node::start_with(NetConfig { peers: vec![two.peer()], ..config() }, Identity::ephemeral(), newcomer).await;
     two.until_up(newcomer.id).await;
@@ -87,7 +92,7 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
     let (identity, directory) = (Identity::ephemeral(), tempfile::tempdir().unwrap());
     let rotation = Rotation {
         number: 1,
-        secret: SecretText("granite lantern, orbit walnut, fjord".into()),
+        secret: SecretText(NEW_SECRET.into()),
         listed: [one.id].into(),
         changed: [].into(),
         finished: true,
@@ -96,9 +101,9 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
     let roster = Roster { rotation: Some(rotation), ..Roster::default() };
     let mut first = Node::start_in(config(), identity, keys(), directory).await;
     first.net.adopt(roster.clone());
-    first.until(|event| matches!(event, NetEvent::SecretKept { .. })).await;
+    first.until(kept_the_new_secret).await;
     let replaced = crate::replacement(&first.directory.path().join("net"), "test", "a secret of the tests");
-    assert_eq!(replaced.unwrap().as_deref().map(String::as_str), Some("granite lantern, orbit walnut, fjord"));
+    assert_eq!(replaced.unwrap().as_deref().map(String::as_str), Some(NEW_SECRET));
     assert_eq!(first.net.roster(), roster);
 }
 
