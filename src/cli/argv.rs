@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 
 /// An invitation is as good as the secret, for a while.
 const SECRET_FLAGS: [&[u8]; 2] = [b"--secret", b"--invite"];
+
 /// What the user gave this process.
 pub struct Given {
     pub args: Vec<OsString>,

@@ -15,7 +15,7 @@ pub(super) async fn job(shared: &Shared, reference: &str) -> Result<JobId, ApiEr
     }
 }
 
-/// The same, of a job that is the caller's to do this with, such as `read`.
+/// The job that `reference` names, if the caller may do with it what `doing` says, such as `read`.
 pub(super) async fn own_job(shared: &Shared, caller: &Caller, reference: &str, doing: &str) -> Result<JobId, ApiError> {
     let job = job(shared, reference).await?;
     caller.owns_job(shared, job, doing).await?;

@@ -158,8 +158,8 @@ impl State {
             self.keep_secrets();
         }
         // Also those that have only just come: what they said before could not be read.
-        let connected: Vec<_> =
-            self.core.members.peers().filter(|(_, peer)| peer.connected).map(|(id, _)| *id).collect();
+        let peers = self.core.members.peers();
+        let connected: Vec<_> = peers.filter(|(_, peer)| peer.connected).map(|(id, _)| *id).collect();
         connected.into_iter().for_each(|peer| self.compare_secrets(peer));
     }
 

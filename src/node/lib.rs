@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `mod` | the loop: bounded work a turn, timers, questions and their askers |
+//! | `lib` | the loop: bounded work a turn, timers, questions and their askers |
 //! | `effects` | carrying out what logic decided |
 //! | `convert` | records on disk and records in the core |
 //! | `sweep` | removing the blobs of forgotten jobs |

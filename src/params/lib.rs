@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `mod` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
+//! | `lib` | `ParameterServers`: the door `params.sock`, the node's jobs, streams from other nodes |
 //! | `service` | the thread of one job: events in, effects carried out |
 //! | `worker` | a worker's connection |
 //! | `alone` | that of a worker that trains alone |

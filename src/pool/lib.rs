@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `mod` | `Pools`: the node's open pools by token; a worker's stream from attaching to its end |
+//! | `lib` | `Pools`: the node's open pools by token; a worker's stream from attaching to its end |
 //! | `open` | a pool's beginning and end: `OPEN`, `INIT`, its job, what becomes of that job |
 //! | `hub` | the loop that owns one pool's state: batches of frames in, decisions out |
 //! | `workers` | the hub's side of the workers: their frames, what is sent to them |

@@ -6,7 +6,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `mod` | the traits and the events |
+//! | `lib` | the traits and the events |
 //! | `accounts` | users and groups of the system |
 //! | `processes` | processes as the kernel tells of them |
 //! | `say` | words for people on stderr |

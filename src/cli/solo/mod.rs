@@ -111,7 +111,7 @@ pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, St
                 Err(error) if app::is_in_use(&error) && begin.elapsed() < OTHERS_PATIENCE => {}
                 Err(error) => return Err(CliError::Node(error)),
             },
-            // It ends, as another command's does when that is done.
+            // The node ends: it was another command's, which is done.
             Err(ClientError::Lost { .. }) if begin.elapsed() < OTHERS_PATIENCE => {}
             Err(error) => return Err(error.into()),
         }

@@ -46,7 +46,7 @@ impl Coordinator {
     pub fn cancel_job(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
         let ticket = match self.stopping.cancelled {
             Some(ticket) => ticket,
-            // That it has ended may be known by word of mouth only, of a coordinator that died before it had written it.
+            // The end may be known only from a coordinator that died before it had written it down: it is kept once more.
             None => {
                 if !self.head(core).phase.is_ended() {
                     self.cancel(core, lattice);
