@@ -1,7 +1,7 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
 use nodectl_types::{
-    Admits, Answer, Author, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query, Roster, limits,
+    Admits, Answer, Author, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query, Roster, WorkSpec, limits,
     membership::{Body, News, Packet},
     roster::Word,
     secret::is_secret_name,
@@ -40,68 +40,147 @@ pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
     Ok(message)
 }
 
-/// Checks what the types alone do not say.
+fn check(holds: bool, problem: &'static str) -> Result<(), BadMessage> {
+    if holds { Ok(()) } else { Err(BadMessage::Invalid(problem)) }
+}
+
+/// Checks what the types alone do not say. A new message is decided upon here: what has neither list nor text passes.
 fn validate(message: &Message) -> Result<(), BadMessage> {
-    let check = |holds: bool, problem| if holds { Ok(()) } else { Err(BadMessage::Invalid(problem)) };
     match message {
-        Message::Swim(Packet { body, news, .. }) => {
-            let is_wide = |addrs: &Vec<_>| addrs.len() > limits::MEMBER_ADDRS;
-            let is_wide_news = |news: &News| matches!(news, News::Alive { addrs, .. } if is_wide(addrs));
-            check(news.len() <= limits::SWIM_NEWS, "too much news of members")?;
-            check(!news.iter().any(is_wide_news), "a member with too many addresses")?;
-            check(!matches!(body, Body::Join { addrs, .. } if is_wide(addrs)), "a sender with too many addresses")
-        }
-        Message::Info(info) => {
-            check(is_bounded(info), "an oversized node description")?;
-            // Printed by everybody, and compared by eye.
-            check(is_name(&info.name), "a node's name with control characters")
-        }
+        Message::Swim(packet) => validate_packet(packet),
+        Message::Info(info) => validate_info(info),
         Message::Heads(heads) => {
-            let is_long = |head: &JobHead| {
-                head.name.len() > limits::MAX_NAME_BYTES
-                    || head.reason.as_ref().is_some_and(|why| why.len() > limits::MAX_REASON_BYTES)
-            };
             check(heads.len() <= limits::HEADS_BATCH, "too many job heads")?;
-            check(!heads.iter().any(is_long), "an oversized name of a job, or reason for its end")?;
-            let is_wide =
-                |head: &JobHead| head.saved.as_ref().is_some_and(|saved| saved.nodes.len() > limits::CHECKPOINT_NODES);
-            check(!heads.iter().any(is_wide), "a checkpoint on too many nodes")?;
-            check(heads.iter().all(is_small), "an oversized job head")
+            heads.iter().try_for_each(validate_head)
         }
         Message::Removed(jobs) => check(jobs.len() <= limits::REMOVED_BATCH, "too many removed jobs"),
-        Message::Offer { head, .. } if !is_small(head) => Err(BadMessage::Invalid("an oversized job head")),
-        Message::Offer { spec: Some(spec), .. } => validate_spec(spec),
-        Message::Ask { query: Query::Submit { spec, .. }, .. } => validate_spec(spec),
-        Message::Ask { query: Query::CancelTasks { tasks, .. }, .. } => {
-            check(tasks.len() <= limits::MAX_CANCELLED, "too many tasks to cancel")
+        Message::Offer { head, spec } => {
+            validate_head(head)?;
+            spec.as_deref().map_or(Ok(()), validate_spec)
         }
-        Message::Replicate { records, .. } | Message::Pulled { records, .. } => {
-            check(records.len() <= limits::RECORD_BATCH, "too many records")
+        Message::Replicate { head, records, .. } => {
+            check(records.len() <= limits::RECORD_BATCH, "too many records")?;
+            head.as_deref().map_or(Ok(()), validate_head)
         }
+        Message::Pulled { records, .. } => check(records.len() <= limits::RECORD_BATCH, "too many records"),
         Message::HeadsDigests { digests, .. } => check(digests.len() <= limits::HEADS_BUCKETS, "too many digests"),
         Message::Digests { digests, .. } => {
             let most = limits::MAX_TASKS.div_ceil(u64::from(limits::DIGEST_CHUNK)) as usize;
             check(digests.len() <= most, "too many digests")
         }
         Message::Pull { cells, .. } => check(cells.len() <= limits::DIGEST_CHUNK as usize, "too many cells"),
-        Message::Assign { tasks, .. } => check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments"),
-        Message::Report { refuses: Some(why), .. } => {
-            check(why.len() <= limits::MAX_REASON_BYTES, "an oversized reason to refuse a job")
+        Message::Assign { work, tasks, .. } => {
+            check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments")?;
+            work.as_deref().map_or(Ok(()), validate_work)
         }
-        Message::Ask { query: Query::PutSecret { name, sealed }, .. } => {
-            check(is_secret_of(name, sealed.as_deref()), "an impossible secret")
+        Message::Report { refuses, .. } => {
+            let is_short = refuses.as_ref().is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
+            check(is_short, "an oversized reason to refuse a job")
         }
+        Message::Metrics { points, .. } => check(points.len() <= limits::METRIC_POINTS, "too many values of a metric"),
+        Message::Ask { query, .. } => validate_query(query),
+        Message::Answer { answer, .. } => answer.as_ref().map_or(Ok(()), validate_answer),
         Message::Secrets(secrets) => {
             check(secrets.len() <= limits::MAX_SECRETS, "too many secrets")?;
             check(secrets.iter().all(is_secret), "an impossible secret")
         }
-        Message::Answer { answer: Ok(Answer::Explanation(lines)), .. } => {
-            check(lines.len() <= limits::MAX_EXPLANATION, "too long an explanation")
-        }
-        Message::Roster(roster) => check(is_sane(roster), "an oversized roster, or a name with control characters"),
-        Message::Metrics { points, .. } => check(points.len() <= limits::METRIC_POINTS, "too many values of a metric"),
-        _ => Ok(()),
+        Message::Roster(roster) => validate_roster(roster),
+        // What is in lists of these is looked up one by one, and what is unknown passed over; texts are shown, and shortened then.
+        Message::Declined { .. }
+        | Message::Stop { .. }
+        | Message::ReportKept { .. }
+        | Message::Holding { .. }
+        // Numbers.
+        | Message::Describe
+        | Message::OfferKept { .. }
+        | Message::ReplicateKept { .. }
+        | Message::CaughtUp { .. }
+        | Message::NoCopy { .. }
+        | Message::Recall { .. }
+        | Message::NeedWork { .. }
+        | Message::Sync { .. }
+        | Message::Leaving
+        | Message::Release { .. }
+        | Message::SecretsDigest(_) => Ok(()),
     }
+}
+
+fn validate_query(query: &Query) -> Result<(), BadMessage> {
+    match query {
+        Query::Submit { spec, .. } => validate_spec(spec),
+        Query::CancelTasks { tasks, .. } => check(tasks.len() <= limits::MAX_CANCELLED, "too many tasks to cancel"),
+        Query::PutSecret { name, sealed } => check(is_secret_of(name, sealed.as_deref()), "an impossible secret"),
+        Query::Nodes
+        | Query::Jobs
+        | Query::Load { .. }
+        | Query::Job { .. }
+        | Query::Tasks { .. }
+        | Query::Watch { .. }
+        | Query::Locate { .. }
+        | Query::Log { .. }
+        | Query::Explain { .. }
+        | Query::Cancel { .. }
+        | Query::Retry { .. }
+        | Query::Saved { .. }
+        | Query::Training { .. }
+        | Query::CopyCheckpoint { .. }
+        | Query::Drain { .. }
+        | Query::Forget { .. }
+        | Query::Remove { .. }
+        | Query::Resume { .. }
+        | Query::Aside
+        | Query::Pause(_)
+        | Query::Secrets
+        | Query::Roster(_) => Ok(()),
+    }
+}
+
+fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
+    match answer {
+        Answer::Explanation(lines) => check(lines.len() <= limits::MAX_EXPLANATION, "too long an explanation"),
+        Answer::Nodes(lines) => lines.iter().try_for_each(|line| validate_info(&line.info)),
+        Answer::Jobs(heads) => heads.iter().try_for_each(validate_head),
+        Answer::Roster(roster) => validate_roster(roster),
+        // For whoever asked: kept by nobody.
+        Answer::Ok
+        | Answer::Submitted { .. }
+        | Answer::Load(_)
+        | Answer::Job(_)
+        | Answer::Tasks { .. }
+        | Answer::Watch { .. }
+        | Answer::Where(_)
+        | Answer::Log { .. }
+        | Answer::Training(_)
+        | Answer::Retried { .. }
+        | Answer::Aside(_)
+        | Answer::Secrets(_) => Ok(()),
+    }
+}
+
+fn validate_packet(Packet { body, news, .. }: &Packet) -> Result<(), BadMessage> {
+    let is_wide = |addrs: &Vec<_>| addrs.len() > limits::MEMBER_ADDRS;
+    let is_wide_news = |news: &News| matches!(news, News::Alive { addrs, .. } if is_wide(addrs));
+    check(news.len() <= limits::SWIM_NEWS, "too much news of members")?;
+    check(!news.iter().any(is_wide_news), "a member with too many addresses")?;
+    check(!matches!(body, Body::Join { addrs, .. } if is_wide(addrs)), "a sender with too many addresses")
+}
+
+fn validate_info(info: &NodeInfo) -> Result<(), BadMessage> {
+    check(is_bounded(info), "an oversized node description")?;
+    // Printed by everybody, and compared by eye.
+    check(is_name(&info.name), "a node's name with control characters")
+}
+
+fn validate_head(head: &JobHead) -> Result<(), BadMessage> {
+    let is_short = head.reason.as_ref().is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
+    check(is_short, "an oversized reason for a job's end")?;
+    let is_narrow = head.saved.as_ref().is_none_or(|saved| saved.nodes.len() <= limits::CHECKPOINT_NODES);
+    check(is_narrow, "a checkpoint on too many nodes")?;
+    check(is_small(head), "an oversized job head")
+}
+
+fn validate_roster(roster: &Roster) -> Result<(), BadMessage> {
+    check(is_sane(roster), "an oversized roster, or a name with control characters")
 }
 
 /// Whether nodes keep such a one.
@@ -160,14 +239,17 @@ fn is_somebody(author: &Author) -> bool {
 /// The invariants of a specification from outside: `ParamSpace::get` and `task_count` rely on them.
 pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
     use nodectl_types::ParamSpace;
-    let check = |holds: bool, problem| if holds { Ok(()) } else { Err(BadMessage::Invalid(problem)) };
-    check(spec.work.has_program(), "a job without a command")?;
-    check(spec.work.name.len() <= limits::MAX_NAME_BYTES, "a job with a name of more than 256 bytes")?;
-    check(is_somebody(&spec.work.author), "a job of a user with an impossible name")?;
-    check(spec.work.after.len() <= limits::MAX_AFTER, "a job that comes after more than 256 others")?;
+    validate_work(&spec.work)?;
     check((1..=limits::MAX_TASKS).contains(&spec.task_count()), "a job without tasks, or with too many")?;
     if let ParamSpace::Rows { columns, cells } = &spec.params {
         check(!columns.is_empty() && cells.len() % columns.len() == 0, "parameter rows of unequal length")?;
     }
     Ok(())
+}
+
+fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
+    check(work.has_program(), "a job without a command")?;
+    check(work.name.len() <= limits::MAX_NAME_BYTES, "a job with a name of more than 256 bytes")?;
+    check(is_somebody(&work.author), "a job of a user with an impossible name")?;
+    check(work.after.len() <= limits::MAX_AFTER, "a job that comes after more than 256 others")
 }

@@ -309,9 +309,13 @@ pub fn oversized() -> Vec<(Message, usize)> {
         (swim(Body::Join { addrs, members: 1, answer: false }, Vec::new()), limits::MEMBER_ADDRS),
         (Message::Info(NodeInfo { name: "x".repeat(257), ..node_info() }), 256),
         (Message::Heads(vec![head(); heads + 1]), heads),
-        (Message::Heads(vec![JobHead { reason: Some("x".repeat(limits::MAX_REASON_BYTES + 1)), ..head() }]), 0),
+        (Message::Heads(vec![talkative()]), 0),
         (Message::Replicate { job: JOB, epoch: 3, ticket: 1, head: None, records: vec![record; records + 1] }, records),
+        (Message::Replicate { job: JOB, epoch: 3, ticket: 1, head: Some(Box::new(talkative())), records: vec![] }, 0),
+        (Message::Offer { head: talkative(), spec: None }, 0),
+        (Message::Answer { id: 1, answer: Ok(Answer::Jobs(vec![talkative()])) }, 0),
         (Message::Assign { job: JOB, epoch: 3, work: None, tasks }, prefetch),
+        (Message::Assign { job: JOB, epoch: 3, work: Some(without_command.work.clone()), tasks: vec![] }, 0),
         (Message::Ask { id: 1, query: Query::CancelTasks { job: JOB, tasks: cancelled } }, limits::MAX_CANCELLED),
         (Message::Metrics { job: JOB, epoch: 3, task: 4, attempt: ATTEMPT, points }, limits::METRIC_POINTS),
         (refusal("x".repeat(limits::MAX_REASON_BYTES + 1)), limits::MAX_REASON_BYTES),
@@ -324,6 +328,10 @@ pub fn oversized() -> Vec<(Message, usize)> {
         all.push((Message::Offer { head: head(), spec: Some(spec) }, 0));
     }
     all
+}
+
+fn talkative() -> JobHead {
+    JobHead { reason: Some("x".repeat(limits::MAX_REASON_BYTES + 1)), ..head() }
 }
 
 fn refusal(why: String) -> Message {
