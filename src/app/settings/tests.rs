@@ -252,7 +252,12 @@ fn the_file_of_the_current_directory_may_say_less() {
     };
     assert_eq!(load("[node]\ncores = 3\n", 0o644).unwrap(), Some(3.0));
     assert_eq!(load("[node]\ncores = 3\n", 0o666).unwrap(), None, "others may have written it");
-    for text in ["[cluster]\nsecret_file = 's'\n", "[cluster]\npeers = ['evil:1']\n", "[node]\ndata_dir = '/x'\n"] {
+    for text in [
+        "[cluster]\nsecret_file = 's'\n",
+        "[cluster]\npeers = ['evil:1']\n",
+        "[node]\ndata_dir = '/x'\n",
+        "[isolation]\nsetuid = true\n",
+    ] {
         let error = load(text, 0o644).unwrap_err().to_string();
         assert!(error.contains("may not say that"), "{error}");
     }
