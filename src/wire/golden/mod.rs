@@ -190,8 +190,9 @@ fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>
     let lengths = (now.lines().count(), held.lines().count());
     assert!(
         changed.is_none() && lengths.0 == lengths.1,
-        "the bytes of {file} changed: {changed:?}, lines {lengths:?}\nRaise `{constant}`, so that older nodes refuse \
-         newer ones instead of misreading them, then run the test with UPDATE_GOLDEN=1."
+        "the bytes of {file} changed: {changed:?}, lines {lengths:?}\nIf a release has spoken the old ones, raise \
+         `{constant}`, so that older nodes refuse newer ones instead of misreading them. Then run the test with \
+         UPDATE_GOLDEN=1."
     );
 }
 

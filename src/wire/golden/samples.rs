@@ -14,6 +14,7 @@ use nodectl_types::{
         TaskLine, TaskState, TrainingHere,
     },
     roster::{Admission, Rotation, SecretText, Word},
+    spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
     sweep::{Goal, MetricPoint, StopRule, Sweep},
 };
 use std::sync::Arc;
@@ -93,7 +94,8 @@ fn execution() -> Vec<Message> {
     let assignment = Assignment { task: 4, attempt: ATTEMPT, params: spec().task_params(4) };
     let inventory = Inventory { queued: vec![(4, ATTEMPT)], running: vec![(5, ATTEMPT)] };
     let work = Some(spec().work);
-    vec![
+    let mut messages: Vec<_> = workers().map(order_for).collect();
+    messages.extend([
         Message::Assign { job: JOB, epoch: 3, work, tasks: vec![assignment] },
         Message::Recall { job: JOB, epoch: 3, count: 8 },
         Message::Stop { job: JOB, epoch: 3, waiting: false, tasks: vec![(4, ATTEMPT)] },
@@ -117,7 +119,28 @@ fn execution() -> Vec<Message> {
         Message::ReportKept { job: JOB, tasks: vec![(4, ATTEMPT)] },
         Message::Sync { job: JOB, epoch: 3, sequence: 6 },
         Message::Holding { job: JOB, epoch: 3, sequence: 6, inventory, copy: true },
+    ]);
+    messages
+}
+
+/// Every worker that a job can have in place of a command.
+fn workers() -> impl Iterator<Item = WorkerSpec> {
+    let builtin = |part| WorkerSpec::Builtin(BuiltinWorker { part, init: "{}".into() });
+    let python = |role| WorkerSpec::Python(PythonWorker { python: "python3".into(), role });
+    let calls = WorkerRole::Calls { class: "fit.py:Fit".into(), init: "{\"args\": [1]}".into() };
+    [
+        builtin(Builtin::Kernel),
+        builtin(Builtin::Train),
+        builtin(Builtin::Integrate),
+        python(calls),
+        python(WorkerRole::Pool { host: NODE, token: [5; 16] }),
     ]
+    .into_iter()
+}
+
+fn order_for(worker: WorkerSpec) -> Message {
+    let work = WorkSpec { command: Vec::new(), worker: Some(worker), ..work() };
+    Message::Assign { job: JOB, epoch: 3, work: Some(Arc::new(work)), tasks: Vec::new() }
 }
 
 fn python_error(kind: &str) -> ErrorReport {
