@@ -108,14 +108,27 @@ impl Confiner {
 
 /// Whether its tasks write checkpoints beside the node.
 fn trains(work: &WorkSpec) -> bool {
-    let is_model =
-        |worker: &WorkerSpec| matches!(worker, WorkerSpec::Builtin(builtin) if builtin.part == Builtin::Train);
-    work.worker.as_ref().is_some_and(is_model) || work.env.iter().any(|(name, _)| name == servers::VARIABLE)
+    let is_model = match part(work) {
+        Some(Builtin::Train) => true,
+        Some(Builtin::Kernel | Builtin::Integrate) | None => false,
+    };
+    is_model || work.env.iter().any(|(name, _)| name == servers::VARIABLE)
 }
 
 /// This program's own part that leaves its results where its user says, which may be anywhere.
 fn writes_elsewhere(work: &WorkSpec) -> bool {
-    matches!(&work.worker, Some(WorkerSpec::Builtin(builtin)) if builtin.part == Builtin::Integrate)
+    match part(work) {
+        Some(Builtin::Integrate) => true,
+        Some(Builtin::Kernel | Builtin::Train) | None => false,
+    }
+}
+
+/// The part of this program whose calls the tasks are, if they are.
+fn part(work: &WorkSpec) -> Option<Builtin> {
+    match work.worker.as_ref()? {
+        WorkerSpec::Builtin(builtin) => Some(builtin.part),
+        WorkerSpec::Python(_) => None,
+    }
 }
 
 /// What is hidden where anything is.
