@@ -3,8 +3,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
-#[path = "launch/readme.rs"]
-mod readme;
+#[path = "launch/guide.rs"]
+mod guide;
 #[path = "launch/schedulers.rs"]
 mod schedulers;
 #[path = "launch/training.rs"]

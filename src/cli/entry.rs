@@ -7,7 +7,7 @@ use super::{
     exit::{CliError, Exit},
     files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets, security, solo, up,
 };
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use nodectl_app as app;
 use nodectl_app::settings::{LogFormat, LogLevel, LogSettings, Settings};
 use nodectl_http::Client;
@@ -16,6 +16,11 @@ use zeroize::Zeroizing;
 
 /// How long blocking threads may take to end; one may wait for a line of the terminal forever.
 const SHUTDOWN: Duration = Duration::from_millis(200);
+
+/// The program's commands and their flags.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// The `nodectl` program.
 pub fn main() -> ExitCode {

@@ -1,11 +1,12 @@
 //! `init`, `config show`, `completions`, `man`: what needs no node.
 
 use super::{
-    args::{Cli, InitArgs},
+    args::InitArgs,
+    entry::command,
     exit::{CliError, Exit, print, print_bytes},
     output,
 };
-use clap::{Command, CommandFactory};
+use clap::Command;
 use nodectl_app::settings::Origin;
 use nodectl_ports::say::tell;
 use nodectl_workloads::templates::{self, Template};
@@ -62,7 +63,7 @@ pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
 
 pub fn completions(shell: clap_complete::Shell) -> Result<Exit, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "nodectl", &mut script);
+    clap_complete::generate(shell, &mut command(), "nodectl", &mut script);
     print_bytes(&script)?;
     Ok(Exit::Done)
 }
@@ -70,11 +71,11 @@ pub fn completions(shell: clap_complete::Shell) -> Result<Exit, CliError> {
 /// The page of `nodectl` on stdout, or every page as a file.
 pub fn man(directory: Option<&Path>) -> Result<Exit, CliError> {
     let Some(directory) = directory else {
-        print_bytes(&page(&Cli::command())?)?;
+        print_bytes(&page(&command())?)?;
         return Ok(Exit::Done);
     };
     fs::create_dir_all(directory).map_err(|source| CliError::file("making", directory, source))?;
-    let mut top = Cli::command();
+    let mut top = command();
     top.build();
     let mut pages = vec![("nodectl".to_string(), top.clone())];
     while let Some((name, command)) = pages.pop() {

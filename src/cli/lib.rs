@@ -57,4 +57,4 @@ mod solo;
 mod trust_args;
 mod up;
 
-pub use entry::main;
+pub use entry::{command, main};

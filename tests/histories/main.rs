@@ -1,5 +1,5 @@
 //! Histories: real nodes in network namespaces, clients that note every call and answer, a nemesis that keeps to a schedule drawn from a
-//! seed, and a checker that reads what was noted and knows the promises. `docs/histories.md` describes it all, with the format.
+//! seed, and a checker that reads what was noted and knows the promises. `docs/internals/histories.md` describes it all, with the format.
 //!
 //! | file | owns |
 //! |---|---|

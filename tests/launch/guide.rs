@@ -1,4 +1,4 @@
-//! The README's commands for launching, word for word, on the real programs: section "Nodes elsewhere".
+//! The guide's commands for launching, word for word, on the real programs: `docs/guide/launching.md`.
 
 use super::*;
 
@@ -7,12 +7,10 @@ fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The lines of the section's blocks.
+/// The lines of the chapter's blocks.
 fn commands() -> Vec<String> {
-    let readme = fs::read_to_string(project("README.md")).expect("it is there");
-    let (_, section) = readme.split_once("\n## Nodes elsewhere\n").expect("the section");
-    let section = section.split("\n## ").next().unwrap_or_default();
-    let blocks = section.split("```").skip(1).step_by(2);
+    let chapter = fs::read_to_string(project("docs/guide/launching.md")).expect("it is there");
+    let blocks = chapter.split("```").skip(1).step_by(2);
     blocks.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
@@ -121,7 +119,7 @@ fn on_condor() {
     succeeds(&cluster, &bed, &fixed);
     assert_eq!(launched_nodes(&cluster), 4);
     down(&cluster, &bed);
-    // The README's elastic line, with the other scheduler's name.
+    // The guide's elastic line, with the other scheduler's name.
     let [_, elastic] = with(&ON_SLURM).try_into().expect("two");
     assert_follows_the_queue(&cluster, &bed, &elastic.replace("--slurm", "--condor"));
     assert_eq!(condor_queue(&bed), "");

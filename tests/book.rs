@@ -1,0 +1,221 @@
+//! The book in `docs`: pages that are generated are what the program says, links lead somewhere, SUMMARY.md has every page, and what
+//! the guide and the README show as commands are commands of the program. `UPDATE_BOOK=1` writes the generated pages anew.
+
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn markdown_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("it is there").map(|entry| entry.expect("readable").path());
+    let mut files: Vec<PathBuf> = entries
+        .flat_map(|path| if path.is_dir() { markdown_below(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// A page that is written from what the program or its sources say.
+fn generated(path: &str, text: &str) {
+    let path = root().join("docs").join(path);
+    if std::env::var_os("UPDATE_BOOK").is_some() {
+        fs::write(&path, text).expect("writable");
+    }
+    let is_current = fs::read_to_string(&path).is_ok_and(|before| before == text);
+    assert!(is_current, "{}: run UPDATE_BOOK=1 cargo test --test book", path.display());
+}
+
+#[test]
+fn the_command_line_is_as_the_program_says() {
+    let mut text = String::from(
+        "# Command line\n\nWhat `--help` says of each command. `nodectl COMMAND -h` is shorter; `nodectl man DIR` writes it \
+         as manual\npages.\n",
+    );
+    let mut top = nodectl::cli::command().term_width(96);
+    top.build();
+    let mut commands = vec![("nodectl".to_string(), top)];
+    while let Some((name, mut command)) = commands.pop() {
+        let help = command.render_long_help().to_string();
+        let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+        let shown = command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set());
+        let mut shown: Vec<_> = shown.map(|sub| (format!("{name} {}", sub.get_name()), sub.clone())).collect();
+        shown.reverse();
+        commands.append(&mut shown);
+    }
+    generated("reference/command-line.md", &text);
+}
+
+#[test]
+fn the_api_is_as_its_description_says() {
+    let api: Value = serde_json::from_str(&read(&root().join("src/http/openapi.json"))).expect("JSON");
+    let mut text = String::from(
+        "# The local API\n\nHTTP and JSON on the Unix socket `api.sock` in the data directory. A running node describes it at\n\
+         `/v1/openapi.json`, with the shape of everything that is sent:\n\n\
+         ```\ncurl --unix-socket ~/.local/share/nodectl/api.sock http://nodectl/v1/openapi.json\n```\n\n\
+         | method | path | what it does |\n|---|---|---|\n",
+    );
+    for (path, methods) in api["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let summary = operation["summary"].as_str().expect("each has one").replace('\n', " ").replace('|', "\\|");
+            let _ = writeln!(text, "| {} | `{path}` | {summary} |", method.to_uppercase());
+        }
+    }
+    generated("reference/api.md", &text);
+}
+
+/// The crates in the order of ARCHITECTURE.md's table.
+#[test]
+fn the_crates_are_as_they_say_themselves() {
+    let mut text = String::from(
+        "# Crates\n\nWhat each crate's `lib.rs` opens with: what it owns, what it never does, and where to start reading.\n\n\
+         ![the layers: each uses only what is below it](../pictures/layers.svg)\n",
+    );
+    let table = read(&root().join("ARCHITECTURE.md"));
+    let names = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("/` |").map(|(name, _)| name));
+    for name in names {
+        let source = read(&root().join("src").join(name).join("lib.rs"));
+        let opening = source.lines().map_while(|line| line.strip_prefix("//!"));
+        let opening: Vec<&str> = opening.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let _ = write!(text, "\n## {name}\n\n{}\n", opening.join("\n").trim_end());
+    }
+    generated("internals/crates.md", &text);
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    let docs = root().join("docs");
+    let summary = docs.join("SUMMARY.md");
+    let listed: Vec<PathBuf> = links(&read(&summary)).into_iter().map(|link| docs.join(link)).collect();
+    let once: BTreeSet<&PathBuf> = listed.iter().collect();
+    assert_eq!(once.len(), listed.len(), "a page is listed twice");
+    let pages = markdown_below(&docs);
+    let missing: Vec<_> = pages.iter().filter(|page| **page != summary && !once.contains(page)).collect();
+    assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let tops = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md", "benches/README.md"];
+    let pages = markdown_below(&root().join("docs")).into_iter().chain(tops.map(|top| root().join(top)));
+    let mut broken = Vec::new();
+    for page in pages {
+        for link in links(&read(&page)) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.parent().expect("a file has one").join(path) };
+            // What is outside of the book is not in what mdBook makes of it.
+            let docs = root().join("docs");
+            let stays = |target: &Path| !page.starts_with(&docs) || target.starts_with(&docs);
+            let is_there = target.canonicalize().is_ok_and(|target| stays(&target))
+                && (anchor.is_empty() || anchors(&read(&target)).contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {link}", page.strip_prefix(root()).unwrap_or(&page).display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn commands_of_the_guide_are_the_programs() {
+    let pages = markdown_below(&root().join("docs/guide"));
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for page in pages.into_iter().chain([root().join("README.md"), root().join("docs/introduction.md")]) {
+        let text = read(&page);
+        let here = page.strip_prefix(root()).unwrap_or(&page).display();
+        for line in code_lines(&text).filter(|line| line.starts_with("nodectl ")) {
+            checked += 1;
+            if let Err(error) = nodectl::cli::command().try_get_matches_from(words(line)) {
+                wrong.push(format!("{here}: {line}\n{error}"));
+            }
+        }
+        for name in spans(&text).filter_map(|span| span.strip_prefix("nodectl ")) {
+            let name = name.split_whitespace().next().unwrap_or_default();
+            if name.starts_with(|first: char| first.is_ascii_lowercase())
+                && nodectl::cli::command().find_subcommand(name).is_none()
+            {
+                wrong.push(format!("{here}: `nodectl {name}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 20, "only {checked} commands were found");
+}
+
+/// What `[…](…)` leads to, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let prose: String = prose_lines(text).map(|line| format!("{}\n", without_spans(line))).collect();
+    let targets = prose.split("](").skip(1);
+    targets.filter_map(|rest| Some(rest.split_once(')')?.0.split_whitespace().next()?.to_string())).collect()
+}
+
+/// The headings' anchors, as mdBook and GitHub make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose_lines(text).filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#'));
+    headings.map(anchor).collect()
+}
+
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
+    text.lines().scan(false, |inside, line| {
+        let is_fence = line.trim_start().starts_with("```");
+        *inside ^= is_fence;
+        Some((*inside || is_fence, line))
+    })
+}
+
+fn prose_lines(text: &str) -> impl Iterator<Item = &str> {
+    lines(text).filter(|(is_code, _)| !is_code).map(|(_, line)| line)
+}
+
+/// What stands in blocks, without a shell's prompt.
+fn code_lines(text: &str) -> impl Iterator<Item = &str> {
+    let code = lines(text).filter(|(is_code, _)| *is_code).map(|(_, line)| line.trim());
+    code.map(|line| line.strip_prefix("$ ").unwrap_or(line))
+}
+
+/// What stands between backquotes, outside of blocks.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    prose_lines(text).flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+fn without_spans(line: &str) -> String {
+    line.split('`').step_by(2).collect()
+}
+
+/// A command's words as a shell would have them: without quotes, comments, redirections.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote) = (String::new(), None);
+    for letter in line.chars().chain([' ']) {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, '#' | '<' | '|' | '>' | '&') if word.is_empty() => break,
+            (None, ' ') if !word.is_empty() => words.push(std::mem::take(&mut word)),
+            (None, ' ') => {}
+            _ => word.push(letter),
+        }
+    }
+    words
+}
