@@ -152,7 +152,7 @@ impl Swim {
     /// The member has ended for certain.
     pub fn gone(&mut self, now: Time, node: NodeId, out: &mut Outcome) {
         if let Some(incarnation) = self.table.get(&node).map(|entry| entry.incarnation) {
-            self.hear(now, News::Down { node, incarnation }, out);
+            self.down(now, node, incarnation, out);
         }
     }
 
@@ -179,7 +179,7 @@ impl Swim {
             entry.slowness = slowness;
         }
         for news in news {
-            self.hear(now, news, out);
+            self.hear(now, from, news, out);
         }
         let is_behind = |entry: &&Entry| !matches!(entry.status, Status::Alive) || entry.incarnation > incarnation;
         let objection = self.table.get(&from).filter(is_behind).map(|entry| said_of(from, entry, self.me));
@@ -249,24 +249,34 @@ impl Swim {
         }
     }
 
-    /// Takes in what somebody says of a member.
-    pub(super) fn hear(&mut self, now: Time, news: News, out: &mut Outcome) {
+    /// Takes in what `from` says of a member.
+    fn hear(&mut self, now: Time, from: NodeId, news: News, out: &mut Outcome) {
         if news.node() == self.me {
             return self.hear_of_me(now, &news);
         }
         match news {
             News::Alive { node, incarnation, addrs } => self.alive(now, node, incarnation, addrs, out),
             News::Suspect { node, incarnation, by } => self.suspect(now, node, incarnation, by, out),
-            News::Down { node, incarnation } => {
-                let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else {
-                    return;
-                };
-                entry.incarnation = incarnation;
-                if entry.is_live() {
-                    self.set(now, node, Status::Down { since: now }, out);
-                    self.tell(now, News::Down { node, incarnation });
-                }
+            // Who was cut off itself found everybody dead: whoever is connected here is asked first.
+            News::Down { node, incarnation } if node != from && self.links.contains(&node) && !self.has_asked(node) => {
+                self.suspect(now, node, incarnation, from, out);
             }
+            News::Down { node, incarnation } => self.down(now, node, incarnation, out),
+        }
+    }
+
+    /// Whether a suspect was asked in vain.
+    fn has_asked(&self, node: NodeId) -> bool {
+        let status = self.table.get(&node).map(|entry| &entry.status);
+        matches!(status, Some(Status::Suspect(suspicion)) if suspicion.asked)
+    }
+
+    fn down(&mut self, now: Time, node: NodeId, incarnation: u64, out: &mut Outcome) {
+        let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else { return };
+        entry.incarnation = incarnation;
+        if entry.is_live() {
+            self.set(now, node, Status::Down { since: now }, out);
+            self.tell(now, News::Down { node, incarnation });
         }
     }
 

@@ -125,6 +125,21 @@ fn halves_of_a_split_cluster_find_each_other_again() {
 }
 
 #[test]
+fn who_comes_back_from_a_cut_makes_nobody_believe_that_the_others_are_dead() {
+    for seed in 0..20 {
+        let mut fleet = Fleet::formed(6, Tuning::LIFEGUARD, Load::Quiet, seed);
+        (1..6).for_each(|other| fleet.cut(0, other));
+        fleet.run(seconds(40));
+        assert!((1..6).all(|other| !fleet.sees(0, other)), "seed {seed}");
+        fleet.mend();
+        fleet.run(seconds(5));
+        let of_others = fleet.deaths.iter().filter(|(by, of, _)| *by != 0 && *of != 0).count();
+        assert_eq!(of_others, 0, "seed {seed}: {:?}", fleet.deaths);
+        assert!((0..6).all(|a| (0..6).all(|b| a == b || fleet.sees(a, b))), "seed {seed}");
+    }
+}
+
+#[test]
 fn who_is_cut_off_from_one_member_only_is_no_suspect() {
     let mut fleet = Fleet::formed(5, Tuning::LIFEGUARD, Load::Quiet, 3);
     fleet.cut(0, 1);
