@@ -269,6 +269,6 @@ fn node(number: usize) -> State {
         problem: None,
     };
     let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-    let config = Config { seed: number as u64, generation: 1, keep_jobs, lifetime: None, terms };
+    let config = Config { seed: number as u64, generation: 1, keep_jobs, lifetime: None, terms, alone: false };
     State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)
 }

@@ -94,7 +94,7 @@ impl Drive {
             problem: None,
         };
         let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-        let config = Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms };
+        let config = Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms, alone: false };
         let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
         // The first timers; nothing else comes of a start without peers.
         state.start();

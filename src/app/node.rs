@@ -334,7 +334,8 @@ impl Foundation {
         let access = tokio::task::spawn_blocking(move || Access::new(admins)).await.context("asking who runs this")?;
         let terms = settings.node.terms();
         surroundings::watch(&terms.policy, handle.clone());
-        let config = Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime, terms };
+        let config =
+            Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime, terms, alone: solo };
         // What a `run` left when it was killed is no business of the next one.
         let remembered = remembered::load(&data_dir, secrets, roster, solo);
         let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, remembered, inbox))

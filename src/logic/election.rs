@@ -176,7 +176,8 @@ impl State {
     }
 
     /// At once, if everyone who may know more of the job is here, or was and is lost. Of the others, a node that just
-    /// started cannot know that they are not about to come back, too, and gives them time.
+    /// started cannot know that they are not about to come back, too, and gives them time; also where its disk names
+    /// nobody else, since others may have come to hold the job after it was last written.
     fn earliest_claim(&self, job: JobId) -> Time {
         let head = self.core.directory.get(job).expect("turn_to_claim() found it");
         // Who is here may not have told yet what it knows of the job.
@@ -190,7 +191,7 @@ impl State {
         if !holders.contains(&self.core.me) {
             return self.core.mono() + LAST_RESORT;
         }
-        let complete = holders.iter().all(is_accounted_for);
+        let complete = self.config.alone || (holders.len() > 1 && holders.iter().all(is_accounted_for));
         let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
         (self.core.started + patience).max(self.core.mono())
     }

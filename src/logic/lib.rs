@@ -94,6 +94,8 @@ pub struct Config {
     pub lifetime: Option<Duration>,
     /// What the machine's owner lets it do, by settings.
     pub terms: Terms,
+    /// There is no network: nobody else can know more of a job.
+    pub alone: bool,
 }
 
 /// One node's mind.

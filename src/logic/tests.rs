@@ -44,7 +44,7 @@ fn node_for(lifetime: Option<Duration>) -> State {
 
 fn config() -> Config {
     let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-    Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms }
+    Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms, alone: false }
 }
 
 fn node_with(config: Config) -> State {

@@ -79,6 +79,7 @@ impl World {
             keep_jobs: self.plan.keep_jobs,
             lifetime,
             terms: Terms::default(),
+            alone: false,
         };
         let mut state = State::new(now, info, config);
         for (job, journal) in &machine.disk.journals {

@@ -57,8 +57,14 @@ fn a_ban_is_told_kept_and_nothing_that_the_banned_one_says_is_heard() {
     assert_eq!(state.core().members.name(BETA), "beta");
     // Another node hears of it, and shows it to whoever connects.
     let gamma = NodeInfo { id: NodeId([3; 32]), ..info(1) };
-    let config =
-        Config { seed: 1, generation: 1, keep_jobs: Duration::from_secs(1), lifetime: None, terms: Terms::default() };
+    let config = Config {
+        seed: 1,
+        generation: 1,
+        keep_jobs: Duration::from_secs(1),
+        lifetime: None,
+        terms: Terms::default(),
+        alone: false,
+    };
     let mut other = State::new(at(1), gamma, config);
     let effects = other.handle(
         at(4),
