@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{SOON, cluster::Cluster, wait_for};
+use common::{LATER, SOON, cluster::Cluster, wait_for};
 use nodectl::wire::frames::{HEADER_BYTES, Header, Kind, encode};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
     io::{Read, Write},
@@ -116,4 +117,19 @@ fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
     let job = common::cluster::text(&opened["job"]);
     cluster.kill9(2);
     wait_for(SOON, "its coordinator cancels the job", || (phase(&cluster, &job) == "cancelled").then_some(()));
+}
+
+/// Whoever stands still is taken for dead. A client whose stream just ends opens its pool again, an error would end its program.
+#[test]
+fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
+    let cluster = Cluster::of(3);
+    let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
+    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let job = common::cluster::text(&opened["job"]);
+    let host = Pid::from_raw(cluster.pid(2) as i32).expect("a pid");
+    kill_process(host, Signal::STOP).expect("ours");
+    wait_for(LATER, "another node cancels the job", || (phase(&cluster, &job) == "cancelled").then_some(()));
+    kill_process(host, Signal::CONT).expect("ours");
+    let told: Vec<_> = std::iter::from_fn(|| client.next()).filter(|(kind, _)| *kind == Kind::Error).collect();
+    assert_eq!(told, []);
 }

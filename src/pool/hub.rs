@@ -139,7 +139,8 @@ impl Hub {
                     self.client_frame(frame, length, now).await?;
                 }
             }
-            Input::ClientGone => return Err(End::Closed),
+            // Where nothing is said, the client opens the pool again.
+            Input::ClientGone | Input::GivenUp => return Err(End::Closed),
             Input::Joined { key, node, outbox } => self.joined(key, node, outbox, now),
             Input::Worker(key, batch) => self.worker_frames(key, batch, now),
             Input::WorkerGone(key) => self.worker_gone(key, now),

@@ -77,6 +77,8 @@ enum Input {
     },
     /// The pool cannot go on: why.
     Over(String),
+    /// Others took this node for dead, and ended the pool's job.
+    GivenUp,
     /// The node leaves. The receiver learns when the pool has ended.
     Leave(oneshot::Sender<()>),
 }

@@ -10,7 +10,9 @@ use super::{
 use bytes::Bytes;
 use nodectl_logic::pool::Config;
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
-use nodectl_types::{Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location};
+use nodectl_types::{
+    Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location, spec::POOL_HOST_GONE,
+};
 use nodectl_wire::{
     api::{OpenPool, PoolOpened},
     frames::{Header, Kind},
@@ -206,19 +208,20 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &Entry) {
     loop {
         let joined = entry.joined.load(Ordering::Relaxed);
         tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
-        let why = match node.ask(Query::Job { job }).await {
-            Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => {
-                let reason = detail.head.reason.unwrap_or_else(|| format!("`nodectl explain {job}` says why"));
-                format!("its job {job} has ended: {reason}")
-            }
+        let over = match node.ask(Query::Job { job }).await {
+            Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => match detail.head.reason {
+                Some(reason) if reason == POOL_HOST_GONE => Input::GivenUp,
+                Some(reason) => Input::Over(format!("its job {job} has ended: {reason}")),
+                None => Input::Over(format!("its job {job} has ended: `nodectl explain {job}` says why")),
+            },
             Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
-                failed_start(node, job).await
+                Input::Over(failed_start(node, job).await)
             }
-            Err(QueryError::NoJob(_)) => format!("its job {job} is forgotten"),
+            Err(QueryError::NoJob(_)) => Input::Over(format!("its job {job} is forgotten")),
             // Another coordinator will answer.
             _ => continue,
         };
-        let _ = entry.inputs.send(Input::Over(why)).await;
+        let _ = entry.inputs.send(over).await;
         std::future::pending::<()>().await;
     }
 }

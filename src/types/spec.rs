@@ -117,6 +117,9 @@ pub enum WorkerRole {
 /// Names a pool and lets workers attach to it.
 pub type PoolToken = [u8; 16];
 
+/// The reason for which a coordinator cancels the job of a pool whose host it takes for dead.
+pub const POOL_HOST_GONE: &str = "the node that served the pool was gone";
+
 /// A job. Its hash is that of its encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {

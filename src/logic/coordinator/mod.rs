@@ -25,7 +25,7 @@ mod stopping;
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use nodectl_types::{
     Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex, Time, limits,
-    predicate::Predicate,
+    predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -482,8 +482,11 @@ impl Coordinator {
         if head.phase.is_ended() {
             return self.reopen_incomplete(core, lattice);
         }
-        if head.cancelled || self.failed_prerequisite(core).is_some() || self.host_is_gone(core) {
+        if head.cancelled || self.failed_prerequisite(core).is_some() {
             return self.cancel(core, lattice);
+        }
+        if self.host_is_gone(core) {
+            return self.cancel_because(core, lattice, POOL_HOST_GONE.into());
         }
         let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
             match (lattice.failed_for_good(self.failure_limit(core)), lattice.done()) {
