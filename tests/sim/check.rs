@@ -1,7 +1,7 @@
 //! What must hold at every moment, whatever goes wrong. `quiet` has what must hold once nothing does.
 
 use crate::world::{Key, World};
-use nodectl::types::{BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
+use nodectl::types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -167,6 +167,16 @@ impl World {
         }
     }
 
+    /// A node hears that the results of attempts of its own are safe: it need not keep them any longer.
+    pub fn note_kept(&mut self, node: usize, job: JobId, tasks: &[(TaskIndex, Attempt)]) {
+        for (task, _) in tasks {
+            let finished = &mut self.checker.finished;
+            if finished.get(&(job, *task)).is_some_and(|(maker, ..)| *maker == node) {
+                finished.remove(&(job, *task));
+            }
+        }
+    }
+
     /// A running attempt is stopped: nobody may want it any more.
     pub fn check_stop(&mut self, node: usize, key: Key) {
         let (job, task, attempt) = key;
@@ -326,7 +336,7 @@ impl World {
     }
 
     pub fn spec_copies(&self, job: JobId) -> usize {
-        self.present().filter(|machine| machine.disk.has_spec(job)).count()
+        self.present().filter(|machine| machine.disk.has_job(job)).count()
     }
 
     pub fn note_submitted(&mut self, job: JobId) {

@@ -81,6 +81,10 @@ impl Journal {
         })
     }
 
+    pub fn has_head(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame, Keep::Head(_)))
+    }
+
     /// Some head in it says so, and that stays.
     pub fn is_cancelled(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame, Keep::Head(head) if head.cancelled))
@@ -127,6 +131,11 @@ impl Disk {
     /// Whether the job's specification can be read.
     pub fn has_spec(&self, job: JobId) -> bool {
         self.journals.get(&job).is_some_and(|journal| journal.spec().is_some())
+    }
+
+    /// Whether a job could go on from here: nobody claims one whose heads are all lost.
+    pub fn has_job(&self, job: JobId) -> bool {
+        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some() && journal.has_head())
     }
 
     /// What is on disk of a task, whatever waits.

@@ -500,6 +500,7 @@ impl World {
             {
                 self.branch("an attempt of an earlier epoch ends after a takeover");
             }
+            Message::ReportKept { job, tasks } => self.note_kept(to, *job, tasks),
             _ => {}
         }
     }
