@@ -6,6 +6,7 @@
 //! | `runner` | `Workers`, the port; the life of a command's attempt |
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
 //! | `stop` | the way to end an attempt |
+//! | `blocking` | work on threads that may block |
 //! | `clock` | time as tasks have it: it stands still while they are suspended |
 //! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
 //! | `protocol` | what the node and the supervisor say to each other |
@@ -28,6 +29,7 @@
 //! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
 
 mod after;
+mod blocking;
 mod clock;
 mod collect;
 mod container;

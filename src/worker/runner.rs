@@ -2,6 +2,7 @@
 
 use super::{
     WorkerError,
+    blocking::blocking,
     clock::Clock,
     collect::{self, Ended, Verdict},
     container,
@@ -271,11 +272,11 @@ impl Inner {
             Ok(staged) => staged,
             Err(why) => {
                 let inner = self.clone();
-                let failure = self.blocking(move || inner.not_staged(why)).await;
+                let failure = blocking(move || inner.not_staged(why)).await;
                 return Some(self.never_ran(&task, started_ms, failure));
             }
         };
-        let prepared = self.blocking({
+        let prepared = blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
             move || inner.prepare(&task, &staged)
         });
@@ -302,7 +303,7 @@ impl Inner {
         let verdict = Verdict::Process(end);
         let remains = Remains { dir, outputs, meter, started_ms, verdict, usage };
         let finish = move || inner.finish(&task, &staged, remains);
-        self.blocking(finish).await;
+        blocking(finish).await;
         None
     }
 
@@ -339,14 +340,6 @@ impl Inner {
         self.remover.remove_attempt(dir, staged);
         self.running().remove(&(task.job, task.task, task.attempt));
         self.node.blocking_tell(Event::Worker(event));
-    }
-
-    /// Runs on a thread that may block; a panic there goes on here.
-    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        match tokio::task::spawn_blocking(work).await {
-            Ok(value) => value,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
     }
 
     pub fn never_ran(&self, task: &StartTask, started_ms: u64, failure: Failure) -> WorkerEvent {

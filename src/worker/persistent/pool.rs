@@ -3,6 +3,7 @@
 
 use super::{
     super::{
+        blocking::blocking,
         collect::Verdict,
         directory,
         expand::Expander,
@@ -46,11 +47,11 @@ impl Inner {
             Ok(staged) => staged,
             Err(why) => {
                 let inner = self.clone();
-                let failure = self.blocking(move || inner.not_staged(why)).await;
+                let failure = blocking(move || inner.not_staged(why)).await;
                 return Some(self.never_ran(&task, started_ms, failure));
             }
         };
-        let launching = self.blocking({
+        let launching = blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
             move || inner.prepare_attendant(&task, &staged)
         });
@@ -74,7 +75,7 @@ impl Inner {
         let inner = self.clone();
         let finish =
             move || inner.finish(&task, &staged, Remains { dir, outputs, meter: None, started_ms, verdict, usage });
-        self.blocking(finish).await;
+        blocking(finish).await;
         None
     }
 
