@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn work_that_a_node_did_not_begin_before_it_ended_is_no_panic() {
         let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
-        let (go_on, wait) = mpsc::channel::<()>();
+        let (go_on, wait) = mpsc::sync_channel::<()>(0);
         runtime.spawn_blocking(move || wait.recv());
         let entered = runtime.enter();
         let mut waiting = Box::pin(blocking::<()>(|| unreachable!("the only thread is taken")));
