@@ -8,13 +8,16 @@ use super::{
     seal,
     serve::{Server, transfer_key},
 };
-use crate::swarm::{shared::Shared, streams};
+use crate::swarm::{
+    shared::{Session, Shared},
+    streams,
+};
 use futures::AsyncWriteExt;
 use libp2p::Stream;
 use nodectl_ports::{BlobWriter, Blobs};
 use nodectl_types::{BlobHash, NodeId};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io::{self, Read},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -108,13 +111,17 @@ impl Fetcher {
         Err(format!("blob {hash} could not be fetched ({answers})"))
     }
 
-    /// The holders first, then every other connected peer.
+    /// The holders first, then every other connected peer; last who did not answer when it was asked before.
     fn everybody(&self, mut holders: Vec<NodeId>) -> Vec<NodeId> {
-        let mut others: Vec<_> = self.inner.shared.sessions().into_iter().map(|(peer, _)| peer).collect();
+        let sessions = self.inner.shared.sessions();
+        let silent: BTreeSet<_> =
+            sessions.iter().filter(|(_, session)| session.is_silent()).map(|(peer, _)| *peer).collect();
+        let mut others: Vec<_> = sessions.into_iter().map(|(peer, _)| peer).collect();
         others.sort_unstable();
         holders.extend(others);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         holders.retain(|peer| *peer != self.inner.shared.local && seen.insert(*peer));
+        holders.sort_by_key(|peer| silent.contains(peer));
         holders
     }
 
@@ -123,7 +130,7 @@ impl Fetcher {
         for _ in 0..ATTEMPTS {
             let (mut stream, session) = self.inner.shared.open_stream(holder, streams::BULK).await?;
             let offset = partial.as_ref().map_or(0, |partial| partial.written);
-            let offer = ask(&mut stream, Want { hash, offset }).await?;
+            let offer = ask(&mut stream, &session, Want { hash, offset }).await?;
             let source = match reach(&mut stream, &session, &offer, &self.inner.server).await.and_then(Source::from) {
                 Ok(source) => source,
                 Err(error) => return Err(format!("broke off: {error}")),
@@ -204,13 +211,15 @@ impl Source {
     }
 }
 
-async fn ask(stream: &mut Stream, want: Want) -> Result<Offer, String> {
+async fn ask(stream: &mut Stream, session: &Session, want: Want) -> Result<Offer, String> {
     let conversation = async {
         stream.write_all(&want.encode()).await?;
         stream.flush().await?;
         Answer::read(stream).await
     };
-    match tokio::time::timeout(TALK_TIMEOUT, conversation).await {
+    let answer = tokio::time::timeout(TALK_TIMEOUT, conversation).await;
+    session.note_silence(answer.is_err());
+    match answer {
         Ok(Ok(Answer::Offer(offer))) if offer.size >= want.offset => Ok(offer),
         Ok(Ok(Answer::Offer(_))) => Err("has a shorter one".into()),
         Ok(Ok(Answer::Missing)) => Err("does not have it".into()),

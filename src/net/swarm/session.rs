@@ -18,7 +18,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -46,6 +46,7 @@ pub struct Handle {
     pub remote: Option<IpAddr>,
     /// How bulk bytes get to or from the peer, as far as tried.
     pub way: LastWay,
+    is_silent: AtomicBool,
     /// Ends the session at once.
     pub kill: CancellationToken,
     /// Ends the session when what waits is written.
@@ -74,6 +75,15 @@ impl Handle {
 }
 
 impl Handle {
+    /// The peer did not answer what it was asked last on a stream: it may be gone, and its connection still look open.
+    pub fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Relaxed)
+    }
+
+    pub fn note_silence(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::Relaxed);
+    }
+
     /// Asks what is known there of a node. False if the peer is too busy to be asked.
     pub fn ask(&self, node: NodeId) -> bool {
         self.queue.try_send(Frame::Ask(node)).is_ok()
@@ -152,6 +162,7 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
         version,
         remote: opening.remote,
         way: LastWay::default(),
+        is_silent: AtomicBool::new(false),
         kill: opening.kill,
         closing: CancellationToken::new(),
         ended: CancellationToken::new(),

@@ -159,7 +159,9 @@ impl Shared {
         let (reply, opened) = oneshot::channel();
         let request = self.driver.send(Input::OpenStream { peer, protocol, reply });
         request.await.map_err(|_| "the node has ended")?;
-        match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
+        session.note_silence(opened.is_err());
+        match opened {
             Ok(Ok(Ok(stream))) => Ok((stream, session)),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err("disconnected".into()),

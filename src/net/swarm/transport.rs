@@ -28,6 +28,7 @@ use libp2p::{
     tcp, yamux,
 };
 use nodectl_types::NodeId;
+use socket2::{SockRef, TcpKeepalive};
 use std::{
     io,
     net::{IpAddr, Ipv6Addr},
@@ -36,11 +37,15 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
+use tokio::net::TcpStream;
 
 /// What protects the wire, for `doctor`.
 pub const SUITE: &str =
     "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; Argon2id key), then AES-256-GCM + yamux; bulk AES-256-GCM";
 
+/// A connection ends when nothing that was sent has been acknowledged for so long: its other end is gone, or cut off for longer than
+/// it takes to connect anew. The kernel would wait for a quarter of an hour.
+const SILENCE: Duration = Duration::from_secs(60);
 /// For connecting and the handshake.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Members form a full mesh whose connections live as long as the nodes.
@@ -111,6 +116,13 @@ fn config() -> tcp::Config {
     tcp::Config::default().nodelay(true)
 }
 
+fn end_with_silence(socket: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let keepalive = TcpKeepalive::new().with_time(SILENCE / 3).with_interval(SILENCE / 6).with_retries(4);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(SILENCE))
+}
+
 /// What every connection passes. Nothing of libp2p hears or says a byte on one before that.
 struct Door {
     handshake: Handshake,
@@ -124,6 +136,7 @@ async fn direct(
     endpoint: ConnectedPoint,
 ) -> io::Result<(PeerId, StreamMuxerBox)> {
     let ConnectedPoint::Dialer { address, .. } = endpoint else {
+        end_with_silence(&socket.0)?;
         let from = convert::socket_addr(endpoint.get_remote_address()).map(|from| from.ip());
         return door.admit(socket, from).await;
     };
@@ -138,6 +151,7 @@ async fn direct(
                 dial.map_err(|error| io::Error::other(error.to_string()))?.await?
             }
         };
+        end_with_silence(&socket.0)?;
         match door.enter(socket, which, &key).await {
             // Hung up on before it said anything: this key is not known there.
             Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {

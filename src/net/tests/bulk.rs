@@ -74,6 +74,20 @@ async fn requests_for_one_blob_share_one_transfer() {
 }
 
 /// Answers one question as a holder would whose direct port is the listener's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_did_not_answer_is_asked_last() {
+    let (one, mut two) = pair().await;
+    let mut rogue = Rogue::connect(&two).await;
+    two.until_up(rogue.id).await;
+    let first = one.blobs.put_bytes(&bytes(1000)).unwrap();
+    two.net.fetch(first, vec![rogue.id]).await.unwrap();
+    // It keeps the stream, and says nothing on it.
+    let _asked = rogue.bulk.recv().await.unwrap();
+    let second = one.blobs.put_bytes(&bytes(2000)).unwrap();
+    two.net.fetch(second, vec![rogue.id]).await.unwrap();
+    assert!(rogue.bulk.try_recv().is_err(), "it was asked again before the one that answers");
+}
+
 async fn offer(rogue: &mut Rogue, listener: &TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
     offer_port(rogue, listener.local_addr().unwrap().port(), size).await
 }
