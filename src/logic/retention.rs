@@ -1,12 +1,12 @@
 //! Ended jobs: how long they are kept, and removing them.
 //!
-//! A job's age is the time for which its coordinator has run since it learned of the end, counted on across restarts
+//! A job's age is the time for which its coordinator has run since its users can learn of the end, counted on across restarts
 //! (`Retention`). No wall clock takes part: one that is wrong removes nothing, and while a lab is switched off nothing grows
 //! old. A job that an unfinished one comes after is kept whatever its age. When a job is old enough its coordinator removes it
 //! as a user does: all members are told, and remember the removal for a while, so that a node that was away does not bring the
 //! job back. For that memory alone wall clocks will do: when it ends too early, a job comes back and is removed again.
 
-use super::{Effect, State, timers::Timer};
+use super::{Effect, State, coordinator::Coordinator, timers::Timer};
 use nodectl_types::{Answer, JobHead, JobId, Message, NodeId, QueryError, Retention, Time, limits};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -71,7 +71,7 @@ impl State {
             .core
             .directory
             .iter()
-            .filter(|head| head.phase.is_ended())
+            .filter(|head| self.has_ended(head))
             .map(|head| (head.job, known.get(&head.job).copied().unwrap_or(uptime_s).min(uptime_s)))
             .collect();
         // Of some of them it hears only when others are back.
@@ -98,6 +98,12 @@ impl State {
         self.core.after(period, Timer::Retention);
     }
 
+    /// While a job's results are not safe its users cannot learn of its end.
+    fn has_ended(&self, head: &JobHead) -> bool {
+        let tells = |coordinator: &Coordinator| coordinator.has_ended(&self.core);
+        head.phase.is_ended() && self.coordinators.get(&head.job).is_none_or(tells)
+    }
+
     /// The job's coordinator does, and of a job without one everybody.
     fn decides_about(&self, job: JobId) -> bool {
         let holder = self.core.directory.get(job).map(|head| head.holder);
@@ -110,7 +116,7 @@ impl State {
             // Asked again: the first answer was lost.
             return if self.core.directory.is_removed(job) { Ok(Answer::Ok) } else { Err(QueryError::NoJob(job)) };
         };
-        if !head.phase.is_ended() && !self.aside.contains(&job) {
+        if !self.has_ended(head) && !self.aside.contains(&job) {
             return Err(QueryError::NotEnded(job));
         }
         if let Some(by) = self.core.directory.needed().get(&job) {

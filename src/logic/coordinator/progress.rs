@@ -135,9 +135,7 @@ impl Coordinator {
         let logged = self.progress.log.len() as u32;
         let next = |watcher: &Watcher| self.progress.log.get(watcher.cursor.position as usize);
         let has_news = |watcher: &Watcher| over || next(watcher).is_some_and(|task| is_told(&task));
-        // Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone. Until
-        // then nobody is told of results, or of an end.
-        let may_tell = self.is_confirmed(core) && !self.is_recovering();
+        let may_tell = self.may_tell(core);
         let is_due = |watcher: &Watcher| watcher.until <= now || (may_tell && has_news(watcher));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
         self.progress.watchers = waiting;
@@ -156,6 +154,17 @@ impl Coordinator {
             }
             core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
         }
+    }
+
+    /// Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone. Until
+    /// then nobody is told of results, or of an end.
+    fn may_tell(&self, core: &Core) -> bool {
+        self.is_confirmed(core) && !self.is_recovering()
+    }
+
+    /// The job is over, and its users can learn all of it.
+    pub fn has_ended(&self, core: &Core) -> bool {
+        self.head(core).phase.is_ended() && self.results.is_empty() && self.may_tell(core)
     }
 
     /// The claim is lost: watchers are told nothing new, ask again, and find the new coordinator.
