@@ -68,7 +68,9 @@ pub struct Checker {
     /// When the first node knew a job to have ended.
     pub ended: BTreeMap<JobId, Time>,
     /// When a disk last lost something.
-    lost_at: Option<Time>,
+    pub lost_at: Option<Time>,
+    /// Files that some disk has lost while others of it were kept.
+    pub lost_files: BTreeSet<BlobHash>,
     /// How many tasks each node knew to be done, in its present life.
     done: BTreeMap<(usize, u64, JobId), u32>,
     /// Where, in which life and when a task was done last.
@@ -138,7 +140,8 @@ impl World {
         }
     }
 
-    /// Whoever finished a task keeps its result until somebody has it safe: it is not to be computed again meanwhile.
+    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it is not to be computed again
+    /// meanwhile.
     fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
         let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else { return };
         if self.checker.repeated.insert((job, task)) {
@@ -175,6 +178,11 @@ impl World {
                 finished.remove(&(job, *task));
             }
         }
+    }
+
+    /// A node hears that a job is over, as all of its users do: what comes later than that has missed it.
+    pub fn note_over(&mut self, node: usize, job: JobId) {
+        self.checker.finished.retain(|(of, _), (maker, ..)| (*of, *maker) != (job, node));
     }
 
     /// A running attempt is stopped: nobody may want it any more.
@@ -253,56 +261,9 @@ impl World {
         state.is_some_and(|state| state.core().members.is_alive(self.machines[other].id))
     }
 
-    fn note_told(&mut self, job: JobId, record: Arc<TaskRecord>) {
-        let task = record.task;
-        let files: Vec<_> = record.blobs().collect();
-        let epoch = self.highest_epoch(job);
-        let copies = self.copies(job, task);
-        let file_copies = files.iter().map(|hash| self.file_copies(*hash)).min().unwrap_or(usize::MAX);
-        if let Some(maker) = self.index_of(record.node) {
-            self.checker.makers.extend(files.iter().map(|hash| (*hash, maker)));
-        }
-        if copies < 2 || file_copies < 2 {
-            self.check_alone(job, task, copies, file_copies);
-        }
-        self.tell(|| {
-            let (name, attempt) = (self.job_name(job), record.attempt);
-            let its_files = if files.is_empty() { "no files".to_string() } else { format!("{file_copies} its files") };
-            format!("task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}")
-        });
-        let promise = |copies| Promise { epoch, ..self.promised(copies) };
-        let may_change = copies == 0 || self.has_rivals(job, record.accepted..=u32::MAX);
-        let mut told = Told { promise: promise(copies), files: promise(file_copies), may_change, record };
-        // A lone node's disk lost it before anybody was told.
-        told.files.void |= file_copies == 0 && self.checker.lost_at.is_some();
-        self.checker.told.entry(job).or_default().insert(task, told);
-    }
-
-    /// An answer may be the last that is heard from beyond a cut.
-    fn promised(&self, copies: usize) -> Promise {
-        let cut_off = self.machines.iter().any(|machine| machine.beyond);
-        Promise { at: self.now, epoch: 0, copies, losses: 0, void: cut_off && copies == 0 }
-    }
-
-    /// A result was told that only one disk has: right only for a node that is alone.
-    fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
-        let tells = |claim: &usize| self.machines[*claim].disk.has_done(job, task);
-        match self.company(job, tells) {
-            Some((teller, other)) => {
-                let what =
-                    if copies < 2 { format!("{copies} disks have it") } else { format!("{files} have its files") };
-                let name = self.job_name(job);
-                let text =
-                    format!("task {task} of {name} is told by n{teller}, which n{other} is connected to; {what}");
-                self.fail("a result is told before it is safe", text);
-            }
-            None => self.branch("a result is told by a lone node"),
-        }
-    }
-
     /// A coordinator of the job and somebody who could hold a copy, unless one of those who may have spoken is alone, or some
     /// copy was lost just now. Who is leaving is no company: it waits for its results to count, and takes its disk along.
-    fn company(&self, job: JobId, speaks: impl Fn(&usize) -> bool) -> Option<(usize, usize)> {
+    pub fn company(&self, job: JobId, speaks: impl Fn(&usize) -> bool) -> Option<(usize, usize)> {
         let recently_lost = self.checker.lost_at.is_some_and(|at| self.now - at < REPAIR);
         let close = |claim: usize, other: &usize| {
             *other != claim && !self.is_leaving(*other) && self.are_close(claim, *other, ACQUAINTED)
@@ -314,7 +275,7 @@ impl World {
     }
 
     /// The node has been told to go, or knows that its time is over.
-    fn is_leaving(&self, node: usize) -> bool {
+    pub fn is_leaving(&self, node: usize) -> bool {
         let state = self.machines[node].state.as_ref();
         state.is_some_and(|state| state.core().members.my_info().leaving)
     }

@@ -6,11 +6,10 @@
 
 use nodectl::{
     logic::Keep,
-    types::{BlobHash, Cell, JobId, JobSpec, NodeId, Retention, TaskIndex, TaskRecord, Time},
+    types::{BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::RangeInclusive,
     sync::Arc,
 };
 
@@ -18,6 +17,8 @@ use std::{
 #[derive(Default)]
 pub struct Journal {
     pub frames: Vec<Keep>,
+    /// Where in `frames` something else than a task's record is. There are few of these, and they are often asked for.
+    rare: Vec<usize>,
     /// The record that a read of the task gives, written or about to be.
     index: BTreeMap<TaskIndex, Arc<TaskRecord>>,
 }
@@ -67,27 +68,26 @@ pub enum Damage {
 
 impl Journal {
     pub fn spec(&self) -> Option<&Arc<JobSpec>> {
-        self.frames.iter().find_map(|frame| match frame {
+        self.rare().find_map(|frame| match frame {
             Keep::Spec(spec) => Some(spec),
             _ => None,
         })
     }
 
-    /// Who claimed the job in these epochs, as far as was written here.
-    pub fn holders_in(&self, epochs: RangeInclusive<u32>) -> impl Iterator<Item = NodeId> {
-        self.frames.iter().filter_map(move |frame| match frame {
-            Keep::Head(head) => epochs.contains(&head.epoch).then_some(head.holder),
+    pub fn heads(&self) -> impl Iterator<Item = &JobHead> {
+        self.rare().filter_map(|frame| match frame {
+            Keep::Head(head) => Some(head),
             _ => None,
         })
     }
 
-    pub fn has_head(&self) -> bool {
-        self.frames.iter().any(|frame| matches!(frame, Keep::Head(_)))
+    fn rare(&self) -> impl Iterator<Item = &Keep> {
+        self.rare.iter().map(|at| &self.frames[*at])
     }
 
     /// Some head in it says so, and that stays.
     pub fn is_cancelled(&self) -> bool {
-        self.frames.iter().any(|frame| matches!(frame, Keep::Head(head) if head.cancelled))
+        self.heads().any(|head| head.cancelled)
     }
 
     pub fn record(&self, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
@@ -95,19 +95,16 @@ impl Journal {
     }
 
     fn add(&mut self, frame: Keep) {
-        if let Keep::Task(record) = &frame {
-            note(&mut self.index, record);
+        match &frame {
+            Keep::Task(record) => note(&mut self.index, record),
+            Keep::Spec(_) | Keep::Head(_) => self.rare.push(self.frames.len()),
         }
         self.frames.push(frame);
     }
 
     fn index_anew(&mut self) {
-        self.index.clear();
-        for frame in &self.frames {
-            if let Keep::Task(record) = frame {
-                note(&mut self.index, record);
-            }
-        }
+        let frames = std::mem::take(self).frames;
+        frames.into_iter().for_each(|frame| self.add(frame));
     }
 }
 
@@ -135,7 +132,7 @@ impl Disk {
 
     /// Whether a job could go on from here: nobody claims one whose heads are all lost.
     pub fn has_job(&self, job: JobId) -> bool {
-        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some() && journal.has_head())
+        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some() && journal.heads().next().is_some())
     }
 
     /// What is on disk of a task, whatever waits.
@@ -200,14 +197,15 @@ impl Disk {
     }
 
     /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept, and what a journal held beside
-    /// its lost specification waits for the job's next journal.
-    pub fn damage(&mut self, damage: Damage, salt: u64) {
+    /// its lost specification waits for the job's next journal. Gives the files that are gone.
+    pub fn damage(&mut self, damage: Damage, salt: u64) -> Vec<BlobHash> {
         if damage == Damage::Blobs {
             let mut index = salt;
-            return self.blobs.retain(|_, _| {
+            let is_lost = |_: &BlobHash, _: &mut u64| {
                 index += 1;
-                !index.is_multiple_of(3)
-            });
+                index.is_multiple_of(3)
+            };
+            return self.blobs.extract_if(.., is_lost).map(|(hash, _)| hash).collect();
         }
         self.was_damaged = true;
         for (job, journal) in &mut self.journals {
@@ -225,6 +223,7 @@ impl Disk {
             journal.index_anew();
         }
         self.journals.retain(|_, journal| journal.spec().is_some());
+        Vec::new()
     }
 
     /// As the node does when it starts (`node/sweep.rs`): blobs that its own journals do not name are removed, unless one is damaged.

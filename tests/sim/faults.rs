@@ -198,7 +198,8 @@ impl World {
         }
         self.tell(|| format!("n{node}'s disk is damaged: {damage:?}"));
         let salt = self.disk_rng.random();
-        self.machines[node].disk.damage(damage, salt);
+        let lost = self.machines[node].disk.damage(damage, salt);
+        self.checker.lost_files.extend(lost);
         self.copies_lost(node, quiet);
         self.trouble(Some(node));
     }

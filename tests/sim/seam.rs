@@ -501,6 +501,9 @@ impl World {
                 self.branch("an attempt of an earlier epoch ends after a takeover");
             }
             Message::ReportKept { job, tasks } => self.note_kept(to, *job, tasks),
+            Message::Heads(heads) => {
+                heads.iter().filter(|head| head.phase.is_ended()).for_each(|head| self.note_over(to, head.job));
+            }
             _ => {}
         }
     }

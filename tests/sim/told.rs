@@ -1,10 +1,65 @@
 //! Of told results: which may give way to another, and who has their files.
 
-use crate::world::{Machine, World};
-use nodectl::types::{Cell, JobId, TaskRecord};
-use std::{collections::BTreeSet, ops::RangeInclusive};
+use crate::{
+    check::{Promise, Told},
+    disk::Journal,
+    world::{Machine, World},
+};
+use nodectl::types::{Cell, JobId, TaskIndex, TaskRecord};
+use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
 
 impl World {
+    pub fn note_told(&mut self, job: JobId, record: Arc<TaskRecord>) {
+        let task = record.task;
+        let files: Vec<_> = record.blobs().collect();
+        let epoch = self.highest_epoch(job);
+        let copies = self.copies(job, task);
+        let file_copies = files.iter().map(|hash| self.file_copies(*hash)).min().unwrap_or(usize::MAX);
+        if let Some(maker) = self.index_of(record.node) {
+            self.checker.makers.extend(files.iter().map(|hash| (*hash, maker)));
+        }
+        if copies < 2 || file_copies < 2 {
+            self.check_alone(job, task, copies, file_copies);
+        }
+        self.tell(|| {
+            let (name, attempt) = (self.job_name(job), record.attempt);
+            let its_files = if files.is_empty() { "no files".to_string() } else { format!("{file_copies} its files") };
+            format!("task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}")
+        });
+        let promise = |copies| Promise { epoch, ..self.promised(copies) };
+        let may_change = copies == 0 || self.has_rivals(job, record.accepted..=u32::MAX);
+        let mut told = Told { promise: promise(copies), files: promise(file_copies), may_change, record };
+        // A lone node's disk lost it before anybody was told.
+        told.files.void |= file_copies == 0 && self.checker.lost_at.is_some();
+        self.checker.told.entry(job).or_default().insert(task, told);
+    }
+
+    /// An answer may be the last that is heard from beyond a cut.
+    pub fn promised(&self, copies: usize) -> Promise {
+        let cut_off = self.machines.iter().any(|machine| machine.beyond);
+        Promise { at: self.now, epoch: 0, copies, losses: 0, void: cut_off && copies == 0 }
+    }
+
+    /// A result was told that only one disk has: right only for a node that is alone. Of files one disk is enough while some
+    /// file is nowhere any more: a replica that cannot get it takes the results without, and looks for the others.
+    fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
+        if copies >= 2 && self.checker.lost_files.iter().any(|hash| self.file_copies(*hash) == 0) {
+            return;
+        }
+        let tells = |claim: &usize| self.machines[*claim].disk.has_done(job, task);
+        match self.company(job, tells) {
+            Some((teller, other)) => {
+                let what =
+                    if copies < 2 { format!("{copies} disks have it") } else { format!("{files} have its files") };
+                let name = self.job_name(job);
+                let text =
+                    format!("task {task} of {name} is told by n{teller}, which n{other} is connected to; {what}");
+                self.fail("a result is told before it is safe", text);
+            }
+            None => self.branch("a result is told by a lone node"),
+        }
+    }
+
     /// One of two results may give way to the other: of two sides that both went on, of one that nobody could tell of while the task was
     /// done again, and of two claims of one epoch.
     pub fn may_change(&self, job: JobId, known: &TaskRecord) -> bool {
@@ -18,7 +73,8 @@ impl World {
     /// it, or a coordinator that had been away alone claims it anew.
     pub fn has_rivals(&self, job: JobId, epochs: RangeInclusive<u32>) -> bool {
         let journals = self.machines.iter().filter_map(|machine| machine.disk.journals.get(&job));
-        let holders: BTreeSet<_> = journals.flat_map(|journal| journal.holders_in(epochs.clone())).collect();
+        let heads = journals.flat_map(Journal::heads).filter(|head| epochs.contains(&head.epoch));
+        let holders: BTreeSet<_> = heads.map(|head| head.holder).collect();
         holders.len() > 1
     }
 
