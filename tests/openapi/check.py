@@ -24,16 +24,25 @@ CHECKS = (
 LIMIT_S = 300
 
 
-def carry(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        # One side is gone, so whoever waits on the other waits in vain.
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+def carry_questions(client: socket.socket, node: socket.socket) -> None:
+    """A node that answers before it has heard all hangs up; the rest is read all the same, or the answer would be lost with it."""
+    hears = True
+    with contextlib.suppress(OSError):
+        while data := client.recv(65536):
+            if hears:
+                try:
+                    node.sendall(data)
+                except OSError:
+                    hears = False
+        node.shutdown(socket.SHUT_WR)
+
+
+def carry_answers(node: socket.socket, client: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := node.recv(65536):
+            client.sendall(data)
+    with contextlib.suppress(OSError):
+        client.shutdown(socket.SHUT_WR)
 
 
 def open_door(path: str) -> int:
@@ -49,8 +58,8 @@ def open_door(path: str) -> int:
             except OSError:
                 client.close()
                 continue
-            for ends in ((client, node), (node, client)):
-                threading.Thread(target=carry, args=ends, daemon=True).start()
+            threading.Thread(target=carry_questions, args=(client, node), daemon=True).start()
+            threading.Thread(target=carry_answers, args=(node, client), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
     return listener.getsockname()[1]
