@@ -3,7 +3,9 @@
 //! taken, it is this that is asked. A job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
 use super::{
-    JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob, limits,
+    JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob,
+    isolation::is_image,
+    limits,
     manifest::safe_path,
     secret::is_secret_name,
     template::{self, TemplateError},
@@ -117,9 +119,7 @@ impl WorkSpec {
 
     fn check_image(&self) -> Checked {
         let Some(image) = &self.isolation.image else { return Ok(()) };
-        check(image.ends_with(".sif") && !image.contains(is_unsafe), "image", || {
-            format!("`{}` is no file of a container, NAME.sif", shown(image))
-        })?;
+        check(is_image(image), "image", || format!("`{}` cannot name a container's image", shown(image)))?;
         check(self.worker.is_none(), "image", || "only commands run in containers".into())?;
         check(self.secrets.is_empty(), "image", || "secrets are not handed into containers".into())
     }

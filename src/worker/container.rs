@@ -1,43 +1,159 @@
-//! Commands inside of a container: Apptainer runs them, which has to be installed on the node. The container sees the task's own directory
-//! and its job's inputs at their usual places, the task's GPUs, the network, and nothing else of the machine.
+//! Commands inside of a container, which Apptainer or podman makes: one of them has to be installed on the node. The container
+//! sees the task's own directory and its job's inputs at their usual places, the task's GPUs, the network, and of the
+//! machine's files nothing else.
 
+use nodectl_types::isolation;
 use std::path::{Path, PathBuf};
 
-/// What runs `NAME.sif`.
-const PROGRAM: &str = "apptainer";
-/// Each vendor's driver is there if this is, and is handed into the container with that option.
-const GPU_DRIVERS: [(&str, &str); 2] = [("/proc/driver/nvidia/version", "--nv"), ("/dev/kfd", "--rocm")];
-
-/// The options for GPUs that a machine has. `has` says whether there is a file.
-pub fn gpu_options(has: impl Fn(&Path) -> bool) -> Vec<&'static str> {
-    GPU_DRIVERS.iter().filter(|(driver, _)| has(Path::new(driver))).map(|(_, option)| *option).collect()
+/// Whose GPUs a machine has. Each vendor's driver is there if this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpus {
+    Nvidia,
+    Amd,
 }
 
-/// `command` in the container of `image`, which is relative to the task's directory `dir`. `read` is what its links lead to.
-pub fn wrap(image: &str, dir: &Path, read: &[PathBuf], gpus: &[&str], command: Vec<String>) -> Vec<String> {
-    let shown = |path: &Path| path.to_string_lossy().into_owned();
-    let mut words: Vec<String> = [PROGRAM, "exec", "--contain", "--no-home", "--pwd"].map(str::to_string).into();
-    words.push(shown(dir));
-    let mut bind = |binding: String| words.extend(["--bind".to_string(), binding]);
-    bind(shown(dir));
-    read.iter().for_each(|path| bind(format!("{0}:{0}:ro", shown(path))));
-    words.extend(gpus.iter().map(|option| option.to_string()));
-    words.push(shown(&dir.join(image)));
-    words.extend(command);
-    words
+impl Gpus {
+    /// `has` says whether there is a file.
+    pub fn of_machine(has: impl Fn(&Path) -> bool) -> Vec<Self> {
+        let drivers = [("/proc/driver/nvidia/version", Self::Nvidia), ("/dev/kfd", Self::Amd)];
+        drivers.into_iter().filter(|(driver, _)| has(Path::new(driver))).map(|(_, gpus)| gpus).collect()
+    }
+}
+
+/// What a command in a container gets of its machine.
+pub struct Container<'a> {
+    /// A file of Apptainer's, relative to `dir`, or what podman knows an image by.
+    pub image: &'a str,
+    /// The task's directory.
+    pub dir: &'a Path,
+    /// What links in it lead to.
+    pub read: Vec<PathBuf>,
+    /// The names of the task's own variables.
+    pub variables: Vec<String>,
+    /// 0: not limited.
+    pub memory_bytes: u64,
+    /// Empty for a task that asked for none.
+    pub gpus: Vec<Gpus>,
+    pub is_root: bool,
+}
+
+impl Container<'_> {
+    /// The command line that runs `command` in it.
+    pub fn wrap(&self, command: Vec<String>) -> Vec<String> {
+        let mut words = if isolation::is_apptainers(self.image) { self.apptainer() } else { self.podman() };
+        words.extend(command);
+        words
+    }
+
+    fn apptainer(&self) -> Vec<String> {
+        let dir = shown(self.dir);
+        let mut words = Words::of(&["apptainer", "exec", "--contain", "--no-home", "--pwd", &dir, "--bind", &dir]);
+        self.read.iter().for_each(|path| words.add(&["--bind", &format!("{0}:{0}:ro", shown(path))]));
+        for gpus in &self.gpus {
+            words.add(match gpus {
+                Gpus::Nvidia => &["--nv"],
+                Gpus::Amd => &["--rocm"],
+            });
+        }
+        words.add(&[&shown(&self.dir.join(self.image))]);
+        words.0
+    }
+
+    /// Its files are the node's user's, not those of one that the image names; labels of SELinux would keep it from the directory;
+    /// podman would raise limits, which not every machine lets it.
+    fn podman(&self) -> Vec<String> {
+        let dir = shown(self.dir);
+        let mut words = Words::of(&["podman", "run", "--rm", "--network=host", "--log-driver=none"]);
+        words.add(&["--security-opt=label=disable", "--ulimit=host"]);
+        words.add(&["--workdir", &dir, "--volume", &format!("{dir}:{dir}")]);
+        if !self.is_root {
+            words.add(&["--userns=keep-id"]);
+        }
+        self.read.iter().for_each(|path| words.add(&["--volume", &format!("{0}:{0}:ro", shown(path))]));
+        self.variables.iter().for_each(|name| words.add(&["--env", name]));
+        if self.memory_bytes > 0 {
+            words.add(&[&format!("--memory={}b", self.memory_bytes)]);
+        }
+        for gpus in &self.gpus {
+            words.add(match gpus {
+                Gpus::Nvidia => &["--device", "nvidia.com/gpu=all"],
+                Gpus::Amd => &["--device", "/dev/kfd", "--device", "/dev/dri"],
+            });
+        }
+        words.add(&[&self.podmans_image()]);
+        words.0
+    }
+
+    /// The file of an archive is relative to the task's directory, too.
+    fn podmans_image(&self) -> String {
+        match self.image.split_once(':') {
+            Some((kind, file)) if kind.ends_with("-archive") => format!("{kind}:{}", shown(&self.dir.join(file))),
+            _ => self.image.into(),
+        }
+    }
+}
+
+struct Words(Vec<String>);
+
+impl Words {
+    fn of(words: &[&str]) -> Self {
+        Self(words.iter().map(|word| word.to_string()).collect())
+    }
+
+    fn add(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(|word| word.to_string()));
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn container(image: &str) -> Container<'_> {
+        let (read, variables, gpus) = Default::default();
+        let dir = Path::new("/d/t");
+        Container { image, dir, read, variables, memory_bytes: 0, gpus, is_root: true }
+    }
+
     #[test]
     fn a_container_sees_what_is_the_tasks_and_its_gpus() {
-        let words = wrap("a.sif", Path::new("/d/t"), &["/d/input".into()], &["--nv"], vec!["ls".into(), "-l".into()]);
-        let expected = "apptainer exec --contain --no-home --pwd /d/t --bind /d/t --bind /d/input:/d/input:ro --nv /d/t/a.sif ls -l";
-        assert_eq!(words.join(" "), expected);
-        assert_eq!(wrap("/images/b.sif", Path::new("/d/t"), &[], &[], vec![])[8..], ["/images/b.sif"]);
-        assert_eq!(gpu_options(|path| path.ends_with("version")), ["--nv"]);
-        assert!(gpu_options(|_| false).is_empty());
+        let full = |image| Container {
+            read: vec!["/d/input".into()],
+            variables: vec!["X".into()],
+            memory_bytes: 1 << 20,
+            gpus: vec![Gpus::Nvidia, Gpus::Amd],
+            is_root: false,
+            ..container(image)
+        };
+        let words = |image| full(image).wrap(vec!["ls".into(), "-l".into()]).join(" ");
+        assert_eq!(
+            words("a.sif"),
+            "apptainer exec --contain --no-home --pwd /d/t --bind /d/t --bind /d/input:/d/input:ro --nv --rocm /d/t/a.sif ls -l"
+        );
+        assert_eq!(
+            words("docker.io/library/python:3.12"),
+            "podman run --rm --network=host --log-driver=none --security-opt=label=disable --ulimit=host \
+             --workdir /d/t --volume /d/t:/d/t --userns=keep-id --volume /d/input:/d/input:ro --env X --memory=1048576b --device nvidia.com/gpu=all --device /dev/kfd \
+             --device /dev/dri docker.io/library/python:3.12 ls -l"
+        );
+    }
+
+    #[test]
+    fn files_are_relative_to_the_tasks_directory() {
+        let last = |image| container(image).wrap(Vec::new()).pop().unwrap();
+        assert_eq!(last("/images/b.sif"), "/images/b.sif");
+        assert_eq!(last("oci-archive:tools.tar"), "oci-archive:/d/t/tools.tar");
+        assert_eq!(last("docker-archive:/images/tools.tar"), "docker-archive:/images/tools.tar");
+        assert_eq!(last("localhost/tools"), "localhost/tools");
+    }
+
+    #[test]
+    fn a_vendors_driver_shows_its_gpus() {
+        assert_eq!(Gpus::of_machine(|path| path.ends_with("version")), [Gpus::Nvidia]);
+        assert_eq!(Gpus::of_machine(|_| false), []);
     }
 }

@@ -118,6 +118,17 @@ pub fn of_task(
     env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
+/// The names in a task's environment of which its machine's own differs.
+pub fn own_names(base: &BTreeMap<OsString, OsString>, env: &[Vec<u8>]) -> Vec<String> {
+    let split = |variable: &[u8]| {
+        let end = variable.iter().position(|byte| *byte == b'=').unwrap_or(variable.len());
+        (OsStr::from_bytes(&variable[..end]).to_owned(), variable.get(end + 1..).unwrap_or_default().to_vec())
+    };
+    let is_own = |(name, value): &(OsString, Vec<u8>)| base.get(name).is_none_or(|of_base| of_base.as_bytes() != value);
+    let own = env.iter().map(|variable| split(variable)).filter(is_own);
+    own.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+}
+
 /// Shows a task its GPUs and hides the others. An empty list hides all of them.
 fn gpu_variables(gpus: &[[u8; 16]], pci_devices: &Path) -> Vec<(&'static str, String)> {
     let list = |names: Vec<String>| names.join(",");

@@ -5,7 +5,7 @@ use super::{
     blocking::blocking,
     clock::Clock,
     collect::{self, Ended, Verdict},
-    container,
+    container::{Container, Gpus},
     directory::{self, Layout, Remover},
     environment,
     expand::Expander,
@@ -21,7 +21,10 @@ use super::{
 use nodectl_ports::{
     BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, WorkerEvent, wall_ms,
 };
-use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, WorkSpec, query::Stream};
+use nodectl_types::{
+    Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, WorkSpec, isolation::is_apptainers,
+    query::Stream,
+};
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
@@ -375,23 +378,26 @@ impl Inner {
         let work = &task.work;
         let mut expander = Expander::new(task);
         let mut command = expander.all(&work.command)?;
-        if let Some(image) = &work.isolation.image {
-            let staged = ["input", "after"].map(|part| self.layout.job(task.job).join(part));
-            let read: Vec<PathBuf> = staged.into_iter().filter(|path| path.exists()).collect();
-            let gpus = if task.gpus.is_empty() { Vec::new() } else { container::gpu_options(Path::exists) };
-            command = container::wrap(image, &dir, &read, &gpus, command);
-        }
         let outputs = expander.all(&work.outputs)?;
         let own = expander.env(&work.env)?;
+        let env = environment::of_task(&self.base_env, &own, task, &dir);
+        let mut file_limit_bytes = collect::file_limit(work.output_limit_bytes, work.log_limit_bytes);
+        if let Some(image) = &work.isolation.image {
+            command = self.container(image, task, &dir, &env).wrap(command);
+            if !is_apptainers(image) {
+                // It unpacks images, whose files may be large.
+                file_limit_bytes = u64::MAX;
+            }
+        }
         directory::make(&dir, staged, &task.params).map_err(|error| self.no_directory(&dir, &error))?;
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),
             command,
-            env: environment::of_task(&self.base_env, &own, task, &dir),
+            env,
             timeout_ms: work.timeout_ms,
             grace_ms: work.grace_ms,
-            file_limit_bytes: collect::file_limit(work.output_limit_bytes, work.log_limit_bytes),
+            file_limit_bytes,
             log_limit_bytes: work.log_limit_bytes,
             memory_bytes: work.resources.memory_bytes,
             nice: self.nice,
@@ -401,6 +407,19 @@ impl Inner {
         let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
         let meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
         Ok(Prepared { dir, outputs, meter, launched: link.launch(launch), link })
+    }
+
+    fn container<'a>(&self, image: &'a str, task: &StartTask, dir: &'a Path, env: &[Vec<u8>]) -> Container<'a> {
+        let staged = ["input", "after"].map(|part| self.layout.job(task.job).join(part));
+        Container {
+            image,
+            dir,
+            read: staged.into_iter().filter(|path| path.exists()).collect(),
+            variables: environment::own_names(&self.base_env, env),
+            memory_bytes: task.work.resources.memory_bytes,
+            gpus: if task.gpus.is_empty() { Vec::new() } else { Gpus::of_machine(Path::exists) },
+            is_root: rustix::process::geteuid().is_root(),
+        }
     }
 }
 

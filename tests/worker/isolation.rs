@@ -6,7 +6,7 @@ use nodectl::{
     types::{Failure, Isolation, Outcome, TaskRecord, WorkSpec},
     worker::supervisor,
 };
-use std::fs;
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 /// Whether the kernel can hide anything.
 fn can_hide() -> bool {
@@ -194,4 +194,97 @@ fn a_command_in_a_container_is_apptainers() {
     assert_eq!(told.lines().take(expected.len()).collect::<Vec<_>>(), expected, "{told}");
     let record = lab.run(in_container("/nowhere".into()));
     assert!(matches!(failure(&record), Failure::Spawn(why) if why.contains("no program `apptainer`")), "{record:?}");
+}
+
+/// An image of one program, busybox, and a podman that needs nothing of the machine but its kernel.
+struct Podman {
+    dir: tempfile::TempDir,
+    path: String,
+}
+
+impl Podman {
+    /// `None` where it cannot be had.
+    fn new() -> Option<Self> {
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+        let find = |name: &str| path.split(':').map(|dir| Path::new(dir).join(name)).find(|file| file.is_file());
+        let (Some(_), Some(busybox)) = (find("podman"), find("busybox")) else {
+            println!("SKIPPED: needs podman and busybox (apt install podman runc busybox-static)");
+            return None;
+        };
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::create_dir_all(dir.path().join("root/bin")).unwrap();
+        fs::copy(busybox, dir.path().join("root/bin/sh")).unwrap();
+        for tool in ["ls", "sleep", "true"] {
+            symlink("sh", dir.path().join("root/bin").join(tool)).unwrap();
+        }
+        // Neither the machine's settings nor its images; limits are not raised, which root may not do everywhere.
+        let runtime = if find("runc").is_some() { "runc" } else { "crun" };
+        let containers = format!(
+            "[containers]\ndefault_ulimits = []\n[engine]\nruntime = \"{runtime}\"\ncgroup_manager = \"cgroupfs\"\n"
+        );
+        fs::write(dir.path().join("containers.conf"), containers).unwrap();
+        let place = dir.path().display();
+        let storage =
+            format!("[storage]\ndriver = \"vfs\"\ngraphroot = \"{place}/images\"\nrunroot = \"{place}/run\"\n");
+        fs::write(dir.path().join("storage.conf"), storage).unwrap();
+        let podman = Self { dir, path };
+        let archive = "tar -C root -c . | podman import - localhost/tools && podman save --format oci-archive -o tools.tar localhost/tools";
+        for script in [archive, "podman run --rm --network=host --ulimit=host localhost/tools true"] {
+            let ran = podman.command("sh").args(["-c", script]).output().unwrap();
+            if !ran.status.success() {
+                let why = String::from_utf8_lossy(&ran.stderr);
+                println!("SKIPPED: podman makes no containers here: {}", why.lines().last().unwrap_or_default());
+                return None;
+            }
+        }
+        Some(podman)
+    }
+
+    fn env(&self) -> Vec<(String, String)> {
+        let file = |name: &str| self.dir.path().join(name).display().to_string();
+        let own = [("CONTAINERS_CONF", file("containers.conf")), ("CONTAINERS_STORAGE_CONF", file("storage.conf"))];
+        own.into_iter().chain([("PATH", self.path.clone())]).map(|(name, value)| (name.into(), value)).collect()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir.path()).envs(self.env());
+        command
+    }
+}
+
+#[test]
+fn a_command_in_podmans_container_sees_its_own_files_and_variables() {
+    let Some(podman) = Podman::new() else { return };
+    let mut lab = Lab::new();
+    let archive = format!("oci-archive:{}/tools.tar", podman.dir.path().display());
+    for image in ["localhost/tools".to_string(), archive] {
+        let isolation = Isolation { image: Some(image), ..Isolation::default() };
+        let mut env = podman.env();
+        env.push(("COLOUR".into(), "blue".into()));
+        let script = "echo $COLOUR of $NODECTL_TASK_ID; echo made > out.txt; ls /; cat /etc/hostname-of-the-node 2>/dev/null; pwd";
+        let spec = WorkSpec { isolation, env, outputs: vec!["out.txt".into()], ..work(&["sh", "-c", script]) };
+        let record = lab.run(spec);
+        let told = stdout(&record);
+        assert!(told.starts_with("blue of "), "{told} {record:?}");
+        assert!(!told.contains("home\n") && told.contains("bin\n"), "the machine's files are seen: {told}");
+        assert_eq!(record.outputs.len(), 1, "{record:?}");
+    }
+}
+
+#[test]
+fn a_container_of_podmans_ends_with_its_task() {
+    let Some(podman) = Podman::new() else { return };
+    let mut lab = Lab::new();
+    let isolation = Isolation { image: Some("localhost/tools".into()), ..Isolation::default() };
+    let marker = format!("tick of {}", std::process::id());
+    let script = format!("trap '' TERM; while true; do echo {marker}; sleep 0.1; done");
+    let timeout_ms = Some(3_000);
+    let record = lab.run(WorkSpec { isolation, env: podman.env(), timeout_ms, ..work(&["sh", "-c", &script]) });
+    assert!(stdout(&record).starts_with(&marker), "{record:?}");
+    assert!(matches!(failure(&record), Failure::Timeout { .. }), "{record:?}");
+    let processes =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
+    let left = processes.map(|line| String::from_utf8_lossy(&line).into_owned()).find(|line| line.contains(&marker));
+    assert_eq!(left, None, "a container goes on after its task");
 }

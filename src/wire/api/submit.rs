@@ -152,7 +152,8 @@ pub struct IsolationRequest {
     /// Whether nothing can be changed but a task's own directory and what is temporary.
     #[serde(default)]
     pub read_only: bool,
-    /// The file of a container (Apptainer) that the command runs in: relative to the task's directory, or a path on the nodes.
+    /// The container that the command runs in: a file `NAME.sif` of Apptainer's, relative to the task's directory or a path on
+    /// the nodes, or an image of podman's, such as `docker.io/library/python:3.12` or `oci-archive:FILE`.
     #[serde(default)]
     pub image: Option<String>,
 }

@@ -5,8 +5,8 @@ use crate::{
     job_file::{Fault, Fields, Item},
 };
 use nodectl_types::{
-    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, WorkSpec, WorkerSpec, limits,
-    manifest::safe_path, predicate::Predicate, secret::is_secret_name,
+    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, WorkSpec, WorkerSpec, isolation::is_image,
+    limits, manifest::safe_path, predicate::Predicate, secret::is_secret_name,
 };
 use std::{ops::Range, path::PathBuf};
 
@@ -144,9 +144,11 @@ pub(crate) fn isolation(fields: &Fields<'_, '_>) -> Result<Isolation, Fault> {
         return Err(fault.hint("leave one of the two out"));
     }
     let image = table.string("image")?;
-    if let Some(image) = image.as_ref().filter(|image| !image.value.ends_with(".sif")) {
-        let fault = Fault::new(image.span.clone(), format!("`{}` is no file of a container, NAME.sif", image.value));
-        return Err(fault.hint("`apptainer pull docker://python:3.12` makes one of an image in a registry"));
+    if let Some(image) = image.as_ref().filter(|image| !is_image(&image.value)) {
+        let fault = Fault::new(image.span.clone(), format!("`{}` cannot name a container's image", image.value));
+        return Err(
+            fault.hint("a file of Apptainer's, tools.sif, or an image of podman's, docker.io/library/python:3.12")
+        );
     }
     Ok(Isolation {
         setuid: setuid.map(|item| item.value),

@@ -26,7 +26,7 @@ fn what_a_job_does_not_say_is_as_nodes_are_set() {
 fn what_cannot_be_is_told_at_its_place() {
     for (text, told) in [
         ("[isolation]\nsetuid = true\nhides_node = true", "nothing can be hidden"),
-        ("[isolation]\nimage = \"python:3.12\"", "apptainer pull"),
+        ("[isolation]\nimage = \"--privileged\"", "an image of podman's"),
         ("[isolation]\nnetwork = \"none\"", "`true` or `false`"),
         ("[isolation]\nreadonly = true", "did you mean `read_only`"),
         ("secrets = [\"hf-token\"]", "cannot name a secret"),
