@@ -5,7 +5,9 @@ mod support;
 
 use bytes::Bytes;
 use nodectl::{
-    gpu::device::{Binding, Buffer, Device, DeviceOptions, KernelSource, Pending, Recording, Step},
+    gpu::device::{
+        BufferBinding, Device, DeviceBuffer, DeviceOptions, DeviceRecording, KernelSource, PendingCall, RecordingStep,
+    },
     types::GpuKind,
 };
 use std::{
@@ -47,13 +49,13 @@ fn main() {
 /// A recording of one tiny step, against an empty command buffer submitted directly.
 fn launches(device: &Device, raw: &Raw, runs: usize) {
     let buffer = device.buffer(4).expect("memory for a word");
-    let fill = Step::Fill { buffer: buffer.clone(), range: 0..4, value: 1 };
+    let fill = RecordingStep::Fill { buffer: buffer.clone(), range: 0..4, value: 1 };
     let recording = device.record(vec![fill]).expect("a step");
     device.run(&recording).wait(LIMIT).expect("a run");
 
     let each = |took: Duration| took.as_secs_f64() * 1e6 / runs as f64;
     let began = Instant::now();
-    let pending: Vec<Pending<()>> = (0..runs).map(|_| device.run(&recording)).collect();
+    let pending: Vec<PendingCall<()>> = (0..runs).map(|_| device.run(&recording)).collect();
     for run in pending {
         run.wait(LIMIT).expect("a run");
     }
@@ -90,13 +92,14 @@ fn on_the_device(device: &Device, bytes: u64) {
     let source = KernelSource { spirv: &spirv, entry: "main", constants: &[], name: "measure_copy" };
     let kernel = device.kernel(&source).expect("a shipped shader");
     let groups = (bytes / 16).div_ceil(256).min(u64::from(device.info().limits.workgroup_count[0])) as u32;
-    let bindings = vec![Binding::whole(0, &from), Binding::whole(1, &to)];
-    let shader = gb_per_s(device, bytes, Step::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups, 1, 1] });
-    let command = gb_per_s(device, bytes, Step::Copy { from, from_offset: 0, to, to_offset: 0, bytes });
+    let bindings = vec![BufferBinding::whole(0, &from), BufferBinding::whole(1, &to)];
+    let shader =
+        gb_per_s(device, bytes, RecordingStep::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups, 1, 1] });
+    let command = gb_per_s(device, bytes, RecordingStep::Copy { from, from_offset: 0, to, to_offset: 0, bytes });
     beside("copy on the device, by a shader", shader, "vkCmdCopyBuffer", command, "GB/s");
 }
 
-fn gb_per_s(device: &Device, bytes: u64, step: Step) -> f64 {
+fn gb_per_s(device: &Device, bytes: u64, step: RecordingStep) -> f64 {
     const REPEATS: usize = 16;
     let recording = device.record(vec![step; REPEATS]).expect("steps");
     device.run(&recording).wait(LIMIT).expect("a run");
@@ -120,10 +123,10 @@ fn transfers(device: &Device, bytes: u64) {
 /// Batches of upload, run, download on two sets of buffers: all enqueued at once, against waiting for each call.
 fn overlap(device: &Device, bytes: u64) {
     const BATCHES: usize = 16;
-    let sets: Vec<(Buffer, Buffer, Recording)> = (0..2)
+    let sets: Vec<(DeviceBuffer, DeviceBuffer, DeviceRecording)> = (0..2)
         .map(|_| {
             let (from, to) = (memory(device, bytes), memory(device, bytes));
-            let copy = |from: &Buffer, to: &Buffer| Step::Copy {
+            let copy = |from: &DeviceBuffer, to: &DeviceBuffer| RecordingStep::Copy {
                 from: from.clone(),
                 from_offset: 0,
                 to: to.clone(),
@@ -160,7 +163,7 @@ fn overlap(device: &Device, bytes: u64) {
     beside("upload, run, download, a batch", each(enqueued), "waiting for each call", each(one_by_one), "ms");
 }
 
-fn memory(device: &Device, bytes: u64) -> Buffer {
+fn memory(device: &Device, bytes: u64) -> DeviceBuffer {
     device.buffer(bytes).expect("memory")
 }
 

@@ -4,7 +4,7 @@
 mod support;
 
 use nodectl::workloads::integrate::engine::{
-    Frames, Geometry, Images, Integrator, Options, Pixels, Settings, Splitting, Unit,
+    Frames, Geometry, Images, IntegrationSettings, Integrator, Options, Pixels, Splitting, Unit,
 };
 use support::{number, peer::Peer, proc::own_cpu, report};
 
@@ -38,7 +38,8 @@ fn main() {
         let pixels = if detector.is_signed { Pixels::I32(&signed) } else { Pixels::U32(&unsigned) };
         let stack = Frames::new(pixels, FRAMES, detector.shape).expect("whole frames");
         for (splitting, name, bar) in SPLITTINGS {
-            let settings = Settings { splitting, ..Settings::new(geometry(detector), Unit::QPerNm, POINTS) };
+            let settings =
+                IntegrationSettings { splitting, ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS) };
             let integrator =
                 Integrator::new(&settings, &Images::default(), Options::default()).expect("sound settings");
             let (mut best, mut copy, mut theirs) = (f64::MAX, f64::MAX, None::<(String, f64)>);

@@ -5,10 +5,10 @@
 mod support;
 
 use nodectl::workloads::integrate::{
-    batch::Batches,
-    engine::{ErrorModel, Geometry, Images, Integrator, Options, Settings, Splitting, Unit as RadialUnit},
-    frames::{Decoder, Reader, Stack, Unit},
-    results::{About, NexusFile, Part, RegionPart, Total, nexus::Axes},
+    batch::BatchScratch,
+    engine::{ErrorModel, Geometry, Images, IntegrationSettings, Integrator, Options, Splitting, Unit as RadialUnit},
+    frames::{Decoder, Reader, Stack, StoredFrames},
+    results::{About, NexusFile, Part, RegionPart, Total, nexus::RegionAxes},
 };
 use std::{
     fs,
@@ -40,7 +40,7 @@ fn main() {
         [("no", Splitting::No, 4.0), ("bbox", Splitting::BBox, 5.0), ("full", Splitting::Full, 5.0)]
     {
         let integrator = integrator(dir.path(), splitting);
-        let mut batches = Batches::default();
+        let mut batches = BatchScratch::default();
         let ours = || pattern(&stack, &integrator, &mut batches, &dir.path().join("ours.h5"));
         compare(&format!("file to pattern, {name}"), rounds, goal, ours, || theirs(&["pattern", name]));
     }
@@ -76,7 +76,7 @@ fn python(dir: &Path) -> Option<PathBuf> {
     made.then(|| venv.join("bin/python"))
 }
 
-fn units(stack: &Arc<Stack>) -> Vec<Unit> {
+fn units(stack: &Arc<Stack>) -> Vec<StoredFrames> {
     let mut reader = Reader::new(stack.clone());
     (0..stack.frames).map(|frame| reader.read(frame..frame + 1).expect("it is whole")).collect()
 }
@@ -92,16 +92,17 @@ fn decode(stack: &Arc<Stack>) -> f64 {
 
 fn integrator(dir: &Path, splitting: Splitting) -> Integrator {
     let poni = fs::read_to_string(dir.join("frames.poni")).expect("it was just made");
-    let mut settings = Settings::new(Geometry::from_poni(&poni).expect("a geometry"), RadialUnit::QPerNm, 1000);
+    let mut settings =
+        IntegrationSettings::new(Geometry::from_poni(&poni).expect("a geometry"), RadialUnit::QPerNm, 1000);
     (settings.splitting, settings.error_model) = (splitting, ErrorModel::Poisson);
     Integrator::new(&settings, &Images::default(), Options::default()).expect("an integrator")
 }
 
 /// Reads, decompresses, integrates and writes all frames, as a worker does: several at once.
-fn pattern(stack: &Arc<Stack>, integrator: &Integrator, batches: &mut Batches, path: &Path) -> f64 {
+fn pattern(stack: &Arc<Stack>, integrator: &Integrator, batches: &mut BatchScratch, path: &Path) -> f64 {
     let begin = own_cpu();
     let axes = integrator.axes().next().expect("a region");
-    let axes = Axes { name: None, radial: axes.radial.clone(), azimuthal_deg: None };
+    let axes = RegionAxes { name: None, radial: axes.radial.clone(), azimuthal_deg: None };
     let about = About {
         title: "bench".into(),
         source_file: stack.path.display().to_string(),

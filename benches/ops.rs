@@ -6,7 +6,7 @@ mod support;
 
 use nodectl::gpu::{
     device::{Device, DeviceOptions},
-    ops::{Cpu, Csr, Elementwise, Engine, Expression, Gemm, Histogram, Kind, Op, Program, View, Vulkan},
+    ops::{BufferView, Cpu, Csr, ElementKind, Elementwise, Engine, Expression, Gemm, Histogram, Op, Program, Vulkan},
 };
 use std::time::{Duration, Instant};
 use support::{number, peer::Peer, proc::own_cpu, report};
@@ -75,11 +75,11 @@ impl<'a> Product<'a> {
     }
 }
 
-fn f32s(engine: &dyn Engine, values: impl Iterator<Item = f32>) -> View {
-    upload(engine, Kind::F32, values.map(f32::to_bits))
+fn f32s(engine: &dyn Engine, values: impl Iterator<Item = f32>) -> BufferView {
+    upload(engine, ElementKind::F32, values.map(f32::to_bits))
 }
 
-fn upload(engine: &dyn Engine, kind: Kind, values: impl Iterator<Item = u32>) -> View {
+fn upload(engine: &dyn Engine, kind: ElementKind, values: impl Iterator<Item = u32>) -> BufferView {
     let bytes: Vec<u8> = values.flat_map(u32::to_le_bytes).collect();
     let buffer = engine.buffer(bytes.len() as u64).expect("there is memory");
     let len = buffer.bytes() / 4;
@@ -110,12 +110,12 @@ fn products(cpu: &Cpu, rounds: usize) {
 fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
     let len = BYTES / 4;
     let (from, to) =
-        (f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)), upload(engine, Kind::F32, 0..len as u32));
+        (f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)), upload(engine, ElementKind::F32, 0..len as u32));
     // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly together.
     let (rows, width, each) = (1000, 4 << 20, 4 << 10);
     let nonzeros = rows * each;
-    let starts = upload(engine, Kind::U32, (0..=rows).map(|row| row * each));
-    let columns = upload(engine, Kind::U32, (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width));
+    let starts = upload(engine, ElementKind::U32, (0..=rows).map(|row| row * each));
+    let columns = upload(engine, ElementKind::U32, (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width));
     let values = f32s(engine, (0..nonzeros).map(|j| (j % 7) as f32));
     let x = from.part(0, u64::from(width) * 8);
     let csr = |vectors: u32| Csr {
@@ -123,13 +123,13 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
         columns: columns.clone(),
         values: values.clone(),
         x: x.clone(),
-        y: upload(engine, Kind::F32, 0..rows * vectors),
+        y: upload(engine, ElementKind::F32, 0..rows * vectors),
         rows,
         width,
         nonzeros,
         vectors,
     };
-    let counts = upload(engine, Kind::U32, 0..1000);
+    let counts = upload(engine, ElementKind::U32, 0..1000);
     let histogram = |high| Histogram { values: from.clone(), counts: counts.clone(), bins: 1000, low: 0.0, high };
     let copy = Elementwise { expression: Expression::Input(0), inputs: vec![from.clone()], output: to.clone() };
     let matrix = u64::from(nonzeros) * 8;
@@ -159,7 +159,7 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
 }
 
 /// Bytes a millisecond, read and written.
-fn stream_copy(engine: &dyn Engine, from: &View, to: &View) -> f64 {
+fn stream_copy(engine: &dyn Engine, from: &BufferView, to: &BufferView) -> f64 {
     if is_cpu(engine) {
         let source = vec![1f32; from.len as usize];
         let mut target = vec![0f32; from.len as usize];

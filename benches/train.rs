@@ -10,7 +10,7 @@ use nodectl::{
     workloads::train::{
         Parameters,
         local::Local,
-        model::{Batch, Layer, Loss, ModelSpec, Network, Window},
+        model::{Batch, Layer, Loss, ModelSpec, NeuralNetwork, WindowSpec},
     },
 };
 use std::sync::Arc;
@@ -52,10 +52,10 @@ fn main() {
 fn nets() -> [(&'static str, ModelSpec, u32); 2] {
     let dense = |units| Layer::Dense { units, bias: true };
     let conv = |channels, padding| {
-        let window = Window { padding: [padding; 2], ..Window::square(5) };
+        let window = WindowSpec { padding: [padding; 2], ..WindowSpec::square(5) };
         Layer::Conv2d { channels, window, groups: 1, bias: true }
     };
-    let pool = || Layer::MaxPool { window: Window { stride: [2; 2], ..Window::square(2) } };
+    let pool = || Layer::MaxPool { window: WindowSpec { stride: [2; 2], ..WindowSpec::square(2) } };
     let relu = || Layer::Relu;
     let mlp = vec![dense(256), relu(), dense(128), relu(), dense(10)];
     let images = vec![conv(6, 2), relu(), pool(), conv(16, 0), relu(), pool(), Layer::Flatten];
@@ -65,7 +65,7 @@ fn nets() -> [(&'static str, ModelSpec, u32); 2] {
 }
 
 struct Steps {
-    network: Network,
+    network: NeuralNetwork,
     parameters: Local,
     inputs: Vec<f32>,
     targets: Vec<u32>,
@@ -75,7 +75,7 @@ struct Steps {
 impl Steps {
     fn new(spec: &ModelSpec, threads: usize) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(Cpu::new(threads).expect("there are threads"));
-        let network = Network::new(engine.clone(), spec, 1, BATCH, false).expect("it fits");
+        let network = NeuralNetwork::new(engine.clone(), spec, 1, BATCH, false).expect("it fits");
         let optimizer = Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 };
         let schedule = Schedule::CONSTANT;
         let mut parameters =

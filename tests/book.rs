@@ -76,6 +76,80 @@ fn the_api_is_as_its_description_says() {
     generated("reference/api.md", &text);
 }
 
+/// Where the program says in words what is wrong, or what to do about it.
+const SAYS: [&str; 9] = [
+    "#[error(",
+    "Fault::new(",
+    ".hint(",
+    "bail!(",
+    "anyhow!(",
+    ".context(",
+    "ApiError::bad_request(",
+    "ApiError::not_found(",
+    "ApiError::forbidden(",
+];
+
+#[test]
+fn the_messages_are_as_the_sources_have_them() {
+    let mut text = String::from(
+        "# Messages\n\nWhat the program says when something is wrong, by the part that says it; `{…}` stands for what differs.\n",
+    );
+    for directory in
+        fs::read_dir(root().join("src")).expect("sources").flatten().map(|entry| entry.path()).collect::<BTreeSet<_>>()
+    {
+        let messages: BTreeSet<String> = rust_below(&directory).iter().flat_map(|path| messages(&read(path))).collect();
+        if !messages.is_empty() {
+            let _ = write!(text, "\n## {}\n\n```text\n", directory.file_name().expect("a name").to_string_lossy());
+            for message in messages {
+                let _ = writeln!(text, "{}", message.replace('\n', "\n    "));
+            }
+            text += "```\n";
+        }
+    }
+    generated("reference/messages.md", &text);
+}
+
+fn rust_below(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| !path.to_string_lossy().contains("tests"));
+    let below = paths.flat_map(|path| if path.is_dir() { rust_below(&path) } else { vec![path] });
+    below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// The texts that follow the marks of `SAYS` in their parentheses.
+fn messages(source: &str) -> Vec<String> {
+    let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let found = SAYS.iter().flat_map(|mark| code.match_indices(mark).map(|(at, mark)| &code[at + mark.len()..]));
+    found.filter_map(first_text).filter(|text| text.contains(' ')).collect()
+}
+
+/// The first string before the parenthesis that is open closes.
+fn first_text(code: &str) -> Option<String> {
+    let mut chars = code.chars();
+    let mut depth = 1;
+    loop {
+        match chars.next()? {
+            '(' => depth += 1,
+            ')' if depth == 1 => return None,
+            ')' => depth -= 1,
+            '"' => break,
+            _ => {}
+        }
+    }
+    let mut text = String::new();
+    loop {
+        match chars.next()? {
+            '"' => return Some(text),
+            '\\' => match chars.next()? {
+                'n' => text.push('\n'),
+                '\n' => chars = chars.as_str().trim_start().chars(),
+                other => text.push(other),
+            },
+            other => text.push(other),
+        }
+    }
+}
+
 /// The crates in the order of ARCHITECTURE.md's table.
 #[test]
 fn the_crates_are_as_they_say_themselves() {

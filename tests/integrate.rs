@@ -12,7 +12,7 @@ use common::{
     wait_until,
 };
 use nodectl::workloads::{
-    arrays::{Array, Location},
+    arrays::{Array, ArrayLocation},
     integrate::results::{Calibrant, peaks},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,7 +31,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn read(path: &Path, member: &str) -> Array {
-    let location = Location { member: Some(member.into()), ..Location::new(path) };
+    let location = ArrayLocation { member: Some(member.into()), ..ArrayLocation::new(path) };
     location.read().unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -9,7 +9,7 @@ use common::{
 };
 use nodectl::{
     types::Scalar,
-    workloads::arrays::{self, Array, Info, Location},
+    workloads::arrays::{self, Array, ArrayLocation, Info},
 };
 use std::{
     fs,
@@ -45,7 +45,7 @@ fn patterns(cluster: &Cluster, dir: &Path, name: &str, more: &str) -> (Vec<f32>,
     let (code, output) = run_to_end(cluster, 0, &write_job(dir, name, &text), &into);
     assert_eq!(code, Some(0), "{output}");
     let read = |member: &str| {
-        let location = Location { member: Some(member.into()), ..Location::new(into.join("0/scan.h5")) };
+        let location = ArrayLocation { member: Some(member.into()), ..ArrayLocation::new(into.join("0/scan.h5")) };
         location.read().unwrap_or_else(|error| panic!("{error}"))
     };
     let numbers = |member: &str| -> Vec<f32> {

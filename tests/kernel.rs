@@ -9,7 +9,7 @@ use common::{
     job::{read_results, run_to_end, write_job},
     wait_for,
 };
-use nodectl::workloads::arrays::{Array, Location};
+use nodectl::workloads::arrays::{Array, ArrayLocation};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     f64::consts::PI,
@@ -43,7 +43,7 @@ fn run_example(cluster: &Cluster, name: &str) -> (PathBuf, String) {
 }
 
 fn read(path: &Path, member: Option<&str>) -> Array {
-    let location = Location { member: member.map(str::to_string), ..Location::new(path) };
+    let location = ArrayLocation { member: member.map(str::to_string), ..ArrayLocation::new(path) };
     location.read().unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -60,6 +60,24 @@ fn files_open_with_their_purpose_and_stay_readable() {
     report(each_source(shape));
 }
 
+/// Of a hundred types so many may have a name that others have as well.
+const SHARED_NAMES: usize = 10;
+
+#[test]
+fn a_name_means_one_thing() {
+    let mut places = BTreeMap::<String, Vec<String>>::new();
+    for source in sources().filter(|source| !source.is_test) {
+        for (name, line) in scan::types(source.code_without_tests()) {
+            places.entry(name.to_string()).or_default().push(format!("{}:{line}", source.path));
+        }
+    }
+    let types: usize = places.values().map(Vec::len).sum();
+    let shared: Vec<_> = places.iter().filter(|(_, places)| places.len() > 1).collect();
+    let sharing: usize = shared.iter().map(|(_, places)| places.len()).sum();
+    println!("{sharing} of {types} types share their names: {shared:#?}");
+    assert!(sharing * 100 <= types * SHARED_NAMES, "too many types have the name of another");
+}
+
 #[test]
 fn nothing_names_a_place_on_the_machine_it_was_written_on() {
     let mut problems = Vec::new();
@@ -167,14 +185,17 @@ fn root() -> &'static Path {
 }
 
 fn each_source(check: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
+    sources().flat_map(|source| check(&source)).collect()
+}
+
+fn sources() -> impl Iterator<Item = Source> {
     let files = files_below(&root().join("src"));
     assert!(files.len() > 20, "the sources were not found: {files:?}");
-    let rust = files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
-    rust.flat_map(|path| {
+    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    rust.map(|path| {
         let relative = path.strip_prefix(root()).expect("it was found below").to_string_lossy().into_owned();
-        check(&Source::new(relative, fs::read_to_string(path).expect("a source is text")))
+        Source::new(relative, fs::read_to_string(&path).expect("a source is text"))
     })
-    .collect()
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {

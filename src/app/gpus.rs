@@ -24,7 +24,7 @@ const FILE: &str = "gpus.json";
 
 /// One of `node.gpus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum GpuChoice {
     None,
     /// Among those that count, in the driver's order.
     Index(usize),
@@ -32,7 +32,7 @@ pub enum Choice {
     Uuid(String),
 }
 
-impl Choice {
+impl GpuChoice {
     pub fn parse(text: &str) -> Option<Self> {
         if text == "none" || text == "NoDevFiles" {
             return Some(Self::None);
@@ -58,7 +58,7 @@ impl Choice {
 }
 
 /// Those that are offered: all if nothing is chosen. Software ones, which do not count, are listed in any case.
-fn offered(gpus: Vec<Gpu>, choices: &[Choice]) -> Vec<Gpu> {
+fn offered(gpus: Vec<Gpu>, choices: &[GpuChoice]) -> Vec<Gpu> {
     let mut index = 0;
     let mut is_offered = |gpu: &Gpu| {
         if gpu.kind == GpuKind::Software || choices.is_empty() {
@@ -71,7 +71,7 @@ fn offered(gpus: Vec<Gpu>, choices: &[Choice]) -> Vec<Gpu> {
 }
 
 pub struct Gpus {
-    choices: Vec<Choice>,
+    choices: Vec<GpuChoice>,
     file: PathBuf,
     handle: NodeHandle,
     known: Mutex<Vec<Gpu>>,
@@ -80,7 +80,7 @@ pub struct Gpus {
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Measured {
+struct MeasuredLine {
     uuid: u128,
     driver: String,
     rates: GpuRates,
@@ -90,7 +90,7 @@ impl Gpus {
     /// `choices`: which of them are offered, as `node.gpus` says; all if empty.
     pub fn new(data_dir: &Path, choices: &[String], handle: NodeHandle) -> Arc<Self> {
         let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
-        let choices = choices.iter().filter_map(|choice| Choice::parse(choice)).collect();
+        let choices = choices.iter().filter_map(|choice| GpuChoice::parse(choice)).collect();
         Arc::new(Self { choices, file: data_dir.join(FILE), handle, known, measuring })
     }
 
@@ -137,7 +137,7 @@ impl Gpus {
             match gpu::measure_in_child(gpu.uuid, MEASURE_LIMIT).await {
                 Ok(rates) => {
                     measured.retain(|line| !line.is_of(gpu));
-                    measured.push(Measured::new(gpu, rates));
+                    measured.push(MeasuredLine::new(gpu, rates));
                 }
                 Err(error) => failed.push(format!("{}: {error}", gpu.name)),
             }
@@ -155,7 +155,7 @@ impl GpuMeter for Gpus {
     }
 }
 
-impl Measured {
+impl MeasuredLine {
     fn new(gpu: &Gpu, rates: GpuRates) -> Self {
         Self { uuid: u128::from_be_bytes(gpu.uuid), driver: gpu.driver.clone(), rates }
     }
@@ -166,7 +166,7 @@ impl Measured {
 }
 
 /// What cannot be read was not measured.
-fn read(file: &Path) -> Vec<Measured> {
+fn read(file: &Path) -> Vec<MeasuredLine> {
     let text = match fs::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
@@ -181,7 +181,7 @@ fn read(file: &Path) -> Vec<Measured> {
     })
 }
 
-fn write(file: &Path, measured: &[Measured]) -> io::Result<()> {
+fn write(file: &Path, measured: &[MeasuredLine]) -> io::Result<()> {
     atomic::write(file, &serde_json::to_vec(measured).expect("plain data always encodes"), 0o600)
 }
 
@@ -207,7 +207,8 @@ mod tests {
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
         let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6, gemm_f16_flops: 7 };
-        write(&gpus.file, &[Measured::new(&gpu(1, "old"), rates), Measured::new(&gpu(0xff, "one"), rates)]).unwrap();
+        write(&gpus.file, &[MeasuredLine::new(&gpu(1, "old"), rates), MeasuredLine::new(&gpu(0xff, "one"), rates)])
+            .unwrap();
         gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]).await;
         let known: Vec<_> = gpus.list().into_iter().map(|gpu| gpu.details.rates).collect();
         assert_eq!(known, [None, Some(rates), None]);
@@ -218,7 +219,7 @@ mod tests {
     fn gpus_are_chosen_by_number_or_uuid() {
         let all = || vec![gpu(0x1a, "a"), Gpu { kind: GpuKind::Software, ..gpu(9, "s") }, gpu(0x2b, "a")];
         let chosen = |words: &[&str]| -> Vec<u8> {
-            let choices: Vec<_> = words.iter().filter_map(|word| Choice::parse(word)).collect();
+            let choices: Vec<_> = words.iter().filter_map(|word| GpuChoice::parse(word)).collect();
             offered(all(), &choices).iter().map(|gpu| gpu.uuid[0]).collect()
         };
         assert_eq!(chosen(&[]), [0x1a, 9, 0x2b]);
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(chosen(&["none"]), [9]);
         assert_eq!(chosen(&["7"]), [9], "a machine may have fewer");
         for text in ["", "gpu", "-1", "GPU-", "0x1", "1a2"] {
-            assert_eq!(Choice::parse(text), None, "{text}");
+            assert_eq!(GpuChoice::parse(text), None, "{text}");
         }
     }
 

@@ -47,12 +47,16 @@ pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
 }
 
 /// What the settings say about tasks whose job says nothing.
-fn isolation_policy(settings: &settings::Settings) -> worker::isolation::Policy {
+fn isolation_policy(settings: &settings::Settings) -> worker::isolation::IsolationPolicy {
     let mut secrets: Vec<PathBuf> = settings.cluster.secret_file.iter().cloned().collect();
     // systemd's are beside those of other services, which are no business of tasks either.
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     secrets.extend(credentials.and_then(|directory| directory.parent().map(Path::to_path_buf)));
-    worker::isolation::Policy { setuid: settings.isolation.setuid, hides_node: settings.isolation.hides_node, secrets }
+    worker::isolation::IsolationPolicy {
+        setuid: settings.isolation.setuid,
+        hides_node: settings.isolation.hides_node,
+        secrets,
+    }
 }
 
 /// Why tasks on this machine are not kept from what is their node's alone. None: they are.

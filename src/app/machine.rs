@@ -7,7 +7,7 @@ use std::{fs, path::Path, thread::available_parallelism};
 
 /// What this process may use of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineShare {
     pub hostname: String,
     /// Thousandths of a core: the cores it may run on, or its control group's quota where that is less.
     pub cpu_milli: u32,
@@ -27,11 +27,11 @@ pub struct MachineLoad {
 }
 
 /// Reads what this machine is.
-pub fn describe() -> Machine {
-    let groups = Groups::of_this_process();
+pub fn describe() -> MachineShare {
+    let groups = ControlGroups::of_this_process();
     let total = read_meminfo().map_or(0, |memory| memory.total_bytes);
     let limit = groups.memory_limit().map(|(limit, _)| limit);
-    Machine {
+    MachineShare {
         hostname: hostname(),
         cpu_milli: cores_milli().min(groups.cpu_limit_milli().unwrap_or(u32::MAX)).max(1),
         memory_bytes: limit.map_or(total, |limit| if total == 0 { limit } else { limit.min(total) }),
@@ -49,7 +49,7 @@ pub fn detected() -> Resources {
 pub fn load() -> MachineLoad {
     let load_milli = fs::read_to_string("/proc/loadavg").ok().and_then(|text| parse_load_milli(&text));
     let memory = read_meminfo().unwrap_or_default();
-    let groups = Groups::of_this_process();
+    let groups = ControlGroups::of_this_process();
     let in_group = match groups.memory_limit() {
         Some((limit, group)) if limit < memory.total_bytes => groups.memory_used(group),
         _ => None,
@@ -91,11 +91,11 @@ fn read_meminfo() -> Option<Memory> {
 }
 
 /// The control group (version 2) of this process and those above it, innermost first. Each can limit it.
-struct Groups {
+struct ControlGroups {
     paths: Vec<std::path::PathBuf>,
 }
 
-impl Groups {
+impl ControlGroups {
     fn of_this_process() -> Self {
         let root = Path::new("/sys/fs/cgroup");
         let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -219,11 +219,11 @@ mod tests {
         write("memory.max", "8192");
         write("slice/scope/memory.current", "3000");
         write("slice/scope/memory.stat", "inactive_file 1000\n");
-        let groups = Groups::below(root.path(), "/slice/scope");
+        let groups = ControlGroups::below(root.path(), "/slice/scope");
         assert_eq!(groups.cpu_limit_milli(), Some(2500));
         assert_eq!(groups.memory_limit(), Some((4096, inner.as_path())));
         assert_eq!(groups.memory_used(&inner), Some(2000));
-        let outside = Groups::below(root.path(), "/of/the/host");
+        let outside = ControlGroups::below(root.path(), "/of/the/host");
         assert_eq!(outside.memory_limit(), Some((8192, root.path())));
     }
 

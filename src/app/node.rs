@@ -10,7 +10,7 @@ use super::{
 use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_http as http;
-use nodectl_http::{Access, Api, NodeFacts};
+use nodectl_http::{Api, NodeFacts, UserAccess};
 use nodectl_logic::Config;
 use nodectl_net as net;
 use nodectl_net::{Identity, NetConfig, Offline, Secret};
@@ -145,7 +145,7 @@ pub async fn run_node(
     )
     .await?;
     let (swarm_ended, roster) = (network.ended(), network.roster());
-    let membership = Membership { keys: Box::new(network.sealing_keys()), roster };
+    let membership = ClusterMembership { keys: Box::new(network.sealing_keys()), roster };
     let network = Arc::new(network);
     let mut started = foundation.build(&settings, network.clone(), network, Some(membership)).await?;
     let (handle, pools) = (started.handle.clone(), started.pools.clone());
@@ -245,9 +245,9 @@ async fn asked_to_stop() {
 }
 
 /// What a member of a cluster has of it.
-struct Membership {
+struct ClusterMembership {
     /// What named secrets are sealed with.
-    keys: vault::Keys,
+    keys: vault::SealingKeys,
     roster: Roster,
 }
 
@@ -287,7 +287,7 @@ impl Foundation {
         settings: &Settings,
         network: Arc<N>,
         fetcher: Arc<F>,
-        membership: Option<Membership>,
+        membership: Option<ClusterMembership>,
     ) -> anyhow::Result<StartedNode> {
         // Who works alone has no cluster: there is nobody to be decided about.
         let solo = membership.is_none();
@@ -304,12 +304,16 @@ impl Foundation {
         let blobs = store.blobs();
         let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
         let worker_config =
-            worker::Config::new(data_dir.clone(), id, settings.node.nice, super::isolation_policy(settings));
+            worker::RunnerConfig::new(data_dir.clone(), id, settings.node.nice, super::isolation_policy(settings));
         let disk: Arc<dyn DiskHealth> = store.health(handle.clone());
         let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
         let vault = Arc::new(vault);
-        let keep =
-            worker::Keep { blobs: blobs.clone(), fetcher: fetcher.clone(), disk: disk.clone(), vault: vault.clone() };
+        let keep = worker::TaskFiles {
+            blobs: blobs.clone(),
+            fetcher: fetcher.clone(),
+            disk: disk.clone(),
+            vault: vault.clone(),
+        };
         let workers = Workers::start(worker_config, keep, handle.clone(), Some(reach))?;
         let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
         let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone(), disk.clone()));
@@ -325,13 +329,14 @@ impl Foundation {
             pools: pools.clone(),
             trainings: params.clone(),
             machine,
-            retention: Arc::new(remembered::Keeper::of_jobs(&data_dir)),
-            owner: Arc::new(remembered::Keeper::of_owner(&data_dir)),
+            retention: Arc::new(remembered::NotesWriter::of_jobs(&data_dir)),
+            owner: Arc::new(remembered::NotesWriter::of_owner(&data_dir)),
             vault: vault.clone(),
         };
         let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
         let admins = settings.api.admins.clone();
-        let access = tokio::task::spawn_blocking(move || Access::new(admins)).await.context("asking who runs this")?;
+        let access =
+            tokio::task::spawn_blocking(move || UserAccess::new(admins)).await.context("asking who runs this")?;
         let terms = settings.node.terms();
         surroundings::watch(&terms.policy, handle.clone());
         let config =

@@ -1,7 +1,7 @@
 //! The files in which a node keeps what its next life should know, besides journals: what it remembers of ended jobs, what the
 //! machine's owner said, and named secrets. Each is replaced whole.
 
-use nodectl_node::Remembered;
+use nodectl_node::EarlierLives;
 use nodectl_ports::{OwnerKeeper, RetentionKeeper};
 use nodectl_store as store;
 use nodectl_types::{KeptSecret, OwnerWord, Retention, Roster};
@@ -21,8 +21,8 @@ const OWNER_BYTES: u64 = 4 << 10;
 
 /// What the node's last life left. A file that is of no use costs jobs nothing but that they grow old from now on; the owner has
 /// to say again what he said.
-pub fn load(data_dir: &Path, secrets: Vec<KeptSecret>, roster: Option<Roster>, put_aside: bool) -> Remembered {
-    Remembered {
+pub fn load(data_dir: &Path, secrets: Vec<KeptSecret>, roster: Option<Roster>, put_aside: bool) -> EarlierLives {
+    EarlierLives {
         retention: read(&data_dir.join(RETENTION_FILE), retention::MAX_BYTES, retention::decode),
         owner: read(&data_dir.join(OWNER_FILE), OWNER_BYTES, |bytes| {
             serde_json::from_slice(bytes).map_err(|error| error.to_string())
@@ -52,11 +52,11 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
 }
 
 /// Writes what it is told, the newest only, beside the node's loop.
-pub struct Keeper<T> {
+pub struct NotesWriter<T> {
     newest: watch::Sender<T>,
 }
 
-impl Keeper<Retention> {
+impl NotesWriter<Retention> {
     pub fn of_jobs(data_dir: &Path) -> Self {
         Self::start(data_dir.join(RETENTION_FILE), retention::encode, |path, error| {
             // It is told again in some minutes; what is lost until then is that jobs are older, or were removed.
@@ -65,7 +65,7 @@ impl Keeper<Retention> {
     }
 }
 
-impl Keeper<OwnerWord> {
+impl NotesWriter<OwnerWord> {
     pub fn of_owner(data_dir: &Path) -> Self {
         let encode = |word: &OwnerWord| serde_json::to_vec(word).expect("plain data always encodes");
         Self::start(data_dir.join(OWNER_FILE), encode, |path, error| {
@@ -74,7 +74,7 @@ impl Keeper<OwnerWord> {
     }
 }
 
-impl Keeper<Vec<KeptSecret>> {
+impl NotesWriter<Vec<KeptSecret>> {
     pub fn of_secrets(data_dir: &Path) -> Self {
         let encode = |kept: &Vec<KeptSecret>| secrets::encode(kept);
         Self::start(data_dir.join(SECRETS_FILE), encode, |path, error| {
@@ -83,7 +83,7 @@ impl Keeper<Vec<KeptSecret>> {
     }
 }
 
-impl<T: Clone + Default + Send + Sync + 'static> Keeper<T> {
+impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
     /// What is told last counts.
     pub fn write(&self, value: T) {
         self.newest.send_replace(value);
@@ -106,13 +106,13 @@ impl<T: Clone + Default + Send + Sync + 'static> Keeper<T> {
     }
 }
 
-impl RetentionKeeper for Keeper<Retention> {
+impl RetentionKeeper for NotesWriter<Retention> {
     fn keep(&self, retention: Retention) {
         self.write(retention);
     }
 }
 
-impl OwnerKeeper for Keeper<OwnerWord> {
+impl OwnerKeeper for NotesWriter<OwnerWord> {
     fn keep(&self, word: OwnerWord) {
         self.write(word);
     }

@@ -1,6 +1,6 @@
 //! Named secrets: sealed and opened with a key of the cluster's, kept in the file `secrets` of the data directory.
 
-use super::remembered::{Keeper, SECRETS_FILE};
+use super::remembered::{NotesWriter, SECRETS_FILE};
 use anyhow::Context;
 use nodectl_ports::Vault;
 use nodectl_types::{KeptSecret, secret::MAX_NAME_BYTES};
@@ -17,22 +17,22 @@ use std::{
 use zeroize::Zeroizing;
 
 /// Gives what is sealed with now, then what was sealed with before.
-pub type Keys = Box<dyn Fn() -> Vec<Zeroizing<[u8; 32]>> + Send + Sync>;
+pub type SealingKeys = Box<dyn Fn() -> Vec<Zeroizing<[u8; 32]>> + Send + Sync>;
 
 /// Of one node. Made inside the runtime that runs it.
 pub struct Strongbox {
     /// None: it works alone, without a cluster's secret.
-    keys: Option<Keys>,
+    keys: Option<SealingKeys>,
     kept: Mutex<BTreeMap<String, KeptSecret>>,
-    keeper: Keeper<Vec<KeptSecret>>,
+    keeper: NotesWriter<Vec<KeptSecret>>,
 }
 
 impl Strongbox {
     /// With what the node's last life kept, as far as it can be read, and as it is sealed now. The cluster's secret may have changed just
     /// before that life ended.
-    pub fn open(data_dir: &Path, keys: Option<Keys>) -> anyhow::Result<(Self, Vec<KeptSecret>)> {
+    pub fn open(data_dir: &Path, keys: Option<SealingKeys>) -> anyhow::Result<(Self, Vec<KeptSecret>)> {
         let loaded = load(data_dir)?;
-        let this = Self { keys, kept: Mutex::default(), keeper: Keeper::of_secrets(data_dir) };
+        let this = Self { keys, kept: Mutex::default(), keeper: NotesWriter::of_secrets(data_dir) };
         let secrets = this.renew(loaded.clone());
         if secrets.len() == loaded.len() && secrets != loaded {
             this.keeper.write(secrets.clone());
@@ -175,7 +175,7 @@ mod tests {
     /// With these keys, the newest first; with none it works alone.
     fn vault(keys: &[u8], secrets: &[KeptSecret]) -> Strongbox {
         let keys: Vec<_> = keys.iter().map(|byte| Zeroizing::new([*byte; 32])).collect();
-        let keys = (!keys.is_empty()).then(|| -> Keys { Box::new(move || keys.clone()) });
+        let keys = (!keys.is_empty()).then(|| -> SealingKeys { Box::new(move || keys.clone()) });
         let (vault, _) = Strongbox::open(Path::new("nowhere"), keys).unwrap();
         vault.remember(secrets);
         vault
@@ -232,7 +232,7 @@ mod tests {
         let old = [kept("A", vault(&[1], &[]).seal("A", b"precious").unwrap())];
         let lost = kept("B", vault(&[9], &[]).seal("B", b"nobody's").unwrap());
         let open = || {
-            let keys: Keys = Box::new(|| vec![Zeroizing::new([2; 32]), Zeroizing::new([1; 32])]);
+            let keys: SealingKeys = Box::new(|| vec![Zeroizing::new([2; 32]), Zeroizing::new([1; 32])]);
             Strongbox::open(dir.path(), Some(keys)).unwrap()
         };
         store::atomic::write(&dir.path().join(SECRETS_FILE), &secrets::encode(&old), 0o600).unwrap();

@@ -4,9 +4,9 @@ use super::{
     args::{CancelArgs, DevicesArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
     exit::{CliError, Exit, print},
     membership,
-    output::{self, Status},
+    output::{self, ClusterStatus},
     run,
-    shown::Shown,
+    shown::ShownLog,
     solo,
 };
 use futures::TryStreamExt;
@@ -21,7 +21,7 @@ const TASKS_A_PAGE: u32 = 5_000;
 
 pub async fn status(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
     let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
-    print(&output::choose(list).status(&Status { node, nodes, jobs }))?;
+    print(&output::choose(list).status(&ClusterStatus { node, nodes, jobs }))?;
     Ok(Exit::Done)
 }
 
@@ -114,7 +114,7 @@ pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
 pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
     let request = LogRequest { stderr: args.stderr, offset: 0, follow: args.follow };
     let mut log = client.log(&args.name.job, args.task, request).await?;
-    let mut shown = Shown::new(args.raw);
+    let mut shown = ShownLog::new(args.raw);
     while let Some(bytes) = log.try_next().await? {
         shown.print(&bytes)?;
     }

@@ -3,7 +3,7 @@
 use super::{
     args::JoinArgs,
     exit::{CliError, Exit, print},
-    secret::{self, Secret, Source},
+    secret::{self, ChosenSecret, SecretSource},
     solo,
 };
 use nodectl_app as app;
@@ -100,8 +100,13 @@ async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliEr
     Ok(Exit::Done)
 }
 
-async fn foreground(client: &Client, settings: Settings, secret: Secret, while_stdin: bool) -> Result<Exit, CliError> {
-    let Secret { text, source } = secret;
+async fn foreground(
+    client: &Client,
+    settings: Settings,
+    secret: ChosenSecret,
+    while_stdin: bool,
+) -> Result<Exit, CliError> {
+    let ChosenSecret { text, source } = secret;
     let shown = (shows(&source)).then(|| text.clone());
     let unneeded = async move {
         match while_stdin {
@@ -120,7 +125,7 @@ async fn foreground(client: &Client, settings: Settings, secret: Secret, while_s
 }
 
 /// Waits for the node and prints what there is to say about it.
-async fn greet(client: &Client, source: &Source, secret: Option<Zeroizing<String>>) -> Result<(), CliError> {
+async fn greet(client: &Client, source: &SecretSource, secret: Option<Zeroizing<String>>) -> Result<(), CliError> {
     let deadline = Instant::now() + START;
     let node = loop {
         match client.node().await {
@@ -134,8 +139,8 @@ async fn greet(client: &Client, source: &Source, secret: Option<Zeroizing<String
 }
 
 /// The secret is shown where it was just made and nobody knows it yet.
-fn shows(source: &Source) -> bool {
-    matches!(source, Source::Generated(_))
+fn shows(source: &SecretSource) -> bool {
+    matches!(source, SecretSource::Generated(_))
 }
 
 async fn this_node(client: &Client) -> Result<Option<Node>, CliError> {
@@ -163,17 +168,17 @@ fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
 }
 
 /// What to type on the next machine.
-fn next_line(source: &Source, secret: Option<&str>, addrs: &[String]) -> String {
+fn next_line(source: &SecretSource, secret: Option<&str>, addrs: &[String]) -> String {
     // Not a line with the secret in it: shells and `sudo` remember what was typed.
     let mut text = match (secret, source) {
         (Some(secret), _) => {
             format!("on the next machine, which asks for the secret:\n  nodectl join\n  {}\n", text::one_line(secret))
         }
-        (None, Source::File(path)) => {
+        (None, SecretSource::File(path)) => {
             let path = path.display();
             format!("on the next machine:\n  nodectl join --secret-file {path}   (with the same content)\n")
         }
-        (None, Source::Kept(_) | Source::Changed) => {
+        (None, SecretSource::Kept(_) | SecretSource::Changed) => {
             "on the next machine, which asks for the secret (`nodectl secret show` prints it):\n  nodectl join\n"
                 .to_string()
         }
@@ -186,7 +191,7 @@ fn next_line(source: &Source, secret: Option<&str>, addrs: &[String]) -> String 
     text
 }
 
-async fn background(client: &Client, settings: &Settings, secret: &Secret) -> Result<Exit, CliError> {
+async fn background(client: &Client, settings: &Settings, secret: &ChosenSecret) -> Result<Exit, CliError> {
     let log_path = settings.node.data_dir.join("node.log");
     let (log, begin) = open_log(&log_path)?;
     let mut child = spawn(log, &secret.text)?;
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_next_line_has_a_secret_only_when_it_may_and_an_address_when_useful() {
-        let generated = Source::Generated("/d/secret".into());
+        let generated = SecretSource::Generated("/d/secret".into());
         let addrs = ["127.0.0.1:1".to_string(), "192.0.2.7:4000".to_string()];
         insta::assert_snapshot!(next_line(&generated, Some("it's"), &addrs), @r"
         on the next machine, which asks for the secret:
@@ -322,11 +327,11 @@ mod tests {
           it's
         from another network, add: --peer 192.0.2.7:4000
         ");
-        insta::assert_snapshot!(next_line(&Source::File("/etc/s".into()), None, &addrs[..1]), @r"
+        insta::assert_snapshot!(next_line(&SecretSource::File("/etc/s".into()), None, &addrs[..1]), @r"
         on the next machine:
           nodectl join --secret-file /etc/s   (with the same content)
         ");
-        insta::assert_snapshot!(next_line(&Source::Given, None, &[]), @r"
+        insta::assert_snapshot!(next_line(&SecretSource::Given, None, &[]), @r"
         on the next machine, which asks for the secret:
           nodectl join
         ");

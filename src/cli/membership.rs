@@ -111,7 +111,7 @@ async fn rotate(
     args: RotateArgs,
     client: &Client,
     settings: &Settings,
-    before: Option<secret::Secret>,
+    before: Option<secret::ChosenSecret>,
 ) -> Result<Exit, CliError> {
     let new = match &args.new_secret_file {
         Some(path) => secret::of_file(path, settings)?,

@@ -5,17 +5,17 @@
 use super::{
     args::PsdRunArgs,
     exit::{CliError, Exit},
-    up::{Ground, interruptible, own_binary},
+    up::{LaunchContext, interruptible, own_binary},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_app as app;
 use nodectl_launch::{
     LaunchError,
     cluster_file::Host,
-    node::{ClusterFacts, NodeFacts},
-    poseidon::{self, Cluster, Options, Sharing},
-    process::{self, Running},
-    ssh::{self, Program, Target},
+    node::{ClusterFacts, LaunchFacts},
+    poseidon::{self, Cluster, ScriptOptions, ScriptSharing},
+    process::{self, RunningProcess},
+    ssh::{self, RemoteProgram, SshTarget},
 };
 use nodectl_ports::say::tell;
 use std::{
@@ -32,9 +32,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const HERE: &str = "localhost";
 
 /// A run: its cluster file, and where its parts are.
-struct Run {
+struct PsdRun {
     cluster: Cluster,
-    program: Program,
+    program: RemoteProgram,
     facts: ClusterFacts,
     secret: Zeroizing<String>,
     out: PathBuf,
@@ -42,18 +42,18 @@ struct Run {
 }
 
 /// The workers' processes. However the run ends, they are told to, all at once.
-struct Workers(Vec<Running>);
+struct WorkerProcesses(Vec<RunningProcess>);
 
-impl Drop for Workers {
+impl Drop for WorkerProcesses {
     fn drop(&mut self) {
-        self.0.iter_mut().for_each(Running::tell_to_end);
+        self.0.iter_mut().for_each(RunningProcess::tell_to_end);
     }
 }
 
 /// A node of the run.
-struct Part {
+struct RunNode {
     host: Host,
-    node: NodeFacts,
+    node: LaunchFacts,
     /// The file for its log, if that is kept.
     log: Option<String>,
 }
@@ -62,11 +62,11 @@ pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
     let cluster = poseidon::load(&args.cluster_config)?;
     fs::create_dir_all(&args.out).map_err(|source| CliError::file("making", &args.out, source))?;
     let binary = own_binary()?;
-    let program = Program::open(&binary).await?;
-    let launch = Ground::new_id()?;
+    let program = RemoteProgram::open(&binary).await?;
+    let launch = LaunchContext::new_id()?;
     let facts = ClusterFacts { cluster: format!("psd-{launch}"), launch, binary, ..ClusterFacts::default() };
     let secret = app::generate_secret();
-    let mut run = Run { cluster, program, facts, secret, out: args.out.clone(), connect: args.connect_timeout };
+    let mut run = PsdRun { cluster, program, facts, secret, out: args.out.clone(), connect: args.connect_timeout };
     let parts = run.parts(args.master_port);
     let ended = interruptible(run.through(&parts, &args)).await;
     // However it ended: nothing is left anywhere.
@@ -77,7 +77,7 @@ pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
     }
 }
 
-impl Run {
+impl PsdRun {
     fn host(&self, name: &str) -> Host {
         let is_here = name == HERE;
         Host {
@@ -90,24 +90,24 @@ impl Run {
     }
 
     /// The master, then the servers, then nodes through which workers on other hosts reach them.
-    fn parts(&self, master_port: u16) -> Vec<Part> {
-        let part = |host: &str, member: String, servers: u32, port| Part {
+    fn parts(&self, master_port: u16) -> Vec<RunNode> {
+        let part = |host: &str, member: String, servers: u32, port| RunNode {
             host: self.host(host),
             log: None,
-            node: NodeFacts {
+            node: LaunchFacts {
                 name: Some(member.clone()),
                 member,
                 port,
                 gpus: Some(Vec::new()),
                 labels: BTreeMap::from([("parameter_servers".to_string(), servers.to_string())]),
-                ..NodeFacts::default()
+                ..LaunchFacts::default()
             },
         };
         let port = (master_port > 0).then_some(master_port);
         let master = part(self.cluster.master.as_deref().unwrap_or(HERE), "master".into(), 0, port);
         let servers = self.cluster.servers.iter().enumerate();
         let servers = servers.map(|(k, host)| part(host, format!("server{k}"), 1, None));
-        let mut parts: Vec<Part> = [master].into_iter().chain(servers).collect();
+        let mut parts: Vec<RunNode> = [master].into_iter().chain(servers).collect();
         parts.iter_mut().for_each(|part| part.log = Some(format!("{}.log", part.node.member)));
         for (k, host) in self.cluster.workers.iter().enumerate() {
             if way_of(&parts, host).is_none() {
@@ -117,7 +117,7 @@ impl Run {
         parts
     }
 
-    async fn through(&mut self, parts: &[Part], args: &PsdRunArgs) -> Result<Exit, CliError> {
+    async fn through(&mut self, parts: &[RunNode], args: &PsdRunArgs) -> Result<Exit, CliError> {
         let (master, others) = parts.split_first().expect("the master is always there");
         let greeting = self.start(master).await?;
         let address = address_of(&greeting, self.cluster.master.as_deref().unwrap_or(HERE));
@@ -129,7 +129,7 @@ impl Run {
         let this: &Self = self;
         stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
         tell!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
-        let options = Options {
+        let options = ScriptOptions {
             num_push_threads: args.num_push_threads,
             num_pull_threads: args.num_pull_threads,
             block_size: args.block_size,
@@ -139,22 +139,22 @@ impl Run {
         Ok(follow(&mut workers.0).await)
     }
 
-    async fn start(&self, part: &Part) -> Result<String, LaunchError> {
+    async fn start(&self, part: &RunNode) -> Result<String, LaunchError> {
         ssh::start(&part.host, &part.node, &self.facts, &self.program, &self.secret, self.connect, |_| {}).await
     }
 
     fn start_workers(
         &self,
-        parts: &[Part],
+        parts: &[RunNode],
         command: &str,
         master: &str,
-        options: &Options,
-    ) -> Result<Workers, CliError> {
+        options: &ScriptOptions,
+    ) -> Result<WorkerProcesses, CliError> {
         let directory =
             std::env::current_dir().map_err(|source| CliError::file("looking for", Path::new("."), source))?;
         let workers = self.cluster.workers.iter().enumerate().map(|(k, name)| {
             let command = poseidon::worker_command(command, master, k, options);
-            let sharing = Sharing {
+            let sharing = ScriptSharing {
                 launch: &self.facts.launch,
                 member: &way_of(parts, name).expect("parts() has one for every worker").node.member,
                 client: k,
@@ -164,20 +164,20 @@ impl Run {
             let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref(), &sharing);
             let path = self.out.join(format!("worker{k}.log"));
             let log = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
-            let call = Target::of(&self.host(name)).call(&script, self.connect, Duration::MAX - self.connect);
+            let call = SshTarget::of(&self.host(name)).call(&script, self.connect, Duration::MAX - self.connect);
             let doing = || format!("starting worker {k} on {name}");
             Ok(call.spawn_into(log).map_err(|source| LaunchError::Call { doing: doing(), source })?)
         });
-        workers.collect::<Result<_, CliError>>().map(Workers)
+        workers.collect::<Result<_, CliError>>().map(WorkerProcesses)
     }
 
     /// Keeps the nodes' logs and has them leave, the master last.
-    async fn stop(&self, parts: &[Part]) {
+    async fn stop(&self, parts: &[RunNode]) {
         process::settled().await;
         for group in [&parts[1..], &parts[..1]] {
             stream::iter(group)
                 .for_each_concurrent(AT_ONCE, async |part| {
-                    let target = Target::of(&part.host);
+                    let target = SshTarget::of(&part.host);
                     if let Some(log) = &part.log
                         && let Ok(text) = ssh::log(&target, &self.facts.launch, &part.node.member, self.connect).await
                     {
@@ -198,12 +198,12 @@ impl Run {
 }
 
 /// The node on a worker's host; a server, if there is one.
-fn way_of<'a>(parts: &'a [Part], host: &str) -> Option<&'a Part> {
+fn way_of<'a>(parts: &'a [RunNode], host: &str) -> Option<&'a RunNode> {
     parts.iter().skip(1).find(|part| part.host.name == host)
 }
 
 /// Waits for all workers. One that fails does not stop the others, as with `psd_run`.
-async fn follow(workers: &mut [Running]) -> Exit {
+async fn follow(workers: &mut [RunningProcess]) -> Exit {
     let mut ends: Vec<Option<Option<i32>>> = vec![None; workers.len()];
     while ends.iter().any(Option::is_none) {
         for (k, (worker, end)) in workers.iter_mut().zip(&mut ends).enumerate() {

@@ -17,13 +17,13 @@ use zeroize::Zeroizing;
 const MAX_BYTES: u64 = 4096;
 
 /// The secret, and what may be said about it.
-pub struct Secret {
+pub struct ChosenSecret {
     pub text: Zeroizing<String>,
-    pub source: Source,
+    pub source: SecretSource,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SecretSource {
     /// `--secret`, `NODECTL_SECRET` or the prompt.
     Given,
     File(PathBuf),
@@ -40,20 +40,23 @@ pub fn resolve(
     flag: Option<Zeroizing<String>>,
     variable: Option<Zeroizing<String>>,
     settings: &Settings,
-) -> Result<Secret, CliError> {
+) -> Result<ChosenSecret, CliError> {
     if let Some(secret) = known(flag, variable, settings)? {
         return Ok(secret);
     }
     if let Some(text) = prompt("The cluster's secret (empty: make a new one): ")? {
-        return newest(settings, checked(settings, text, Source::Given)?);
+        return newest(settings, checked(settings, text, SecretSource::Given)?);
     }
     let (text, path) = (app::generate_secret(), kept(settings));
     keep(&path, &text)?;
-    Ok(Secret { text, source: Source::Generated(path) })
+    Ok(ChosenSecret { text, source: SecretSource::Generated(path) })
 }
 
 /// The secret of this machine, to be judged, shown or replaced: one that is easy to guess, too.
-pub fn of_this_machine(variable: Option<Zeroizing<String>>, settings: &Settings) -> Result<Option<Secret>, CliError> {
+pub fn of_this_machine(
+    variable: Option<Zeroizing<String>>,
+    settings: &Settings,
+) -> Result<Option<ChosenSecret>, CliError> {
     let mut tolerant = settings.clone();
     tolerant.cluster.weak_secret = true;
     known(None, variable, &tolerant)
@@ -64,34 +67,34 @@ fn known(
     flag: Option<Zeroizing<String>>,
     variable: Option<Zeroizing<String>>,
     settings: &Settings,
-) -> Result<Option<Secret>, CliError> {
+) -> Result<Option<ChosenSecret>, CliError> {
     let secret = if let Some(text) = flag {
-        checked(settings, text, Source::Given)?
+        checked(settings, text, SecretSource::Given)?
     } else if let Some(path) = &settings.cluster.secret_file {
         // A node in the background gets it through a pipe: no file that could be named to anyone.
         let piped = path == Path::new("/dev/stdin");
-        checked(settings, read(path)?, if piped { Source::Given } else { Source::File(path.clone()) })?
+        checked(settings, read(path)?, if piped { SecretSource::Given } else { SecretSource::File(path.clone()) })?
     } else if let Some(text) = variable {
-        checked(settings, text, Source::Given)?
+        checked(settings, text, SecretSource::Given)?
     } else if kept(settings).exists() {
         let path = kept(settings);
-        checked(settings, read(&path)?, Source::Kept(path))?
+        checked(settings, read(&path)?, SecretSource::Kept(path))?
     } else {
         let failed = |source| CliError::file("looking for the secret in", &settings.node.data_dir, source);
         let changed = app::changed_secret(settings).map_err(failed)?;
-        return Ok(changed.map(|text| Secret { text, source: Source::Changed }));
+        return Ok(changed.map(|text| ChosenSecret { text, source: SecretSource::Changed }));
     };
     newest(settings, secret).map(Some)
 }
 
 /// A new secret of the user's own.
 pub fn of_file(path: &Path, settings: &Settings) -> Result<Zeroizing<String>, CliError> {
-    let text = checked(settings, read(path)?, Source::File(path.into()))?.text;
+    let text = checked(settings, read(path)?, SecretSource::File(path.into()))?.text;
     Ok(text)
 }
 
 /// Exchanges an invitation for the secret, and keeps that.
-pub async fn redeem(code: &str, settings: &Settings) -> Result<Secret, CliError> {
+pub async fn redeem(code: &str, settings: &Settings) -> Result<ChosenSecret, CliError> {
     let path = kept(settings);
     if path.exists() {
         let hint = "hint: `nodectl join` without --invite uses it; remove that file if it is of another cluster";
@@ -105,7 +108,7 @@ pub async fn redeem(code: &str, settings: &Settings) -> Result<Secret, CliError>
     };
     let text = app::redeem(settings, &code).await.map_err(CliError::Node)?;
     keep(&path, &text)?;
-    Ok(Secret { text, source: Source::Kept(path) })
+    Ok(ChosenSecret { text, source: SecretSource::Kept(path) })
 }
 
 /// Made here, or brought by an invitation.
@@ -114,25 +117,25 @@ fn kept(settings: &Settings) -> PathBuf {
 }
 
 /// What the cluster has in its place, if that was changed while this data directory's node was a member.
-fn newest(settings: &Settings, secret: Secret) -> Result<Secret, CliError> {
+fn newest(settings: &Settings, secret: ChosenSecret) -> Result<ChosenSecret, CliError> {
     let failed = |source| CliError::file("looking for a newer secret in", &settings.node.data_dir, source);
     let Some(text) = app::replaced_secret(settings, &secret.text).map_err(failed)? else { return Ok(secret) };
     match &secret.source {
-        Source::Kept(path) | Source::Generated(path) => {
+        SecretSource::Kept(path) | SecretSource::Generated(path) => {
             fs::remove_file(path).map_err(|source| CliError::file("replacing", path, source))?;
             keep(path, &text)?;
         }
-        Source::File(path) => {
+        SecretSource::File(path) => {
             tell!("the secret in {} was changed: the new one is used; `nodectl secret show` prints it", path.display());
         }
-        Source::Given | Source::Changed => {
+        SecretSource::Given | SecretSource::Changed => {
             tell!("that secret was changed: the new one is used; `nodectl secret show` prints it")
         }
     }
-    Ok(Secret { text, ..secret })
+    Ok(ChosenSecret { text, ..secret })
 }
 
-fn checked(settings: &Settings, text: Zeroizing<String>, source: Source) -> Result<Secret, CliError> {
+fn checked(settings: &Settings, text: Zeroizing<String>, source: SecretSource) -> Result<ChosenSecret, CliError> {
     let trimmed = Zeroizing::new(text.trim().to_string());
     if trimmed.is_empty() {
         let hint = "hint: give a secret, or none at all to have one generated";
@@ -148,7 +151,7 @@ fn checked(settings: &Settings, text: Zeroizing<String>, source: Source) -> Resu
         tell!("warning: the secret is easy to guess: {why}");
         tell!("hint: `nodectl join` without a secret generates a strong one");
     }
-    Ok(Secret { text: trimmed, source })
+    Ok(ChosenSecret { text: trimmed, source })
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
@@ -222,9 +225,9 @@ mod tests {
         let with_file = settings(directory.path(), Some(&file));
         let without = settings(directory.path(), None);
         let resolved = resolve(given("of the flag, long enough"), given("v"), &with_file).unwrap();
-        assert_eq!((resolved.text.as_str(), resolved.source), ("of the flag, long enough", Source::Given));
+        assert_eq!((resolved.text.as_str(), resolved.source), ("of the flag, long enough", SecretSource::Given));
         let resolved = resolve(None, given("of the variable"), &with_file).unwrap();
-        assert_eq!((resolved.text.as_str(), resolved.source), ("of the file, long enough", Source::File(file)));
+        assert_eq!((resolved.text.as_str(), resolved.source), ("of the file, long enough", SecretSource::File(file)));
         assert_eq!(resolve(None, given("of the variable"), &without).unwrap().text.as_str(), "of the variable");
         if io::stdin().is_terminal() && io::stderr().is_terminal() {
             eprintln!("SKIPPED: a terminal is attached, so that a secret would be asked for");
@@ -232,7 +235,7 @@ mod tests {
         }
         let made = resolve(None, None, &without).unwrap();
         let kept = directory.path().join("secret");
-        assert_eq!(made.source, Source::Generated(kept.clone()));
+        assert_eq!(made.source, SecretSource::Generated(kept.clone()));
         assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(resolve(None, None, &without).unwrap().text, made.text, "the next start has the same");
     }
@@ -265,7 +268,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("s");
         let with_file = settings(directory.path(), Some(&file));
-        let told = |result: Result<Secret, CliError>| result.err().expect("refused").to_string();
+        let told = |result: Result<ChosenSecret, CliError>| result.err().expect("refused").to_string();
         assert!(told(resolve(None, None, &with_file)).contains("reading the secret in"));
         fs::write(&file, "x".repeat(5000)).unwrap();
         assert!(told(resolve(None, None, &with_file)).contains("larger than"));

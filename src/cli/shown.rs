@@ -6,14 +6,14 @@ use nodectl_types::text;
 use std::io::{self, IsTerminal};
 
 /// Prints the pieces of a log as they come.
-pub struct Shown {
+pub struct ShownLog {
     /// As they are: to no terminal, or because somebody wants that.
     is_raw: bool,
     /// The beginning of a character whose end has not come.
     rest: Vec<u8>,
 }
 
-impl Shown {
+impl ShownLog {
     pub fn new(raw: bool) -> Self {
         Self { is_raw: raw || !io::stdout().is_terminal(), rest: Vec::new() }
     }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn logs_cannot_act_on_a_terminal_and_their_characters_stay_whole() {
-        let mut shown = Shown { is_raw: false, rest: Vec::new() };
+        let mut shown = ShownLog { is_raw: false, rest: Vec::new() };
         assert_eq!(shown.harmless(b"a\x1b[2J\xc3"), "a [2J");
         assert_eq!(shown.harmless(b"\xbc\n\tb\r"), "\u{fc}\n\tb ");
         assert_eq!(shown.harmless(b"\xff\xe2\x82"), "\u{fffd}");

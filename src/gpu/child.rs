@@ -87,7 +87,7 @@ fn ask<T: DeserializeOwned>(mut command: Command, deadline: Duration) -> Result<
     }
 }
 
-struct Output {
+struct ChildOutput {
     status: ExitStatus,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -95,7 +95,7 @@ struct Output {
 
 /// Reads both streams until the child has ended. `None`: it had not by the deadline. The end of the child counts, not
 /// that of the streams: a driver may have started a helper that holds them open.
-fn collect(child: &mut Child, deadline: Duration) -> io::Result<Option<Output>> {
+fn collect(child: &mut Child, deadline: Duration) -> io::Result<Option<ChildOutput>> {
     let end = Instant::now() + deadline;
     let death = watch_death(child)?;
     let mut stdout = child.stdout.take().expect("ask() pipes it");
@@ -120,7 +120,7 @@ fn collect(child: &mut Child, deadline: Duration) -> io::Result<Option<Output>> 
         out_open = out_open && drain(&mut stdout, &mut out)?;
         err_open = err_open && drain(&mut stderr, &mut err)?;
         if ended {
-            return Ok(Some(Output { status: child.wait()?, stdout: out, stderr: err }));
+            return Ok(Some(ChildOutput { status: child.wait()?, stdout: out, stderr: err }));
         }
     }
 }
@@ -176,7 +176,7 @@ fn end(child: &mut Child) {
     }
 }
 
-fn parse<T: DeserializeOwned>(output: &Output) -> Result<T, ProbeError> {
+fn parse<T: DeserializeOwned>(output: &ChildOutput) -> Result<T, ProbeError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let answer = stdout.lines().rev().find(|line| line.starts_with('{'));
     let answer = answer.and_then(|line| serde_json::from_str(line).ok());

@@ -2,8 +2,8 @@
 //! products of f32 are two plain shaders, those of f16 what the library has for them. Runs in a child of the node.
 
 use super::{
-    device::{Binding, Buffer, Device, DeviceError, DeviceOptions, KernelSource, Step},
-    ops::{Engine, EngineError, Gemm as Product, Kind, Vulkan},
+    device::{BufferBinding, Device, DeviceBuffer, DeviceError, DeviceOptions, KernelSource, RecordingStep},
+    ops::{ElementKind, Engine, EngineError, Gemm as Product, Vulkan},
 };
 use nodectl_types::{GpuKind, GpuRates};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const MAX_REPEATS: u32 = 1024;
 
 /// How much work one repetition is.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct RepetitionSizes {
     copied_bytes: u64,
     /// Rows and columns of the matrices; a multiple of 64.
     n: u32,
@@ -34,14 +34,14 @@ pub fn measure(uuid: [u8; 16]) -> Result<GpuRates, DeviceError> {
     let device = Device::open(uuid, &DeviceOptions { software: true, ..Default::default() })?;
     let sizes = match device.info().gpu.kind {
         // Caches hold small amounts, and a GPU needs enough to be busy.
-        GpuKind::Discrete | GpuKind::Virtual => Sizes { copied_bytes: 256 << 20, n: 2048 },
-        GpuKind::Integrated => Sizes { copied_bytes: 64 << 20, n: 1024 },
-        GpuKind::Software => Sizes { copied_bytes: 16 << 20, n: 256 },
+        GpuKind::Discrete | GpuKind::Virtual => RepetitionSizes { copied_bytes: 256 << 20, n: 2048 },
+        GpuKind::Integrated => RepetitionSizes { copied_bytes: 64 << 20, n: 1024 },
+        GpuKind::Software => RepetitionSizes { copied_bytes: 16 << 20, n: 256 },
     };
     rates(&device, sizes)
 }
 
-fn rates(device: &Device, sizes: Sizes) -> Result<GpuRates, DeviceError> {
+fn rates(device: &Device, sizes: RepetitionSizes) -> Result<GpuRates, DeviceError> {
     let limits = &device.info().limits;
     let bytes = sizes.copied_bytes.min(limits.storage_range).min(limits.buffer_bytes) / 16 * 16;
     let copy_s = seconds(device, &copy(device, bytes)?)?;
@@ -59,8 +59,8 @@ fn rates(device: &Device, sizes: Sizes) -> Result<GpuRates, DeviceError> {
 fn halves(device: &Device, n: u32) -> Result<f64, DeviceError> {
     let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
     let len = u64::from(n) * u64::from(n);
-    let matrix = |kind: Kind| engine.buffer(len * kind.bytes()).map(|buffer| buffer.view(kind, 0, len));
-    let views = || Ok([matrix(Kind::F16)?, matrix(Kind::F16)?, matrix(Kind::F32)?]);
+    let matrix = |kind: ElementKind| engine.buffer(len * kind.bytes()).map(|buffer| buffer.view(kind, 0, len));
+    let views = || Ok([matrix(ElementKind::F16)?, matrix(ElementKind::F16)?, matrix(ElementKind::F32)?]);
     let [a, b, c] = views().map_err(of_engine)?;
     let product = Product::new(a, b, c, [n; 3]);
     let run = |repeats: u32| {
@@ -78,32 +78,33 @@ fn of_engine(error: EngineError) -> DeviceError {
     }
 }
 
-fn copy(device: &Device, bytes: u64) -> Result<Step, DeviceError> {
+fn copy(device: &Device, bytes: u64) -> Result<RecordingStep, DeviceError> {
     let kernel = device.kernel(&source(&words(COPY), "measure_copy"))?;
     let (from, to) = (device.buffer(bytes)?, device.buffer(bytes)?);
     let groups = (bytes / 16).div_ceil(256).clamp(1, u64::from(device.info().limits.workgroup_count[0]));
-    let bindings = vec![Binding::whole(0, &from), Binding::whole(1, &to)];
-    Ok(Step::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups as u32, 1, 1] })
+    let bindings = vec![BufferBinding::whole(0, &from), BufferBinding::whole(1, &to)];
+    Ok(RecordingStep::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups as u32, 1, 1] })
 }
 
 /// A product and its operands, row by row.
-struct Gemm {
-    step: Step,
+struct MeasuredGemm {
+    step: RecordingStep,
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look into them"))]
-    operands: [Buffer; 3],
+    operands: [DeviceBuffer; 3],
 }
 
-fn gemm(device: &Device, n: u32) -> Result<Gemm, DeviceError> {
+fn gemm(device: &Device, n: u32) -> Result<MeasuredGemm, DeviceError> {
     let kernel = device.kernel(&source(&words(GEMM), "measure_gemm"))?;
     let matrix = || device.buffer(u64::from(n) * u64::from(n) * 4);
     let operands = [matrix()?, matrix()?, matrix()?];
-    let bindings = (0..).zip(&operands).map(|(binding, buffer)| Binding::whole(binding, buffer)).collect();
-    let step = Step::Dispatch { kernel, bindings, push: n.to_le_bytes().to_vec(), groups: [n / 64, n / 64, 1] };
-    Ok(Gemm { step, operands })
+    let bindings = (0..).zip(&operands).map(|(binding, buffer)| BufferBinding::whole(binding, buffer)).collect();
+    let step =
+        RecordingStep::Dispatch { kernel, bindings, push: n.to_le_bytes().to_vec(), groups: [n / 64, n / 64, 1] };
+    Ok(MeasuredGemm { step, operands })
 }
 
 /// How long one repetition takes, of as many as are needed to tell.
-fn seconds(device: &Device, step: &Step) -> Result<f64, DeviceError> {
+fn seconds(device: &Device, step: &RecordingStep) -> Result<f64, DeviceError> {
     timed(|repeats| {
         let recording = device.record(vec![step.clone(); repeats as usize])?;
         let began = Instant::now();
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn rates_are_plausible() {
         let Some(device) = device() else { return };
-        let rates = rates(&device, Sizes { copied_bytes: 1 << 20, n: 64 }).unwrap();
+        let rates = rates(&device, RepetitionSizes { copied_bytes: 1 << 20, n: 64 }).unwrap();
         // From a slow CPU to a thousand times the fastest GPU of today.
         assert!((1_000_000..1 << 53).contains(&rates.copy_bytes_per_s), "{rates:?}");
         for flops in [rates.gemm_f32_flops, rates.gemm_f16_flops] {

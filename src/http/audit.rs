@@ -15,18 +15,18 @@ const MAX_LINES: u32 = 100_000;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AuditArgs {
+pub(super) struct AuditQuery {
     /// At most 100,000; 1,000 if missing.
     limit: Option<u32>,
 }
 
 /// The newest of what users did at this node, oldest first. For its owner.
-#[utoipa::path(get, path = "/v1/audit", tag = "cluster", params(AuditArgs), responses(
+#[utoipa::path(get, path = "/v1/audit", tag = "cluster", params(AuditQuery), responses(
     (status = 200, body = Vec<AuditLine>), (status = 403, description = "It is not the asker's to read.", body = Problem)))]
 pub(super) async fn lines(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
-    Args(args): Args<AuditArgs>,
+    Args(args): Args<AuditQuery>,
 ) -> Result<Json<Vec<AuditLine>>, ApiError> {
     caller.owns_node(&shared, "audit")?;
     let most = args.limit.unwrap_or(DEFAULT_LINES).min(MAX_LINES) as usize;

@@ -22,7 +22,7 @@ pub struct Caller {
 
 /// Who may touch what is others'.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct UserAccess {
     /// Who runs the node.
     owner: Caller,
     /// A group of users that may do as the owner.
@@ -32,7 +32,7 @@ pub struct Access {
     always: Option<Caller>,
 }
 
-impl Access {
+impl UserAccess {
     #[cfg(any(test, feature = "testing"))]
     pub fn always(caller: Caller) -> Self {
         Self { always: Some(caller), ..Self::new(None) }

@@ -121,19 +121,19 @@ fn task_filter(state: Option<StateName>) -> Result<TaskFilter, ApiError> {
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ExplainArgs {
+pub(super) struct ExplainQuery {
     /// A task, counted from 0; the job as a whole if missing.
     #[param(value_type = Option<u32>)]
     task: Option<String>,
 }
 
 /// Why a job or a task is where it is.
-#[utoipa::path(get, path = "/v1/jobs/{job}/explain", tag = "jobs", params(("job" = String, Path, min_length = 1), ExplainArgs),
+#[utoipa::path(get, path = "/v1/jobs/{job}/explain", tag = "jobs", params(("job" = String, Path, min_length = 1), ExplainQuery),
     responses((status = 200, body = Explanation), (status = 404, description = "No such job or task.", body = Problem)))]
 pub(super) async fn explain(
     State(shared): State<Arc<Shared>>,
     Path(reference): Path<String>,
-    Args(args): Args<ExplainArgs>,
+    Args(args): Args<ExplainQuery>,
 ) -> Result<Json<Explanation>, ApiError> {
     let task = args.task.as_deref().map(task_index).transpose()?;
     let job = resolve::job(&shared, &reference).await?;

@@ -47,6 +47,6 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use caller::Access;
+pub use caller::UserAccess;
 pub use client::{Client, ClientError};
 pub use server::{Api, KeepsOut, NodeFacts, ServeError, bind, bind_shared, serve, socket_path};

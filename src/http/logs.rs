@@ -85,7 +85,7 @@ pub(super) async fn log(
         followed: None,
         is_over: false,
         job_is_over: false,
-        at: At::Unknown,
+        at: LogStart::Unknown,
     };
     let tail = tail.begin().await?;
     let body = Body::from_stream(stream::unfold(tail, Tail::advance));
@@ -106,10 +106,10 @@ struct Tail {
     is_over: bool,
     /// No task of the job starts any more.
     job_is_over: bool,
-    at: At,
+    at: LogStart,
 }
 
-enum At {
+enum LogStart {
     Unknown,
     Running { node: NodeId, attempt: Attempt },
     Bytes(Bytes),
@@ -127,7 +127,7 @@ impl Tail {
                 return Err(ApiError::conflict(format!("task {} has not started", self.task)).hint(hint));
             }
             Location::Nowhere => {}
-            Location::Running { node, attempt } => self.at = At::Running { node, attempt },
+            Location::Running { node, attempt } => self.at = LogStart::Running { node, attempt },
             Location::Ended(record) => self.show_ended(&record).await?,
         }
         Ok(self)
@@ -144,29 +144,29 @@ impl Tail {
     async fn advance(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let mut moves = 0;
         loop {
-            let after = if self.follow { At::Unknown } else { At::End };
-            match std::mem::replace(&mut self.at, At::End) {
-                At::End => return None,
-                At::Bytes(bytes) => {
+            let after = if self.follow { LogStart::Unknown } else { LogStart::End };
+            match std::mem::replace(&mut self.at, LogStart::End) {
+                LogStart::End => return None,
+                LogStart::Bytes(bytes) => {
                     self.at = after;
                     if !bytes.is_empty() {
                         return Some((Ok(bytes), self));
                     }
                 }
-                At::File(mut file) => match file.next().await {
+                LogStart::File(mut file) => match file.next().await {
                     Some(Ok(bytes)) => {
-                        self.at = At::File(file);
+                        self.at = LogStart::File(file);
                         return Some((Ok(bytes), self));
                     }
                     Some(Err(error)) => return Some((Err(error), self)),
                     None => self.at = after,
                 },
-                At::Running { node, attempt } => match self.read_running(node, attempt).await {
+                LogStart::Running { node, attempt } => match self.read_running(node, attempt).await {
                     Ok(Some(bytes)) => return Some((Ok(bytes), self)),
                     Ok(None) => {}
                     Err(error) => return Some((Err(broken(&error)), self)),
                 },
-                At::Unknown => match self.find_again(&mut moves).await {
+                LogStart::Unknown => match self.find_again(&mut moves).await {
                     Ok(None) => {}
                     Ok(Some(notice)) => return Some((Ok(notice), self)),
                     Err(error) => return Some((Err(broken(&error)), self)),
@@ -183,27 +183,27 @@ impl Tail {
         match self.shared.ask(query).await {
             Ok(Answer::Log { bytes, ended: _ }) if !bytes.is_empty() => {
                 self.offset += bytes.len() as u64;
-                self.at = At::Running { node, attempt };
+                self.at = LogStart::Running { node, attempt };
                 Ok(Some(Bytes::from(bytes)))
             }
             Ok(Answer::Log { ended, .. }) => {
                 if self.follow && !ended {
                     tokio::time::sleep(FOLLOW_PERIOD).await;
-                    self.at = At::Running { node, attempt };
+                    self.at = LogStart::Running { node, attempt };
                 } else if self.follow {
                     // Its record, or another attempt, comes next.
-                    self.at = At::Unknown;
+                    self.at = LogStart::Unknown;
                 }
                 Ok(None)
             }
             // It ended in between: its record has the rest.
             Err(QueryError::NoLog(_)) => {
-                self.at = At::Unknown;
+                self.at = LogStart::Unknown;
                 Ok(None)
             }
             // The node is gone, or about to be found so: then the task runs again elsewhere.
             Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving) if self.follow => {
-                self.at = At::Unknown;
+                self.at = LogStart::Unknown;
                 Ok(None)
             }
             Ok(_) => Err(ApiError::unexpected("a log")),
@@ -235,18 +235,18 @@ impl Tail {
                 if self.followed == Some(attempt) && (self.follow || *moves < MOVES) =>
             {
                 self.look_later(moves).await?;
-                self.at = At::Running { node, attempt };
+                self.at = LogStart::Running { node, attempt };
             }
             Location::Running { node, attempt } if self.follow || self.followed.is_none() => {
                 let notice = self.turn_to(attempt);
-                self.at = At::Running { node, attempt };
+                self.at = LogStart::Running { node, attempt };
                 return Ok(notice);
             }
             Location::Nowhere if self.follow && !self.job_is_over => {
                 // Between the two questions it may have started and ended: once more, then.
                 self.job_is_over = self.job_is_over().await?;
                 if self.job_is_over {
-                    self.at = At::Unknown;
+                    self.at = LogStart::Unknown;
                 } else {
                     return self.look_later(&mut 0).await;
                 }
@@ -260,7 +260,7 @@ impl Tail {
     async fn look_later(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {
         *moves += 1;
         tokio::time::sleep(FOLLOW_PERIOD).await;
-        self.at = At::Unknown;
+        self.at = LogStart::Unknown;
         Ok(None)
     }
 
@@ -303,7 +303,7 @@ impl Tail {
     }
 
     /// The stream of an ended attempt from `offset`.
-    async fn open(&self, record: &TaskRecord) -> Result<At, ApiError> {
+    async fn open(&self, record: &TaskRecord) -> Result<LogStart, ApiError> {
         let captured = match self.stream {
             Stream::Stdout => &record.stdout,
             Stream::Stderr => &record.stderr,
@@ -313,9 +313,9 @@ impl Tail {
                 let mut file = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
                 let sought = file.seek(io::SeekFrom::Start(self.offset)).await;
                 sought.map_err(|error| ApiError::disk("reading a log", &error))?;
-                Ok(At::File(ReaderStream::with_capacity(file, READ_BYTES)))
+                Ok(LogStart::File(ReaderStream::with_capacity(file, READ_BYTES)))
             }
-            _ => Ok(At::Bytes(rest_of(captured, self.offset))),
+            _ => Ok(LogStart::Bytes(rest_of(captured, self.offset))),
         }
     }
 }

@@ -60,14 +60,14 @@ use utoipa::{
         document
     ),
     components(schemas(Problem, StreamName)),
-    modifiers(&Common)
+    modifiers(&CommonResponses)
 )]
 struct Description;
 
 /// What is the same for all routes, so that none forgets it.
-struct Common;
+struct CommonResponses;
 
-impl Modify for Common {
+impl Modify for CommonResponses {
     fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
         for (path, item) in &mut api.paths.paths {
             let named = path.contains('{');

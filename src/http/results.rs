@@ -105,7 +105,7 @@ pub(super) async fn events(
     };
     // The first page is asked for here, so that an unknown job is a status code and not a stream.
     let first = watch(&shared, job, cursor, 0, limits::RECORD_BATCH as u32).await?;
-    let feed = Feed { shared, job, step: Step::Tell(first), shown: None };
+    let feed = Feed { shared, job, step: ResultStep::Tell(first), shown: None };
     Ok(Sse::new(stream::unfold(feed, Feed::advance).flat_map(stream::iter)).keep_alive(KeepAlive::default()))
 }
 
@@ -120,12 +120,12 @@ fn parse_event_id(id: &[u8]) -> Result<Cursor, ApiError> {
 struct Feed {
     shared: Arc<Shared>,
     job: JobId,
-    step: Step,
+    step: ResultStep,
     /// The progress told last.
     shown: Option<ProgressView>,
 }
 
-enum Step {
+enum ResultStep {
     Tell(Results),
     /// Ask for the page after this cursor; its reader has taken everything before.
     Ask(CursorView),
@@ -134,10 +134,10 @@ enum Step {
 
 impl Feed {
     async fn advance(mut self) -> Option<(Vec<Result<Event, Infallible>>, Self)> {
-        let page = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Over => return None,
-            Step::Tell(page) => page,
-            Step::Ask(cursor) => {
+        let page = match std::mem::replace(&mut self.step, ResultStep::Over) {
+            ResultStep::Over => return None,
+            ResultStep::Tell(page) => page,
+            ResultStep::Ask(cursor) => {
                 let wait_ms = limits::WATCH_WAIT.as_millis() as u32;
                 match watch(&self.shared, self.job, cursor.into(), wait_ms, limits::RECORD_BATCH as u32).await {
                     Ok(page) => page,
@@ -154,7 +154,7 @@ impl Feed {
             events.push(event("end", Some(page.cursor), &page.progress));
             return events;
         }
-        self.step = Step::Ask(page.cursor);
+        self.step = ResultStep::Ask(page.cursor);
         if self.shown.as_ref() != Some(&page.progress) || !page.results.is_empty() {
             // After the results: who resumes at this id has seen all before it.
             events.push(event("progress", Some(page.cursor), &page.progress));

@@ -1,6 +1,6 @@
 //! The socket, the state that handlers share, and serving until told to stop.
 
-use super::{caller::Access, extract::BodyRoom, routes, specs::SpecCache};
+use super::{caller::UserAccess, extract::BodyRoom, routes, specs::SpecCache};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -61,7 +61,7 @@ pub struct Api {
     pub gpus: Arc<dyn GpuMeter>,
     pub facts: Arc<NodeFacts>,
     pub audit: Arc<dyn Audit>,
-    pub access: Access,
+    pub access: UserAccess,
     pub keeps_out: KeepsOut,
     pub vault: Arc<dyn Vault>,
 }
@@ -177,7 +177,7 @@ pub async fn serve(listener: UnixListener, api: Api, stop: oneshot::Receiver<()>
 /// Who is let in, and where to.
 #[derive(Clone)]
 struct Entrance {
-    access: Access,
+    access: UserAccess,
     keeps_out: KeepsOut,
     open: Router,
     /// For job code from which the node is hidden.

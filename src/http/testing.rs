@@ -1,7 +1,7 @@
 //! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from a closure, a blob
 //! store of plain files, a network that reports what it is given.
 
-use super::{Access, Api, Client, NodeFacts, bind, caller::Caller, serve, socket_path};
+use super::{Api, Client, NodeFacts, UserAccess, bind, caller::Caller, serve, socket_path};
 use futures::future::BoxFuture;
 use nodectl_ports::{
     Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService,
@@ -59,7 +59,7 @@ impl FakeNode {
         caller: Caller,
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
     ) -> Self {
-        Self::made(brain, NetReport::default(), false, Access::always(caller), false).await
+        Self::made(brain, NetReport::default(), false, UserAccess::always(caller), false).await
     }
 
     pub async fn start_with(
@@ -67,7 +67,7 @@ impl FakeNode {
         report: NetReport,
         solo: bool,
     ) -> Self {
-        Self::made(brain, report, solo, Access::new(None), false).await
+        Self::made(brain, report, solo, UserAccess::new(None), false).await
     }
 
     /// The same that takes its clients for tasks, if it `keeps_out` those.
@@ -77,14 +77,14 @@ impl FakeNode {
         solo: bool,
         keeps_out: bool,
     ) -> Self {
-        Self::made(brain, report, solo, Access::new(None), keeps_out).await
+        Self::made(brain, report, solo, UserAccess::new(None), keeps_out).await
     }
 
     async fn made(
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
         report: NetReport,
         solo: bool,
-        access: Access,
+        access: UserAccess,
         keeps_out: bool,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");

@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path) -> Result<String, LaunchError> {
 }
 
 /// What a line of Nabu's file says.
-struct Line<'t> {
+struct NabuLine<'t> {
     is_worker: bool,
     host: &'t str,
     port: u16,
@@ -92,7 +92,7 @@ pub fn parse_nabu(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
     Ok(hosts)
 }
 
-fn parse_line(text: &str) -> Result<Line<'_>, String> {
+fn parse_line(text: &str) -> Result<NabuLine<'_>, String> {
     let fields: Vec<&str> = text.split(',').map(str::trim).collect();
     let [kind, host, port, gpu] = fields[..] else {
         return Err(format!("`{}` has {} fields, not 4", text.trim(), fields.len()));
@@ -106,8 +106,8 @@ fn parse_line(text: &str) -> Result<Line<'_>, String> {
     let port =
         port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("`{port}` is no port from 1 to 65535"))?;
     match gpu {
-        "" => Ok(Line { is_worker, host, port, gpu: None }),
-        gpu if gpu.parse::<u16>().is_ok() => Ok(Line { is_worker, host, port, gpu: Some(gpu) }),
+        "" => Ok(NabuLine { is_worker, host, port, gpu: None }),
+        gpu if gpu.parse::<u16>().is_ok() => Ok(NabuLine { is_worker, host, port, gpu: Some(gpu) }),
         other => Err(format!("`{other}` is no number of a GPU, such as 0")),
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn check_host(host: &str) -> Result<(), String> {
 }
 
 /// One more job on a host. A worker without a GPU of its own may use any.
-fn add_line(host: &mut Host, line: &Line<'_>) {
+fn add_line(host: &mut Host, line: &NabuLine<'_>) {
     host.parameter_servers += u32::from(!line.is_worker);
     host.workers += u32::from(line.is_worker);
     match (line.gpu, &mut host.gpus) {
@@ -145,7 +145,7 @@ fn check_count(hosts: &[Host], file: &str) -> Result<(), LaunchError> {
 /// The inventory as it is written: what stands on top holds for every host that does not say otherwise.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Inventory {
+struct InventoryFile {
     user: Option<String>,
     ssh_port: Option<u16>,
     key: Option<PathBuf>,
@@ -167,7 +167,7 @@ struct HostEntry {
     key: Option<PathBuf>,
     python: Option<String>,
     port: Option<u16>,
-    gpus: Option<Vec<Gpu>>,
+    gpus: Option<Vec<GpuEntry>>,
     cores: Option<f64>,
     #[serde(default)]
     parameter_servers: u32,
@@ -181,14 +181,14 @@ struct HostEntry {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a GPU's number, such as 0, or its UUID")]
-enum Gpu {
+enum GpuEntry {
     Index(u16),
     Uuid(String),
 }
 
 /// Hosts of our own TOML.
 pub fn parse_inventory(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
-    let inventory: Inventory = toml::from_str(text).map_err(|error| {
+    let inventory: InventoryFile = toml::from_str(text).map_err(|error| {
         let place =
             error.span().map_or_else(|| file.to_string(), |span| format!("{file}:{}", line_of(text, span.start)));
         LaunchError::bad_file(place, error.message().to_string(), None)
@@ -236,14 +236,14 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
 }
 
-impl Inventory {
+impl InventoryFile {
     fn host(&self, entry: &HostEntry) -> Host {
         let over = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
             common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        let gpu = |gpu: &Gpu| match gpu {
-            Gpu::Index(index) => index.to_string(),
-            Gpu::Uuid(uuid) => uuid.clone(),
+        let gpu = |gpu: &GpuEntry| match gpu {
+            GpuEntry::Index(index) => index.to_string(),
+            GpuEntry::Uuid(uuid) => uuid.clone(),
         };
         Host {
             name: entry.name.clone(),

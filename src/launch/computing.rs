@@ -26,8 +26,8 @@ pub enum Machines {
     Here,
     /// Those of a cluster file.
     Hosts(PathBuf),
-    Slurm(slurm::Request),
-    Condor(condor::Request),
+    Slurm(slurm::SlurmRequest),
+    Condor(condor::CondorRequest),
 }
 
 /// A computing mode.
@@ -54,7 +54,7 @@ enum System {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
-enum Mode {
+enum ComputingMode {
     NonDistributed,
     SingleMachine,
     MultiMachine,
@@ -62,9 +62,9 @@ enum Mode {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ComputingFile {
     system: System,
-    mode: Mode,
+    mode: ComputingMode,
     parameter_servers: Option<u32>,
     n_workers: Option<u32>,
     cores_per_worker: Option<u32>,
@@ -108,7 +108,7 @@ pub fn load(path: &Path) -> Result<Computing, LaunchError> {
 
 /// `base`: the directory to which the file's paths are relative.
 pub fn parse(text: &str, name: &str, base: &Path) -> Result<Computing, LaunchError> {
-    let file: File = toml::from_str(text).map_err(|error| {
+    let file: ComputingFile = toml::from_str(text).map_err(|error| {
         let place =
             error.span().map_or_else(|| name.to_string(), |span| format!("{name}:{}", line_of(text, span.start)));
         LaunchError::bad_file(place, error.message().to_string(), None)
@@ -121,10 +121,10 @@ pub fn parse(text: &str, name: &str, base: &Path) -> Result<Computing, LaunchErr
     file.into_computing(base).map_err(|(key, problem)| bad(key, problem))
 }
 
-type Problem = (&'static str, String);
+type ModeProblem = (&'static str, String);
 
-impl File {
-    fn into_computing(self, base: &Path) -> Result<Computing, Problem> {
+impl ComputingFile {
+    fn into_computing(self, base: &Path) -> Result<Computing, ModeProblem> {
         for (key, value) in [
             ("n_workers", self.n_workers),
             ("cores_per_worker", self.cores_per_worker),
@@ -141,14 +141,14 @@ impl File {
         let scheduled = self.system != System::Standard && self.slurm.partition.as_deref() != Some(LOCAL);
         let workers = self.n_workers.unwrap_or(1);
         let (allocations, workers_per_allocation) = match (self.mode, scheduled) {
-            (Mode::NonDistributed, _) => (1, 1),
-            (Mode::MultiMachine, true) => {
+            (ComputingMode::NonDistributed, _) => (1, 1),
+            (ComputingMode::MultiMachine, true) => {
                 let default = if self.system == System::Slurm { WORKERS_PER_ALLOCATION } else { 1 };
                 (workers, self.workers_per_allocation.unwrap_or(default))
             }
             _ => (1, workers),
         };
-        if self.mode == Mode::NonDistributed && workers != 1 {
+        if self.mode == ComputingMode::NonDistributed && workers != 1 {
             return Err(("n_workers", "a computation that is not distributed has 1 worker".into()));
         }
         let default_cores = if self.system == System::Slurm { CORES_PER_WORKER } else { 1 };
@@ -167,21 +167,28 @@ impl File {
         })
     }
 
-    fn machines(self, base: &Path, scheduled: bool, mode: Mode, cpus: u32, gpus: u32) -> Result<Machines, Problem> {
+    fn machines(
+        self,
+        base: &Path,
+        scheduled: bool,
+        mode: ComputingMode,
+        cpus: u32,
+        gpus: u32,
+    ) -> Result<Machines, ModeProblem> {
         match self.cluster_file {
-            Some(_) if self.system != System::Standard || mode != Mode::MultiMachine => {
+            Some(_) if self.system != System::Standard || mode != ComputingMode::MultiMachine => {
                 let problem = "only `system = \"standard\"` with `mode = \"multi_machine\"` reads a cluster file";
                 return Err(("cluster_file", problem.into()));
             }
             Some(file) => return Ok(Machines::Hosts(base.join(file))),
-            None if self.system == System::Standard && mode == Mode::MultiMachine => {
+            None if self.system == System::Standard && mode == ComputingMode::MultiMachine => {
                 let problem = "several machines need `cluster_file = \"FILE\"`, which names them";
                 return Err(("mode", problem.into()));
             }
             None => {}
         }
         Ok(match self.system {
-            System::Slurm if scheduled => Machines::Slurm(slurm::Request {
+            System::Slurm if scheduled => Machines::Slurm(slurm::SlurmRequest {
                 partition: self.slurm.partition,
                 account: self.slurm.account,
                 time: quantity("time", self.slurm.time, parse_duration)?,
@@ -192,7 +199,7 @@ impl File {
                 transfer: self.slurm.transfer,
                 more: self.slurm.options,
             }),
-            System::Condor => Machines::Condor(condor::Request {
+            System::Condor => Machines::Condor(condor::CondorRequest {
                 time: quantity("time", self.condor.time, parse_duration)?,
                 cpus: Some(cpus),
                 gpus: Some(self.condor.gpus_per_node.unwrap_or(gpus)),
@@ -210,7 +217,7 @@ fn quantity<T, E: std::fmt::Display>(
     key: &'static str,
     text: Option<String>,
     read: impl Fn(&str) -> Result<T, E>,
-) -> Result<Option<T>, Problem> {
+) -> Result<Option<T>, ModeProblem> {
     text.map(|text| read(&text)).transpose().map_err(|error| (key, error.to_string()))
 }
 

@@ -13,7 +13,7 @@ pub struct Bounds {
 
 /// What there is now.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ObservedLoad {
     /// Tasks that nobody runs, of jobs that have not ended.
     pub waiting: u64,
     /// Tasks that a new node would run at once.
@@ -32,7 +32,7 @@ pub struct Change {
 }
 
 /// Grows with what waits, beyond what is coming already; gives back who is idle, the idlest first.
-pub fn change(bounds: Bounds, seen: &Seen) -> Change {
+pub fn change(bounds: Bounds, seen: &ObservedLoad) -> Change {
     let have = seen.coming + seen.nodes.len() as u32;
     let deserved = seen.waiting.div_ceil(u64::from(seen.per_node.max(1)));
     let deserved = u32::try_from(deserved).unwrap_or(u32::MAX);
@@ -52,9 +52,9 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const BOUNDS: Bounds = Bounds { min: 1, max: 4, idle: MINUTE };
 
-    fn seen(waiting: u64, coming: u32, idle_seconds: &[u64]) -> Seen {
+    fn seen(waiting: u64, coming: u32, idle_seconds: &[u64]) -> ObservedLoad {
         let node = |(index, seconds): (usize, &u64)| (format!("n{index}"), Duration::from_secs(*seconds));
-        Seen { waiting, per_node: 2, coming, nodes: idle_seconds.iter().enumerate().map(node).collect() }
+        ObservedLoad { waiting, per_node: 2, coming, nodes: idle_seconds.iter().enumerate().map(node).collect() }
     }
 
     #[test]

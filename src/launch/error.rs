@@ -1,6 +1,6 @@
 //! What can go wrong, as people see it: what was being done, what the other side said, what to do.
 
-use super::process::CallError;
+use super::process::ProcessError;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum LaunchError {
     #[error("{place}: {problem}{}", hint(hint_text))]
     BadFile { place: String, problem: String, hint_text: Option<String> },
     #[error("{doing}: {source}")]
-    Call { doing: String, source: CallError },
+    Call { doing: String, source: ProcessError },
     /// The program ran and said no. Its own words are shown.
     #[error("{doing}: {said}")]
     Refused { doing: String, said: String },
@@ -36,7 +36,7 @@ impl LaunchError {
     /// This machine has no such scheduler: its programs are missing, or belong to no site.
     pub fn is_absence(&self) -> bool {
         match self {
-            Self::Call { source, .. } => matches!(source, CallError::Missing(_)),
+            Self::Call { source, .. } => matches!(source, ProcessError::Missing(_)),
             // Of SLURM's and HTCondor's programs without a configuration.
             Self::Refused { said, .. } => ["Could not establish a configuration source", "condor_config source"]
                 .iter()

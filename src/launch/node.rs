@@ -24,7 +24,7 @@ pub struct ClusterFacts {
 
 /// What one node is told besides.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeFacts {
+pub struct LaunchFacts {
     pub name: Option<String>,
     /// Which member of the launch it is: unique within it.
     pub member: String,
@@ -36,7 +36,7 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
 }
 
-impl NodeFacts {
+impl LaunchFacts {
     /// The arguments of `nodectl` after the data directory, but for what only the machine knows: GPUs and walltime.
     pub fn join_args(&self, facts: &ClusterFacts) -> Vec<String> {
         // It runs as whom the cluster file or the scheduler says; where that is root, it is meant.
@@ -86,13 +86,13 @@ mod tests {
             weak_secret: true,
         };
         let labels = BTreeMap::from([("rack".to_string(), "b 1".to_string())]);
-        let node = NodeFacts {
+        let node = LaunchFacts {
             name: Some("h1".into()),
             member: "h1".into(),
             port: Some(1024),
             cores: Some(2.5),
             labels,
-            ..NodeFacts::default()
+            ..LaunchFacts::default()
         };
         let line = super::super::shell::join(node.join_args(&facts).iter().map(String::as_str));
         let expected = "join --allow-root --name h1 --peer 192.0.2.1:7000 --peer '[2001:db8::1]:7000' --port 1024 --cores 2.5 \

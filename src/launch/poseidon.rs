@@ -29,7 +29,7 @@ pub struct Cluster {
 
 /// What scripts may be told besides; what is None keeps the script's own default, and nothing is added for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ScriptOptions {
     pub num_push_threads: Option<u32>,
     pub num_pull_threads: Option<u32>,
     /// Bytes.
@@ -97,19 +97,19 @@ fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
 /// What a worker's script finds in its environment if it uses `nodectl.params`: the parameter servers, through the node `member` of
 /// the launch on its host, and which of how many workers it is.
 #[derive(Clone, Debug)]
-pub struct Sharing<'a> {
+pub struct ScriptSharing<'a> {
     pub launch: &'a str,
     pub member: &'a str,
     pub client: usize,
     pub workers: usize,
     /// What is not given is as the script itself says.
-    pub options: &'a Options,
+    pub options: &'a ScriptOptions,
 }
 
-impl Sharing<'_> {
+impl ScriptSharing<'_> {
     fn lines(&self) -> Vec<String> {
         let mut settings = serde_json::json!({ "workers": self.workers });
-        let Options { num_push_threads, num_pull_threads, block_size, use_sfb } = *self.options;
+        let ScriptOptions { num_push_threads, num_pull_threads, block_size, use_sfb } = *self.options;
         let given = [
             ("block_bytes", block_size),
             ("num_push_threads", num_push_threads.map(u64::from)),
@@ -135,7 +135,7 @@ impl Sharing<'_> {
 
 /// Script of a remote shell that runs a worker's command in the launcher's directory, if that is there too. When the connection's
 /// standard input ends, the command and all it started are stopped: `ssh` alone would leave them behind.
-pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>, sharing: &Sharing<'_>) -> String {
+pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>, sharing: &ScriptSharing<'_>) -> String {
     let mut lines = sharing.lines();
     lines.push(format!("cd {} 2>/dev/null || :", quote(&directory.display().to_string())));
     lines.push("exec 3<&0".to_string());
@@ -150,7 +150,7 @@ pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>, 
 }
 
 /// A worker's command with what `psd_run` adds, in its order; `client` counts workers from 0.
-pub fn worker_command(command: &str, master_address: &str, client: usize, options: &Options) -> String {
+pub fn worker_command(command: &str, master_address: &str, client: usize, options: &ScriptOptions) -> String {
     let mut line =
         format!("{command} --distributed=True --master_address={} --client_id={client}", quote(master_address));
     let mut add = |name: &str, value: Option<String>| {
@@ -200,9 +200,13 @@ mod tests {
 
     #[test]
     fn a_script_that_shares_parameters_finds_its_node_and_its_number() {
-        let options =
-            Options { block_size: Some(65_536), num_push_threads: Some(4), use_sfb: true, ..Options::default() };
-        let sharing = Sharing { launch: "ab", member: "server0", client: 1, workers: 3, options: &options };
+        let options = ScriptOptions {
+            block_size: Some(65_536),
+            num_push_threads: Some(4),
+            use_sfb: true,
+            ..ScriptOptions::default()
+        };
+        let sharing = ScriptSharing { launch: "ab", member: "server0", client: 1, workers: 3, options: &options };
         let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", &script]).env("XDG_DATA_HOME", "/data");
@@ -222,13 +226,17 @@ mod tests {
 
     #[test]
     fn a_worker_gets_what_psd_run_adds_and_nothing_else_unasked() {
-        let plain = worker_command("python train.py --lr 0.1", "tcp://10.0.0.4:5555", 1, &Options::default());
+        let plain = worker_command("python train.py --lr 0.1", "tcp://10.0.0.4:5555", 1, &ScriptOptions::default());
         assert_eq!(
             plain,
             "python train.py --lr 0.1 --distributed=True --master_address=tcp://10.0.0.4:5555 --client_id=1"
         );
-        let options =
-            Options { num_push_threads: Some(4), num_pull_threads: Some(8), block_size: Some(4 << 20), use_sfb: true };
+        let options = ScriptOptions {
+            num_push_threads: Some(4),
+            num_pull_threads: Some(8),
+            block_size: Some(4 << 20),
+            use_sfb: true,
+        };
         let told = worker_command("x", "a", 0, &options);
         assert!(
             told.ends_with("--num_push_threads=4 --num_pull_threads=8 --block_size=4194304 --use_sfb=True"),

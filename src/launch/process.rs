@@ -66,17 +66,17 @@ impl Drop for UnderWay {
 
 /// A program to run. It is found in `PATH`.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct Invocation {
     pub program: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
-    pub input: Input,
+    pub input: ProcessInput,
     pub limit: Duration,
 }
 
 /// What a program reads.
 #[derive(Clone)]
-pub enum Input {
+pub enum ProcessInput {
     Nothing,
     /// Possibly a secret: wiped, never shown.
     Bytes(Zeroizing<Vec<u8>>),
@@ -93,7 +93,7 @@ pub struct Finished {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum ProcessError {
     #[error("there is no `{0}` here\nhint: install it, or call this where it is")]
     Missing(String),
     #[error("`{program}` cannot be run: {source}")]
@@ -102,7 +102,7 @@ pub enum CallError {
     TimedOut { program: String, limit: Duration },
 }
 
-impl std::fmt::Debug for Input {
+impl std::fmt::Debug for ProcessInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing => f.write_str("Nothing"),
@@ -128,22 +128,22 @@ impl Finished {
     }
 }
 
-impl Call {
+impl Invocation {
     pub fn new(program: &str, args: impl IntoIterator<Item = impl Into<String>>, limit: Duration) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        Self { program: program.into(), args, env: Vec::new(), input: Input::Nothing, limit }
+        Self { program: program.into(), args, env: Vec::new(), input: ProcessInput::Nothing, limit }
     }
 
     pub fn input(self, bytes: impl Into<Vec<u8>>) -> Self {
-        Self { input: Input::Bytes(Zeroizing::new(bytes.into())), ..self }
+        Self { input: ProcessInput::Bytes(Zeroizing::new(bytes.into())), ..self }
     }
 
     pub fn input_file(self, path: PathBuf) -> Self {
-        Self { input: Input::File(path), ..self }
+        Self { input: ProcessInput::File(path), ..self }
     }
 
     /// Runs it beside everything else. Needs a Tokio runtime, of which it takes a blocking thread.
-    pub async fn run(self) -> Result<Finished, CallError> {
+    pub async fn run(self) -> Result<Finished, ProcessError> {
         let program = self.program.clone();
         let under_way = UnderWay::new();
         let call = move || {
@@ -151,17 +151,17 @@ impl Call {
             self.run_blocking()
         };
         let ended = tokio::task::spawn_blocking(call).await;
-        ended.unwrap_or_else(|error| Err(CallError::Spawn { program, source: io::Error::other(error) }))
+        ended.unwrap_or_else(|error| Err(ProcessError::Spawn { program, source: io::Error::other(error) }))
     }
 
     /// The same again, with pauses, while `is_away` says of the answer that nobody was there to give a real one.
-    pub async fn run_patiently(self, is_away: impl Fn(&Finished) -> bool) -> Result<Finished, CallError> {
+    pub async fn run_patiently(self, is_away: impl Fn(&Finished) -> bool) -> Result<Finished, ProcessError> {
         let mut pauses = PAUSES.into_iter();
         loop {
             let ended = self.clone().run().await;
             let try_again = match &ended {
                 Ok(finished) => !finished.is_ok() && is_away(finished),
-                Err(CallError::TimedOut { .. }) => true,
+                Err(ProcessError::TimedOut { .. }) => true,
                 Err(_) => false,
             };
             match pauses.next().filter(|_| try_again) {
@@ -172,53 +172,53 @@ impl Call {
     }
 
     /// Runs it on this thread.
-    pub fn run_blocking(&self) -> Result<Finished, CallError> {
+    pub fn run_blocking(&self) -> Result<Finished, ProcessError> {
         let deadline = Instant::now() + self.limit;
         let mut child = self.spawn()?;
         self.feed(&mut child);
-        let stdout = child.stdout.take().map(Stream::read);
-        let stderr = child.stderr.take().map(Stream::read);
+        let stdout = child.stdout.take().map(CapturedStream::read);
+        let stderr = child.stderr.take().map(CapturedStream::read);
         let Some(status) = wait(&mut child, deadline) else {
             kill(&mut child);
-            return Err(CallError::TimedOut { program: self.program.clone(), limit: self.limit });
+            return Err(ProcessError::TimedOut { program: self.program.clone(), limit: self.limit });
         };
-        let text = |stream: Option<Stream>| stream.map(Stream::text).unwrap_or_default();
+        let text = |stream: Option<CapturedStream>| stream.map(CapturedStream::text).unwrap_or_default();
         Ok(Finished { code: status.code(), stdout: text(stdout), stderr: text(stderr) })
     }
 
     /// Starts it with its output in a file. It ends by itself, or when what is returned is dropped: its standard input ends then.
-    pub fn spawn_into(&self, log: File) -> Result<Running, CallError> {
-        let failed = |source| CallError::Spawn { program: self.program.clone(), source };
+    pub fn spawn_into(&self, log: File) -> Result<RunningProcess, ProcessError> {
+        let failed = |source| ProcessError::Spawn { program: self.program.clone(), source };
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value))).process_group(0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         let mut child = command.spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => CallError::Missing(self.program.clone()),
+            io::ErrorKind::NotFound => ProcessError::Missing(self.program.clone()),
             _ => failed(source),
         })?;
-        Ok(Running { stdin: child.stdin.take(), child: Some(child) })
+        Ok(RunningProcess { stdin: child.stdin.take(), child: Some(child) })
     }
 
-    fn spawn(&self) -> Result<Child, CallError> {
-        let failed = |source| CallError::Spawn { program: self.program.clone(), source };
+    fn spawn(&self) -> Result<Child, ProcessError> {
+        let failed = |source| ProcessError::Spawn { program: self.program.clone(), source };
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
         // A group of its own: what it starts is killed with it, and Ctrl-C is for us to decide about.
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(match &self.input {
-            Input::Nothing => Stdio::null(),
-            Input::Bytes(_) => Stdio::piped(),
-            Input::File(path) => File::open(path).map_err(failed)?.into(),
+            ProcessInput::Nothing => Stdio::null(),
+            ProcessInput::Bytes(_) => Stdio::piped(),
+            ProcessInput::File(path) => File::open(path).map_err(failed)?.into(),
         });
         command.spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => CallError::Missing(self.program.clone()),
+            io::ErrorKind::NotFound => ProcessError::Missing(self.program.clone()),
             _ => failed(source),
         })
     }
 
     /// Writes the input from a thread of its own: a program may write before it has read everything.
     fn feed(&self, child: &mut Child) {
-        if let (Input::Bytes(bytes), Some(mut pipe)) = (&self.input, child.stdin.take()) {
+        if let (ProcessInput::Bytes(bytes), Some(mut pipe)) = (&self.input, child.stdin.take()) {
             let bytes = bytes.clone();
             // A program that reads nothing says why on stderr.
             thread::spawn(move || drop(pipe.write_all(&bytes)));
@@ -228,12 +228,12 @@ impl Call {
 
 /// A program that runs as long as it likes.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProcess {
     stdin: Option<ChildStdin>,
     child: Option<Child>,
 }
 
-impl Running {
+impl RunningProcess {
     /// Its exit code, once it has ended; None if a signal ended it.
     pub fn ended(&mut self) -> Option<Option<i32>> {
         let status = self.child.as_mut()?.try_wait().ok()??;
@@ -246,7 +246,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         self.stdin = None;
         if let Some(mut child) = self.child.take()
@@ -258,12 +258,12 @@ impl Drop for Running {
 }
 
 /// The beginning of a stream, as it comes.
-struct Stream {
+struct CapturedStream {
     kept: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,
 }
 
-impl Stream {
+impl CapturedStream {
     /// Reads it to its end, from a thread of its own.
     fn read(mut from: impl Read + Send + 'static) -> Self {
         let (sender, ended) = sync_channel(1);
@@ -311,8 +311,8 @@ fn kill(child: &mut Child) {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration) -> Call {
-        Call::new("sh", ["-c", script], limit)
+    fn shell(script: &str, limit: Duration) -> Invocation {
+        Invocation::new("sh", ["-c", script], limit)
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
     fn what_takes_too_long_is_killed_with_all_it_started() {
         let begun = Instant::now();
         let error = shell("sleep 600 & sleep 600", Duration::from_millis(100)).run_blocking().unwrap_err();
-        assert!(matches!(error, CallError::TimedOut { .. }), "{error}");
+        assert!(matches!(error, ProcessError::TimedOut { .. }), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
@@ -336,7 +336,7 @@ mod tests {
     fn output_is_bounded_and_a_missing_program_is_named() {
         let flood = format!("head -c {} /dev/zero", MAX_OUTPUT_BYTES + 100_000);
         assert_eq!(shell(&flood, Duration::from_secs(60)).run_blocking().unwrap().stdout.len(), MAX_OUTPUT_BYTES);
-        let error = Call::new("no-such-program", ["x"], Duration::from_secs(1)).run_blocking().unwrap_err();
+        let error = Invocation::new("no-such-program", ["x"], Duration::from_secs(1)).run_blocking().unwrap_err();
         assert!(error.to_string().contains("`no-such-program`"), "{error}");
     }
 

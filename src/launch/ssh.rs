@@ -5,8 +5,8 @@
 use super::{
     LaunchError,
     cluster_file::Host,
-    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
-    process::{Call, Finished},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, LaunchFacts},
+    process::{Finished, Invocation},
     shell::{join, quote},
 };
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ const HOME: &str = "d=\"${XDG_DATA_HOME:-$HOME/.local/share}/nodectl-launched\""
 
 /// How to reach a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct SshTarget {
     pub host: String,
     pub user: Option<String>,
     pub port: Option<u16>,
@@ -43,7 +43,7 @@ pub struct Target {
 
 /// This program, as hosts keep it.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct RemoteProgram {
     pub path: PathBuf,
     /// SHA-256, since every machine has a tool that computes it; 64 hex digits.
     pub hash: String,
@@ -51,14 +51,14 @@ pub struct Program {
 
 /// What the start of a node has got to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StartStep {
     Connecting,
     Copying,
     Starting,
     Started,
 }
 
-impl Program {
+impl RemoteProgram {
     /// Reads and hashes it, on a thread that may block.
     pub async fn open(path: &Path) -> Result<Self, LaunchError> {
         let (path, read) = (path.to_path_buf(), path.to_path_buf());
@@ -82,7 +82,7 @@ impl Program {
     }
 }
 
-impl Target {
+impl SshTarget {
     pub fn of(host: &Host) -> Self {
         Self { host: host.name.clone(), user: host.user.clone(), port: host.ssh_port, key: host.key.clone() }
     }
@@ -93,9 +93,9 @@ impl Target {
     }
 
     /// A command of the remote shell. Whoever does not let us in is told within `connect`.
-    pub fn call(&self, script: &str, connect: Duration, limit: Duration) -> Call {
+    pub fn call(&self, script: &str, connect: Duration, limit: Duration) -> Invocation {
         if self.is_here() {
-            return Call::new("sh", ["-c", script], limit);
+            return Invocation::new("sh", ["-c", script], limit);
         }
         let mut args: Vec<String> = vec!["-o".into(), "BatchMode=yes".into()];
         args.extend(["-o".into(), format!("ConnectTimeout={}", connect.as_secs().max(1))]);
@@ -110,7 +110,7 @@ impl Target {
         }
         // Whatever shell the user has there, it hands this to a POSIX one.
         args.extend(["--".into(), self.host.clone(), format!("exec sh -c {}", quote(script))]);
-        Call::new("ssh", args, connect + limit)
+        Invocation::new("ssh", args, connect + limit)
     }
 
     fn refused(&self, doing: &str, finished: &Finished) -> LaunchError {
@@ -126,35 +126,35 @@ impl Target {
 /// `join` printed.
 pub async fn start(
     host: &Host,
-    node: &NodeFacts,
+    node: &LaunchFacts,
     facts: &ClusterFacts,
-    program: &Program,
+    program: &RemoteProgram,
     secret: &Zeroizing<String>,
     connect: Duration,
-    tell: impl Fn(Step),
+    tell: impl Fn(StartStep),
 ) -> Result<String, LaunchError> {
-    let target = Target::of(host);
+    let target = SshTarget::of(host);
     let failed = |source| LaunchError::Call { doing: format!("{}: starting a node", host.name), source };
     let environment = environment(host);
     let script = start_script(host, node, facts, program, environment.len());
     let input = Zeroizing::new([environment.as_bytes(), secret.as_bytes()].concat());
     let call = target.call(&script, connect, START_LIMIT).input(input.as_slice());
-    tell(Step::Connecting);
+    tell(StartStep::Connecting);
     let mut finished = call.clone().run().await.map_err(failed)?;
     if finished.code == Some(NO_PROGRAM) {
-        tell(Step::Copying);
+        tell(StartStep::Copying);
         copy(&target, program, connect).await?;
-        tell(Step::Starting);
+        tell(StartStep::Starting);
         finished = call.run().await.map_err(failed)?;
     }
     if !finished.is_ok() {
         return Err(target.refused("the node did not start", &finished));
     }
-    tell(Step::Started);
+    tell(StartStep::Started);
     Ok(finished.stdout)
 }
 
-async fn copy(target: &Target, program: &Program, connect: Duration) -> Result<(), LaunchError> {
+async fn copy(target: &SshTarget, program: &RemoteProgram, connect: Duration) -> Result<(), LaunchError> {
     let doing = || format!("{}: copying the program", target.host);
     let call = target.call(&copy_script(&program.hash), connect, COPY_LIMIT).input_file(program.path.clone());
     let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
@@ -167,7 +167,7 @@ pub fn find_data_dir(launch: &str, member: &str) -> String {
 }
 
 /// The node's log so far.
-pub async fn log(target: &Target, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
+pub async fn log(target: &SshTarget, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
     let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");
     let doing = || format!("{}: reading the node's log", target.host);
     let finished = target.call(&script, connect, STOP_LIMIT).run().await;
@@ -177,7 +177,7 @@ pub async fn log(target: &Target, launch: &str, member: &str, connect: Duration)
 
 /// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is no error.
 pub async fn stop(
-    target: &Target,
+    target: &SshTarget,
     launch: &str,
     member: &str,
     hash: &str,
@@ -208,9 +208,9 @@ fn environment(host: &Host) -> Zeroizing<String> {
 /// It reads so many bytes of environment before the node reads its secret.
 fn start_script(
     host: &Host,
-    node: &NodeFacts,
+    node: &LaunchFacts,
     facts: &ClusterFacts,
-    program: &Program,
+    program: &RemoteProgram,
     environment_bytes: usize,
 ) -> String {
     let mut lines = vec![HOME.to_string(), program_path(&program.hash), data_dir(&facts.launch, &node.member)];
@@ -263,8 +263,8 @@ fn stop_script(launch: &str, member: &str, hash: &str) -> String {
 mod tests {
     use super::*;
 
-    fn program() -> Program {
-        Program { path: "/x".into(), hash: "ab".repeat(32) }
+    fn program() -> RemoteProgram {
+        RemoteProgram { path: "/x".into(), hash: "ab".repeat(32) }
     }
 
     #[test]
@@ -275,7 +275,8 @@ mod tests {
             environment: [("A".to_string(), "it's".to_string())].into(),
             ..Host::default()
         };
-        let node = NodeFacts { member: "h1".into(), gpus: Some(vec!["0".into(), "1".into()]), ..NodeFacts::default() };
+        let node =
+            LaunchFacts { member: "h1".into(), gpus: Some(vec!["0".into(), "1".into()]), ..LaunchFacts::default() };
         let facts = ClusterFacts { cluster: "lab".into(), launch: "c0ffee".into(), ..ClusterFacts::default() };
         let script = start_script(&host, &node, &facts, &program(), 7);
         for part in ["export NODECTL_CLUSTER__NAME=lab", "p='/opt/my venv'", "gpus=0,1", "/dev/stdin", "count=7 "] {
@@ -300,7 +301,7 @@ mod tests {
         let environment = [("TOKEN".to_string(), "it's \"$5\"".to_string()), ("TOKEN_B".into(), "2".into())].into();
         let host = Host { name: "h1".into(), environment, ..Host::default() };
         let given = super::environment(&host);
-        let (node, facts) = (NodeFacts::default(), ClusterFacts::default());
+        let (node, facts) = (LaunchFacts::default(), ClusterFacts::default());
         let script = start_script(&host, &node, &facts, &self::program(), given.len());
         // What looks for the program is left out.
         let (_, after) = script.split_once("unset \"$v\"; done").expect("it forgets settings first");
@@ -317,7 +318,8 @@ mod tests {
 
     #[test]
     fn the_systems_ssh_gets_no_password_prompt_and_no_options_from_a_host_name() {
-        let target = Target { host: "h1".into(), user: Some("ada".into()), port: Some(2222), key: Some("/k".into()) };
+        let target =
+            SshTarget { host: "h1".into(), user: Some("ada".into()), port: Some(2222), key: Some("/k".into()) };
         let call = target.call("true", Duration::from_secs(5), Duration::from_secs(1));
         let expected = "-o BatchMode=yes -o ConnectTimeout=5 -l ada -p 2222 -i /k -- h1 exec sh -c true";
         assert_eq!((call.program.as_str(), call.args.join(" ").as_str()), ("ssh", expected));
@@ -329,6 +331,6 @@ mod tests {
         let path = directory.path().join("p");
         std::fs::write(&path, "abc").unwrap();
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"; // FIPS 180-4, example of SHA-256
-        assert_eq!(Program::read(&path).unwrap().hash, known);
+        assert_eq!(RemoteProgram::read(&path).unwrap().hash, known);
     }
 }

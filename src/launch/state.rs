@@ -2,7 +2,7 @@
 //! secret for nodes that read it there, and their logs. It is written before anything starts elsewhere, so that `down` finds
 //! everything, also after the launcher died.
 
-use super::{LaunchError, ssh::Target};
+use super::{LaunchError, ssh::SshTarget};
 use nodectl_ports::processes::Stat;
 use rand::{TryRng, rngs::SysRng};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ const TAG: &str = "launch-tag";
 
 /// Something that `up` started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Launch {
+pub struct StartedLaunch {
     /// Eight hex digits.
     pub id: String,
     /// What the user gave: a file's absolute path, or `slurm` or `condor`.
@@ -31,7 +31,7 @@ pub struct Launch {
     /// The node on this machine was started for it.
     pub own_node: bool,
     /// The process that grows and shrinks it, while it is elastic.
-    pub launcher: Option<Process>,
+    pub launcher: Option<StartedProcess>,
 }
 
 /// Where its nodes are.
@@ -48,13 +48,13 @@ pub enum What {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostNode {
-    pub target: Target,
+    pub target: SshTarget,
     pub member: String,
 }
 
 /// A process, safe from its number being used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct StartedProcess {
     pub pid: u32,
     /// When it started, in clock ticks since boot (proc_pid_stat(5), field 22).
     pub start_ticks: u64,
@@ -107,7 +107,7 @@ impl Launches {
     }
 
     /// Writes it down, replacing what was there.
-    pub fn keep(&self, launch: &Launch) -> Result<(), LaunchError> {
+    pub fn keep(&self, launch: &StartedLaunch) -> Result<(), LaunchError> {
         let text = serde_json::to_vec_pretty(launch).expect("plain data always encodes");
         write_private(&self.directory(&launch.id)?.join(FILE), &text)
     }
@@ -131,7 +131,7 @@ impl Launches {
     }
 
     /// All that is written down, oldest first.
-    pub fn list(&self) -> Result<Vec<Launch>, LaunchError> {
+    pub fn list(&self) -> Result<Vec<StartedLaunch>, LaunchError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -145,7 +145,7 @@ impl Launches {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(LaunchError::Unreadable { path, source }),
             };
-            let launch: Launch = serde_json::from_slice(&text)
+            let launch: StartedLaunch = serde_json::from_slice(&text)
                 .map_err(|error| LaunchError::bad_file(path.display().to_string(), error.to_string(), None))?;
             launches.push(launch);
         }
@@ -163,7 +163,7 @@ impl Launches {
     }
 }
 
-impl Process {
+impl StartedProcess {
     /// This one.
     pub fn own() -> Self {
         let pid = std::process::id();
@@ -225,13 +225,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let launches = Launches::below(directory.path());
         assert_eq!(launches.list().unwrap(), []);
-        let launch = |id: &str, started_ms| Launch {
+        let launch = |id: &str, started_ms| StartedLaunch {
             id: id.into(),
             source: "slurm".into(),
             started_ms,
             what: What::Slurm { job_name: "nodectl-ab".into() },
             own_node: false,
-            launcher: Some(Process::own()),
+            launcher: Some(StartedProcess::own()),
         };
         let (first, second) = (launch("b", 1), launch("a", 2));
         launches.keep(&second).unwrap();
@@ -264,11 +264,11 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_more_than_its_number() {
-        let own = Process::own();
+        let own = StartedProcess::own();
         assert!(own.is_alive());
-        assert!(!Process { start_ticks: own.start_ticks + 1, ..own }.is_alive());
+        assert!(!StartedProcess { start_ticks: own.start_ticks + 1, ..own }.is_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let gone = Process { pid: child.id(), start_ticks: start_ticks(child.id()).unwrap_or(0) };
+        let gone = StartedProcess { pid: child.id(), start_ticks: start_ticks(child.id()).unwrap_or(0) };
         child.wait().unwrap();
         assert!(!gone.is_alive());
     }

@@ -27,7 +27,7 @@ pub struct LocalCopy {
     /// The specification is on this node's disk, and so is everything that tasks are given.
     pub(super) kept: bool,
     /// Writes for others, acknowledged when they are on disk.
-    promised: Vec<Promise>,
+    promised: Vec<PromisedWrite>,
     /// When this node will claim the job, if nobody else does before.
     pub(super) claim_at: Option<Time>,
     /// The claim, by epoch and holder, whose holder said that it has all that we have.
@@ -46,7 +46,7 @@ enum Then {
 }
 
 /// A write on its way.
-struct Promise {
+struct PromisedWrite {
     ticket: u64,
     then: Then,
     /// For trying again.
@@ -258,13 +258,13 @@ impl State {
     /// its files was promised to nobody, and is asked for anew.
     pub(super) fn hand_writes_over(&mut self, job: JobId) {
         let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
-        let is_of_tasks = |promise: &mut Promise| {
+        let is_of_tasks = |promise: &mut PromisedWrite| {
             let has_task = promise.keep.iter().any(|record| matches!(record, Keep::Task(_)));
             has_task && !promise.keep.iter().any(|record| matches!(record, Keep::Spec(_)))
         };
         let writes: Vec<_> = copy.promised.extract_if(.., is_of_tasks).collect();
         self.core.resync.forget_pulls(job);
-        for Promise { ticket, keep, .. } in writes.into_iter().filter(|promise| promise.fetching.is_none()) {
+        for PromisedWrite { ticket, keep, .. } in writes.into_iter().filter(|promise| promise.fetching.is_none()) {
             coordinator.take_write(&self.core, ticket, keep);
         }
     }
@@ -284,7 +284,7 @@ impl State {
             None => self.core.persist(job, keep.clone()),
         };
         if let Some(copy) = self.copies.get_mut(&job) {
-            copy.promised.push(Promise { ticket, then, keep, fetching });
+            copy.promised.push(PromisedWrite { ticket, then, keep, fetching });
         }
     }
 

@@ -7,7 +7,7 @@ use super::{
     resync::Resync,
     timers::{Timer, Timers},
 };
-use nodectl_types::{Answer, BlobHash, JobId, Message, NodeId, QueryError, Time};
+use nodectl_types::{Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, TaskIndex, Time};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,6 +16,9 @@ use std::{
 
 /// Who is connected should be a member within this time.
 const ARRIVAL: Duration = Duration::from_secs(2);
+
+/// An attempt of a job whose id is known.
+pub type Try = (TaskIndex, Attempt);
 
 /// Shared by all parts; owned by `State`.
 pub struct Core {

@@ -9,15 +9,19 @@ mod lifetime;
 mod sharing;
 mod shut;
 
-use super::{core::Core, io::Effect, timers::Timer};
+use super::{
+    core::{Core, Try},
+    io::Effect,
+    timers::Timer,
+};
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
-    Admits, Attempt, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources, TaskIndex,
-    TaskRecord, Time, WorkSpec,
+    Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources, TaskRecord, Time,
+    WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
-use sharing::Sharing;
+use sharing::PoolSharing;
 use shut::turn_down;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -33,8 +37,6 @@ const REREPORT: Duration = Duration::from_secs(2);
 /// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and telling the end of each
 /// short task by itself costs more than the task.
 const GATHER: Duration = Duration::from_millis(50);
-
-type Try = (TaskIndex, Attempt);
 
 /// A task that holds resources.
 #[derive(Debug)]
@@ -61,13 +63,13 @@ struct Ordered {
     /// Of its tasks that were done here.
     durations: Durations,
     /// For pools.
-    sharing: Sharing,
-    news: News,
+    sharing: PoolSharing,
+    news: ExecutorNews,
 }
 
 /// What the coordinator has not been told yet.
 #[derive(Debug, Default)]
-struct News {
+struct ExecutorNews {
     started: Vec<Try>,
     finished: Vec<Arc<TaskRecord>>,
     returned: Vec<Try>,
@@ -372,7 +374,7 @@ impl Executor {
         self.dirty.remove(&job);
         self.gathering.remove(&job);
         let Some(ordered) = self.jobs.get_mut(&job) else { return };
-        let News { started, finished, returned } = std::mem::take(&mut ordered.news);
+        let ExecutorNews { started, finished, returned } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let ordered = &self.jobs[&job];
@@ -500,8 +502,8 @@ impl Ordered {
             unacknowledged: BTreeMap::new(),
             blocked_since: None,
             durations: Durations::default(),
-            sharing: Sharing::default(),
-            news: News::default(),
+            sharing: PoolSharing::default(),
+            news: ExecutorNews::default(),
         }
     }
 

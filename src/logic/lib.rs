@@ -59,12 +59,12 @@ use self::{
     core::Core,
     executor::Executor,
     healing::Healing,
-    members::{Change, Members, Outcome},
+    members::{Members, MembershipChange, SwimOutcome},
     owner::Owner,
     questions::Questions,
     retention::Retained,
     secrets::Secrets,
-    submission::Submission,
+    submission::PendingSubmission,
     timers::Timer,
 };
 pub use io::{Asker, Effect, Input, Keep, Now};
@@ -107,7 +107,7 @@ pub struct State {
     coordinators: BTreeMap<JobId, Coordinator>,
     executor: Executor,
     questions: Questions,
-    submissions: BTreeMap<JobId, Submission>,
+    submissions: BTreeMap<JobId, PendingSubmission>,
     retained: Retained,
     owner: Owner,
     secrets: Secrets,
@@ -445,14 +445,14 @@ impl State {
     }
 
     /// Carries out what the membership protocol decided.
-    fn membership(&mut self, outcome: Outcome) {
+    fn membership(&mut self, outcome: SwimOutcome) {
         for (to, packet) in outcome.packets {
             self.core.send(to, Message::Swim(packet));
         }
         for change in &outcome.changes {
             match change {
-                Change::Up(node) => self.member_up(*node),
-                Change::Down(node) => {
+                MembershipChange::Up(node) => self.member_up(*node),
+                MembershipChange::Down(node) => {
                     let name = self.core.members.name(*node);
                     self.core.notice(format!("{name} ({}) is gone", node.short()));
                 }

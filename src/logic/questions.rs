@@ -19,12 +19,12 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Questions that were passed on, or wait for someone to pass them to.
 #[derive(Debug, Default)]
 pub struct Questions {
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenQuestion>,
     timer_set: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenQuestion {
     query: Query,
     sent_to: Option<NodeId>,
     deadline: Time,
@@ -90,7 +90,7 @@ impl State {
                 if let Some(node) = to {
                     self.core.send(node, Message::Ask { id, query: query.clone() });
                 }
-                self.questions.open.insert(id, Open { query, sent_to: to, deadline });
+                self.questions.open.insert(id, OpenQuestion { query, sent_to: to, deadline });
                 self.set_question_timer();
             }
         }

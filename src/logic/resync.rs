@@ -27,7 +27,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// What this node and its peers still have to tell each other of their copies.
 #[derive(Debug, Default)]
 pub struct Resync {
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, ResyncPeer>,
     /// Peers to whom something may be said.
     ready: BTreeSet<NodeId>,
     marks: u64,
@@ -35,7 +35,7 @@ pub struct Resync {
 }
 
 #[derive(Debug, Default)]
-struct Peer {
+struct ResyncPeer {
     /// Copies to show it; true if it is to show its own.
     waiting: BTreeMap<JobId, bool>,
     shown: BTreeMap<JobId, Shown>,
@@ -131,7 +131,7 @@ impl State {
             self.show_waiting(peer);
             while self.pull_next(peer) {}
         }
-        let is_busy = |peer: &Peer| !peer.shown.is_empty() || !peer.pulls.is_empty();
+        let is_busy = |peer: &ResyncPeer| !peer.shown.is_empty() || !peer.pulls.is_empty();
         let resync = &mut self.core.resync;
         if !resync.timer_set && resync.peers.values().any(is_busy) {
             resync.timer_set = true;

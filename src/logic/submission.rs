@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
 
 /// A job on its way to its first coordinator.
-pub struct Submission {
+pub struct PendingSubmission {
     spec: Arc<JobSpec>,
     hash: BlobHash,
     /// Whoever asked for it: with the same key, perhaps several times.
@@ -53,7 +53,7 @@ impl State {
             return self.core.answer(asker, Ok(Answer::Submitted { job }));
         }
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
-        let submission = Submission {
+        let submission = PendingSubmission {
             hash: BlobHash::of(&bytes),
             is_inline: bytes.len() <= limits::INLINE_SPEC_BYTES,
             spec,

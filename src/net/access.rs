@@ -4,7 +4,7 @@
 
 use super::{
     invite,
-    kept::{self, Kept, OldKeys, SealingKey},
+    kept::{self, KeptKeys, KeptSealingKey, OldKeys},
     secret::{Keys, Secret},
     swarm::shared::SAY_EVERY,
 };
@@ -37,18 +37,18 @@ pub struct Access {
     local: NodeId,
     data_dir: PathBuf,
     events: mpsc::Sender<Event>,
-    held: RwLock<Held>,
+    held: RwLock<HeldKeys>,
     /// Rises with every change of what keys there are.
     changes: AtomicU64,
     /// Rosters are taken in one after the other.
     turn: Mutex<()>,
 }
 
-struct Held {
+struct HeldKeys {
     newest: Keys,
     before: Vec<[u8; 32]>,
     old: Option<OldKeys>,
-    sealing: Vec<SealingKey>,
+    sealing: Vec<KeptSealingKey>,
     roster: Roster,
     invites: Vec<Invite>,
     drawn: u64,
@@ -67,7 +67,7 @@ struct Invite {
 
 /// What a connection was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum DoorKey {
     Newest,
     Old,
     Invite(u64),
@@ -112,14 +112,14 @@ impl Access {
     /// With what this data directory remembers.
     pub fn open(local: NodeId, data_dir: PathBuf, keys: Keys, events: mpsc::Sender<Event>) -> io::Result<Self> {
         let kept = kept::read(&data_dir)?;
-        let is_other = |kept: &Kept| kept.id != keys.id;
+        let is_other = |kept: &KeptKeys| kept.id != keys.id;
         if kept.as_ref().is_some_and(is_other) {
             tracing::warn!("what was decided of nodes here belongs to another secret, and is put aside");
             kept::put_aside(&data_dir)?;
         }
         let kept = kept.filter(|kept| !is_other(kept));
         let access = Self::new(local, data_dir, keys, events);
-        if let Some(Kept { before, old, sealing, roster, .. }) = kept {
+        if let Some(KeptKeys { before, old, sealing, roster, .. }) = kept {
             let mut held = access.change();
             (held.before, held.old, held.sealing, held.roster) = (before, old, sealing, roster);
         }
@@ -131,7 +131,7 @@ impl Access {
         let (roster, invites, waiting) = Default::default();
         let (before, sealing, drawn, said) = (Vec::new(), Vec::new(), 0, None);
         let held =
-            Held { newest: keys, before, old: None, sealing, roster, invites, drawn, waiting, refused: None, said };
+            HeldKeys { newest: keys, before, old: None, sealing, roster, invites, drawn, waiting, refused: None, said };
         let (changes, turn) = Default::default();
         Self { local, data_dir, events, held: RwLock::new(held), changes, turn }
     }
@@ -145,22 +145,22 @@ impl Access {
     }
 
     /// Every key that opens the door, if only to be told why it does not.
-    pub fn locks(&self) -> Vec<(Key, [u8; 32])> {
+    pub fn locks(&self) -> Vec<(DoorKey, [u8; 32])> {
         self.keys(|keys| keys.swarm, |keys| *keys.swarm)
     }
 
     /// Every key that beacons may be sealed with.
-    pub fn beacons(&self) -> Vec<(Key, [u8; 32])> {
+    pub fn beacons(&self) -> Vec<(DoorKey, [u8; 32])> {
         self.keys(|keys| keys.beacon, |keys| *keys.beacon)
     }
 
-    fn keys(&self, of: impl Fn(&OldKeys) -> [u8; 32], newest: impl Fn(&Keys) -> [u8; 32]) -> Vec<(Key, [u8; 32])> {
+    fn keys(&self, of: impl Fn(&OldKeys) -> [u8; 32], newest: impl Fn(&Keys) -> [u8; 32]) -> Vec<(DoorKey, [u8; 32])> {
         let held = self.held();
         let now = Instant::now();
-        let old = held.old.iter().map(|old| (Key::Old, of(old)));
+        let old = held.old.iter().map(|old| (DoorKey::Old, of(old)));
         let invites = held.invites.iter().filter(|invite| invite.until > now);
-        let invites = invites.map(|invite| (Key::Invite(invite.number), of(&invite.keys)));
-        [(Key::Newest, newest(&held.newest))].into_iter().chain(old).chain(invites).collect()
+        let invites = invites.map(|invite| (DoorKey::Invite(invite.number), of(&invite.keys)));
+        [(DoorKey::Newest, newest(&held.newest))].into_iter().chain(old).chain(invites).collect()
     }
 
     /// What named secrets are sealed with, then what they were sealed with before, the latest first.
@@ -171,21 +171,21 @@ impl Access {
     }
 
     /// The keys to dial with, one after the other.
-    pub fn to_dial(&self) -> Vec<(Key, [u8; 32])> {
+    pub fn to_dial(&self) -> Vec<(DoorKey, [u8; 32])> {
         let under_way = self.held().roster.is_under_way();
-        let usable = |key: &Key| *key == Key::Newest || (*key == Key::Old && under_way);
+        let usable = |key: &DoorKey| *key == DoorKey::Newest || (*key == DoorKey::Old && under_way);
         self.locks().into_iter().filter(|(key, _)| usable(key)).collect()
     }
 
     /// A node has proved that it is who it is, and has that key.
-    pub fn judge(&self, key: Key, node: NodeId, from: Option<IpAddr>) -> Judged {
+    pub fn judge(&self, key: DoorKey, node: NodeId, from: Option<IpAddr>) -> Judged {
         let mut held = self.change();
         if held.roster.is_banned(node) {
             return Judged::Refused(Refusal::Banned);
         }
         match key {
-            Key::Old if !held.roster.takes_old_secret_of(node) => return Judged::Refused(Refusal::Replaced),
-            Key::Invite(number) => {
+            DoorKey::Old if !held.roster.takes_old_secret_of(node) => return Judged::Refused(Refusal::Replaced),
+            DoorKey::Invite(number) => {
                 // Another may have used it since.
                 let Some(at) = held.invites.iter().position(|invite| invite.number == number) else {
                     return Judged::Refused(Refusal::Replaced);
@@ -196,7 +196,7 @@ impl Access {
                 let _ = self.events.try_send(Event::Net(NetEvent::Invited { peer: node }));
                 return Judged::Invited(held.newest.secret.clone());
             }
-            Key::Old | Key::Newest => {}
+            DoorKey::Old | DoorKey::Newest => {}
         }
         if !held.roster.waits(node) {
             return Judged::Welcome;
@@ -297,29 +297,29 @@ impl Access {
         rotation.map(|rotation| &rotation.secret).filter(|secret| secret.0.trim() == *held.newest.secret).cloned()
     }
 
-    fn to_keep(&self) -> Kept {
+    fn to_keep(&self) -> KeptKeys {
         let held = self.held();
         let (before, old, sealing) = (held.before.clone(), held.old.clone(), held.sealing.clone());
-        Kept { id: held.newest.id, before, old, sealing, roster: held.roster.clone() }
+        KeptKeys { id: held.newest.id, before, old, sealing, roster: held.roster.clone() }
     }
 
-    fn held(&self) -> RwLockReadGuard<'_, Held> {
+    fn held(&self) -> RwLockReadGuard<'_, HeldKeys> {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, Held> {
+    fn change(&self) -> RwLockWriteGuard<'_, HeldKeys> {
         self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl HeldKeys {
     fn replace(&mut self, keys: Keys) {
         let old = std::mem::replace(&mut self.newest, keys);
         self.old = Some(OldKeys { swarm: *old.swarm, beacon: *old.beacon });
         self.before.push(old.id);
         let surplus = self.before.len().saturating_sub(kept::MAX_BEFORE);
         self.before.drain(..surplus);
-        self.sealing.push(SealingKey(*old.named));
+        self.sealing.push(KeptSealingKey(*old.named));
         let surplus = self.sealing.len().saturating_sub(kept::MAX_SEALING);
         self.sealing.drain(..surplus);
     }
@@ -364,7 +364,7 @@ mod tests {
         (roster.admission.version, roster.admission.approve) = (1, true);
         assert_eq!(first.adopt(roster).await, None);
         let (again, _heard) = access(&directory);
-        let judge = |number| refusal(again.judge(Key::Newest, node(number), None));
+        let judge = |number| refusal(again.judge(DoorKey::Newest, node(number), None));
         assert_eq!([judge(2), judge(3), judge(4)], [Some(Refusal::Banned), None, Some(Refusal::Waits)]);
         assert_eq!(again.waiting(), [(node(4), None)]);
         assert!(again.refuses(node(2)) && again.refuses(node(4)) && !again.refuses(node(3)));
@@ -387,12 +387,12 @@ mod tests {
         let secret = roster.rotation.as_ref().unwrap().secret.clone();
         assert_eq!(first.clone().adopt(roster.clone()).await, Some(secret));
         let locks = first.locks();
-        assert!(locks[0].1 != old && locks[1] == (Key::Old, old) && first.to_dial().len() == 2);
-        assert_eq!(refusal(first.judge(Key::Old, node(2), None)), None);
-        assert_eq!(refusal(first.judge(Key::Old, node(3), None)), Some(Refusal::Replaced));
+        assert!(locks[0].1 != old && locks[1] == (DoorKey::Old, old) && first.to_dial().len() == 2);
+        assert_eq!(refusal(first.judge(DoorKey::Old, node(2), None)), None);
+        assert_eq!(refusal(first.judge(DoorKey::Old, node(3), None)), Some(Refusal::Replaced));
         roster.rotation.as_mut().unwrap().finished = true;
         first.clone().adopt(roster).await;
-        assert_eq!(refusal(first.judge(Key::Old, node(2), None)), Some(Refusal::Replaced));
+        assert_eq!(refusal(first.judge(DoorKey::Old, node(2), None)), Some(Refusal::Replaced));
         assert_eq!((first.to_dial().len(), first.locks().len()), (1, 2), "who comes with the old one is told");
     }
 

@@ -7,15 +7,15 @@ use super::{
         halves,
         offer::{Answer, Want},
         seal,
-        sealed::{Keys, Sealed},
+        sealed::{DirectionKeys, Sealed},
     },
     discovery::{
-        beacon::{Beacon, Cipher, Heard, MAX_BYTES},
+        beacon::{Beacon, Cipher, HeardPacket, MAX_BYTES},
         mdns, remembered,
     },
     swarm::{
         handshake::{self, Handshake, PROOF_BYTES},
-        hello::{Frame, Hello},
+        hello::{Hello, SessionFrame},
     },
 };
 use futures::{executor::block_on, io::Cursor};
@@ -27,7 +27,7 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 pub fn beacon(bytes: &[u8]) {
     let cipher = Cipher::new(&[0; 32]);
     let (heard, _) = cipher.open(bytes);
-    assert!(!matches!(heard, Heard::Ours(_)), "opened without having been sealed");
+    assert!(!matches!(heard, HeardPacket::Ours(_)), "opened without having been sealed");
     if let Ok((claimed, _)) = postcard::take_from_bytes::<Beacon>(bytes) {
         let sealed = cipher.seal(&claimed);
         assert!(sealed.len() <= MAX_BYTES, "{} bytes", sealed.len());
@@ -38,8 +38,8 @@ pub fn beacon(bytes: &[u8]) {
 pub fn control(bytes: &[u8]) {
     let mut reader = Cursor::new(bytes);
     let _ = block_on(Hello::read(&mut reader));
-    while let Ok(Some(frame)) = block_on(Frame::read(&mut reader)) {
-        if let Frame::Message(body) = frame {
+    while let Ok(Some(frame)) = block_on(SessionFrame::read(&mut reader)) {
+        if let SessionFrame::Message(body) = frame {
             let _ = nodectl_wire::control::decode(&body);
         }
     }
@@ -80,7 +80,7 @@ pub fn handshake(bytes: &[u8]) {
 
 /// A stream of sealed frames: as it came, then cut into pieces and sealed as a member could, for both ways of reading.
 pub fn sealed(bytes: &[u8]) {
-    let keys = Keys { out: [1; 32], back: [1; 32] };
+    let keys = DirectionKeys { out: [1; 32], back: [1; 32] };
     let mut opened = Vec::new();
     assert!(block_on(Sealed::new(join(bytes, sink()), &keys).read_to_end(&mut opened)).is_err() || opened.is_empty());
     let _ = halves::reading(bytes, &keys).read_to_end(&mut opened);

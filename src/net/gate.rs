@@ -19,11 +19,11 @@ pub struct Limits {
 #[derive(Clone)]
 pub struct Gate {
     limits: Limits,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<WaitingStranger>>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingStranger {
     /// In the order of their coming.
     all: BTreeMap<u64, (IpAddr, CancellationToken)>,
     counts: HashMap<IpAddr, usize>,
@@ -60,12 +60,12 @@ impl Gate {
         Pass { gate: self.clone(), number, evicted }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingStranger> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl WaitingStranger {
     fn evict_oldest_of(&mut self, from: IpAddr) {
         let oldest = self.all.iter().find(|(_, (of, _))| *of == from).map(|(number, _)| *number);
         if let Some((_, evicted)) = oldest.and_then(|number| self.remove(number)) {

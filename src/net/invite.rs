@@ -5,7 +5,7 @@ use super::{
     access::Refusal,
     config::NetConfig,
     discovery::{
-        beacon::{self, Beacon, Cipher, Heard},
+        beacon::{self, Beacon, Cipher, HeardPacket},
         sockets::Sockets,
     },
     identity::Identity,
@@ -90,7 +90,7 @@ pub async fn redeem(
             let answered = async {
                 loop {
                     let (length, from) = sockets.receive(&mut buffer).await;
-                    if let (Heard::Ours(beacon), _) = cipher.open(&buffer[..length]) {
+                    if let (HeardPacket::Ours(beacon), _) = cipher.open(&buffer[..length]) {
                         let seen = SocketAddr::new(from.ip(), beacon.listen_port);
                         return [seen].into_iter().chain(beacon.addrs).collect::<Vec<_>>();
                     }

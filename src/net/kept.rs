@@ -17,7 +17,7 @@ pub const MAX_BEFORE: usize = 32;
 pub const MAX_SEALING: usize = 4;
 
 #[derive(Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptKeys {
     /// Of the newest secret: what it is recognized by.
     pub id: [u8; 32],
     /// Of those before, the last one last.
@@ -25,7 +25,7 @@ pub struct Kept {
     /// Keys of the last one.
     pub old: Option<OldKeys>,
     /// What named secrets were sealed with before, the last one last.
-    pub sealing: Vec<SealingKey>,
+    pub sealing: Vec<KeptSealingKey>,
     pub roster: Roster,
 }
 
@@ -38,9 +38,9 @@ pub struct OldKeys {
 
 /// What named secrets were sealed with.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct SealingKey(pub [u8; 32]);
+pub struct KeptSealingKey(pub [u8; 32]);
 
-impl Drop for SealingKey {
+impl Drop for KeptSealingKey {
     fn drop(&mut self) {
         self.0.zeroize();
     }
@@ -54,7 +54,7 @@ impl Drop for OldKeys {
 }
 
 /// `None` if nothing was decided yet.
-pub fn read(data_dir: &Path) -> io::Result<Option<Kept>> {
+pub fn read(data_dir: &Path) -> io::Result<Option<KeptKeys>> {
     let path = data_dir.join(FILE);
     let length = match fs::metadata(&path) {
         Ok(metadata) => metadata.len(),
@@ -73,7 +73,7 @@ pub fn read(data_dir: &Path) -> io::Result<Option<Kept>> {
     postcard::from_bytes(body).map(Some).map_err(|_| damaged())
 }
 
-pub fn write(data_dir: &Path, kept: &Kept) -> io::Result<()> {
+pub fn write(data_dir: &Path, kept: &KeptKeys) -> io::Result<()> {
     let body = Zeroizing::new(postcard::to_stdvec(kept).expect("plain data always encodes"));
     let bytes = Zeroizing::new([&MAGIC, body.as_slice(), blake3::hash(&body).as_bytes()].concat());
     write_private(&data_dir.join(FILE), &bytes)
@@ -122,11 +122,11 @@ mod tests {
             finished: true,
             at_ms: 0,
         };
-        let kept = Kept {
+        let kept = KeptKeys {
             id: id("the third"),
             before: vec![id("the first"), id("the second")],
             old: Some(OldKeys { swarm: [1; 32], beacon: [2; 32] }),
-            sealing: vec![SealingKey([3; 32])],
+            sealing: vec![KeptSealingKey([3; 32])],
             roster: Roster { rotation: Some(rotation), ..Roster::default() },
         };
         write(directory.path(), &kept).unwrap();

@@ -21,7 +21,7 @@ const COMMON: [&str; 16] = [
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharacterKind {
     Lower,
     Upper,
     Digit,
@@ -47,7 +47,7 @@ pub fn bits(text: &str) -> u32 {
     let worth: f64 = parts(chars)
         .map(|part| {
             let lower: String = part.iter().flat_map(|c| c.to_lowercase()).collect();
-            if kind(part[0]) != Kind::Sign && part.len() > 1 && seen.contains(&lower) {
+            if kind(part[0]) != CharacterKind::Sign && part.len() > 1 && seen.contains(&lower) {
                 return AGAIN_BITS;
             }
             let worth = worth(part);
@@ -61,8 +61,8 @@ pub fn bits(text: &str) -> u32 {
 fn worth(part: &[char]) -> f64 {
     let steps = effective(part) as f64;
     match kind(part[0]) {
-        Kind::Digit => DIGIT_BITS * steps,
-        Kind::Sign => SIGN_BITS * steps,
+        CharacterKind::Digit => DIGIT_BITS * steps,
+        CharacterKind::Sign => SIGN_BITS * steps,
         _ if part.len() <= LONGEST_WORD => (LETTER_BITS * steps).min(WORD_BITS),
         _ => PROSE_BITS * steps,
     }
@@ -76,7 +76,11 @@ fn parts(chars: &[char]) -> impl Iterator<Item = &[char]> {
         let begin = at;
         at += 1;
         let next = chars.get(at).map(|c| kind(*c));
-        let inner = if first == Kind::Upper && next == Some(Kind::Lower) { Kind::Lower } else { first };
+        let inner = if first == CharacterKind::Upper && next == Some(CharacterKind::Lower) {
+            CharacterKind::Lower
+        } else {
+            first
+        };
         while chars.get(at).is_some_and(|c| kind(*c) == inner) {
             at += 1;
         }
@@ -84,12 +88,12 @@ fn parts(chars: &[char]) -> impl Iterator<Item = &[char]> {
     })
 }
 
-fn kind(c: char) -> Kind {
+fn kind(c: char) -> CharacterKind {
     match c {
-        _ if c.is_numeric() => Kind::Digit,
-        _ if c.is_uppercase() => Kind::Upper,
-        _ if c.is_alphabetic() => Kind::Lower,
-        _ => Kind::Sign,
+        _ if c.is_numeric() => CharacterKind::Digit,
+        _ if c.is_uppercase() => CharacterKind::Upper,
+        _ if c.is_alphabetic() => CharacterKind::Lower,
+        _ => CharacterKind::Sign,
     }
 }
 

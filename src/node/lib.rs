@@ -58,7 +58,7 @@ pub struct Ports {
 
 /// What the disk has of earlier lives, besides journals.
 #[derive(Debug, Default)]
-pub struct Remembered {
+pub struct EarlierLives {
     pub retention: Retention,
     pub owner: OwnerWord,
     pub secrets: Vec<KeptSecret>,
@@ -71,9 +71,9 @@ pub struct Remembered {
 pub struct Node {
     state: State,
     ports: Ports,
-    clock: Clock,
+    clock: NodeClock,
     events: mpsc::Receiver<Event>,
-    waiting: Waiting,
+    waiting: EventQueue,
     /// Events of the next turn.
     most: usize,
     /// Users who wait for an answer.
@@ -87,12 +87,12 @@ pub struct Node {
 
 /// Events that wait for their turn, in order; but packets of membership before all others: whoever is late with them counts as dead.
 #[derive(Default)]
-struct Waiting {
+struct EventQueue {
     urgent: VecDeque<Event>,
     usual: VecDeque<Event>,
 }
 
-impl Waiting {
+impl EventQueue {
     fn push(&mut self, event: Event) {
         let is_urgent = matches!(event, Event::Net(NetEvent::Message { message: Message::Swim(_), .. }));
         if is_urgent { self.urgent.push_back(event) } else { self.usual.push_back(event) }
@@ -114,11 +114,11 @@ impl Waiting {
 }
 
 /// Both clocks, from one start.
-struct Clock {
+struct NodeClock {
     start: Instant,
 }
 
-impl Clock {
+impl NodeClock {
     fn now(&self) -> Now {
         Now { mono: Time::default() + self.start.elapsed(), wall_ms: wall_ms() }
     }
@@ -133,10 +133,10 @@ impl Node {
     pub fn restore(
         ports: Ports,
         config: Config,
-        remembered: Remembered,
+        remembered: EarlierLives,
         events: mpsc::Receiver<Event>,
     ) -> io::Result<Self> {
-        let clock = Clock { start: Instant::now() };
+        let clock = NodeClock { start: Instant::now() };
         let now = clock.now();
         let mut info = ports.machine.describe();
         info.version = now.wall_ms;
@@ -177,7 +177,7 @@ impl Node {
             ports,
             clock,
             events,
-            waiting: Waiting::default(),
+            waiting: EventQueue::default(),
             most: TURN,
             askers: BTreeMap::new(),
             asked: 0,
@@ -329,7 +329,7 @@ mod tests {
                 news: Vec::new(),
             }))
         };
-        let mut waiting = Waiting::default();
+        let mut waiting = EventQueue::default();
         for number in 0..3 {
             waiting.push(message(Message::Describe));
             waiting.push(message(Message::Leaving));

@@ -2,8 +2,8 @@
 //! It writes them where it is told to, a file at a time; each gets its name, is told of and copied when it is whole.
 
 use super::{
-    Shared,
-    checkpoints::Part,
+    ParamsShared,
+    checkpoints::PartialFile,
     file,
     worker::{invalid, receive},
 };
@@ -15,7 +15,7 @@ use nodectl_wire::{
 use std::{fs::File, io, os::unix::net::UnixStream};
 
 /// Serves the connection to its end. `stream` has said `payload`.
-pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
+pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
     let Alone { job, keep } = serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
     let keep = keep.max(1);
     let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
@@ -23,7 +23,7 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
     let checkpoints = &shared.checkpoints;
     let say = |text: String| frames::write(stream, Kind::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
-    let part = Part(checkpoints.part(job)?);
+    let part = PartialFile(checkpoints.part(job)?);
     let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;
     frames::write(stream, Kind::Found, 0, &found)?;
     stream.set_read_timeout(None)?;
@@ -50,7 +50,7 @@ pub fn serve(shared: &Shared, stream: &UnixStream, payload: &[u8]) -> io::Result
     }
 }
 
-fn keep_one(shared: &Shared, job: JobId, step: u64, part: &Part, keep: u32) -> io::Result<()> {
+fn keep_one(shared: &ParamsShared, job: JobId, step: u64, part: &PartialFile, keep: u32) -> io::Result<()> {
     let found = file::clock_of(&part.0)?;
     if found != step {
         return Err(invalid(format!("the checkpoint is of step {found}, not {step}")));

@@ -40,7 +40,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// In place of a length: there is no such checkpoint.
 const MISSING: u64 = u64::MAX;
 
-pub struct Checkpoints {
+pub struct CheckpointStore {
     directory: PathBuf,
     me: NodeId,
     node: NodeHandle,
@@ -50,7 +50,7 @@ pub struct Checkpoints {
     here: Mutex<BTreeMap<JobId, Vec<CheckpointFile>>>,
 }
 
-impl Checkpoints {
+impl CheckpointStore {
     pub fn new(data_dir: &Path, me: NodeId, node: NodeHandle) -> Self {
         let (streams, counter, here) = Default::default();
         Self { directory: data_dir.join(DIRECTORY), me, node, streams, counter, here }
@@ -125,7 +125,7 @@ impl Checkpoints {
         if self.read(job).iter().any(|known| known.step >= step) {
             return Ok(());
         }
-        let part = Part(self.part(job)?);
+        let part = PartialFile(self.part(job)?);
         if fs::hard_link(file, &part.0).is_err() {
             fs::copy(file, &part.0)?;
         }
@@ -303,7 +303,7 @@ impl Checkpoints {
         if length == MISSING {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("node {} has it no more", from.short())));
         }
-        let part = Part(self.part(job)?);
+        let part = PartialFile(self.part(job)?);
         let mut out = tokio::fs::File::create(&part.0).await?;
         let (mut left, mut piece) = (length, vec![0; PIECE_BYTES]);
         while left > 0 {
@@ -341,9 +341,9 @@ async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> 
 }
 
 /// A file that is removed unless it was given another name.
-pub struct Part(pub PathBuf);
+pub struct PartialFile(pub PathBuf);
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

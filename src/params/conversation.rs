@@ -2,7 +2,7 @@
 //! and a block's bytes pass through nothing but the socket and its memory.
 
 use super::{
-    Event,
+    ServiceEvent,
     incoming::{Incoming, Spare},
     lifeline::Lifeline,
     peers::{Bundle, MAX_MESSAGE_BYTES, Outbox, count},
@@ -30,7 +30,7 @@ pub async fn converse(
     peer: NodeId,
     connection: u64,
     mut bundle: Bundle,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ServiceEvent>,
     settings: &ServerSettings,
     limit_bytes: usize,
 ) {
@@ -49,7 +49,7 @@ pub async fn converse(
     let outbox = Arc::new(Outbox::new(settings, close, lifeline.clone()));
     let heard = Arc::<Heard>::default();
     let closing = Closing(outbox.clone(), heard.clone());
-    if events.send(Event::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
+    if events.send(ServiceEvent::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
         return;
     }
     let spare = Arc::<Spare>::default();
@@ -61,7 +61,7 @@ pub async fn converse(
     });
     for (index, (source, sink)) in directions.into_iter().enumerate() {
         let (events, heard, spare) = (events.clone(), heard.clone(), spare.clone());
-        let reader = Reader { peer, connection, events, heard, spare, limit_bytes, is_first: index == 0 };
+        let reader = ConversationReader { peer, connection, events, heard, spare, limit_bytes, is_first: index == 0 };
         spawn("params-read", &ended, move || reader.read(source));
         let outbox = outbox.clone();
         spawn("params-write", &ended, move || outbox.write(index, sink));
@@ -74,9 +74,9 @@ pub async fn converse(
     drop(closing);
     // What was read before is told of before.
     while ends.recv().await.is_some() {}
-    let _ = events.send(Event::PeerDown { peer, connection }).await;
+    let _ = events.send(ServiceEvent::PeerDown { peer, connection }).await;
     if has_ended {
-        let _ = events.send(Event::PeerEnded { peer }).await;
+        let _ = events.send(ServiceEvent::PeerEnded { peer }).await;
     }
 }
 
@@ -148,17 +148,17 @@ impl Heard {
     }
 }
 
-struct Reader {
+struct ConversationReader {
     peer: NodeId,
     connection: u64,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ServiceEvent>,
     heard: Arc<Heard>,
     spare: Arc<Spare>,
     limit_bytes: usize,
     is_first: bool,
 }
 
-impl Reader {
+impl ConversationReader {
     fn read(self, mut source: impl Read) -> io::Result<()> {
         loop {
             let message_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
@@ -176,7 +176,7 @@ impl Reader {
                 self.heard.wait_for(after)?;
             }
             let Self { peer, connection, .. } = self;
-            if self.events.blocking_send(Event::Message { peer, connection, message, payload }).is_err() {
+            if self.events.blocking_send(ServiceEvent::Message { peer, connection, message, payload }).is_err() {
                 return Ok(());
             }
             if self.is_first {
@@ -211,15 +211,15 @@ mod tests {
     }
 
     /// One end, and what it tells its job.
-    async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<Event>) {
+    async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<ServiceEvent>) {
         let (events, mut inbox) = mpsc::channel(4);
         tokio::spawn(async move { converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await });
-        let Some(Event::PeerUp { outbox, connection: 7, .. }) = inbox.recv().await else { panic!("not up") };
+        let Some(ServiceEvent::PeerUp { outbox, connection: 7, .. }) = inbox.recv().await else { panic!("not up") };
         (outbox, inbox)
     }
 
-    async fn until_down(mut inbox: mpsc::Receiver<Event>) {
-        while !matches!(inbox.recv().await, Some(Event::PeerDown { connection: 7, .. })) {}
+    async fn until_down(mut inbox: mpsc::Receiver<ServiceEvent>) {
+        while !matches!(inbox.recv().await, Some(ServiceEvent::PeerDown { connection: 7, .. })) {}
         assert!(inbox.recv().await.is_none(), "that was the last");
     }
 
@@ -237,7 +237,7 @@ mod tests {
         }
         let (mut said, mut last, mut fetched) = (0, [None; 5], 0);
         while said + fetched < 2 * ROUNDS {
-            let Some(Event::Message { message, payload, connection: 7, .. }) = two.recv().await else {
+            let Some(ServiceEvent::Message { message, payload, connection: 7, .. }) = two.recv().await else {
                 panic!("ended")
             };
             match message {

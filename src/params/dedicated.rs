@@ -2,7 +2,7 @@
 //! files and `psd-run` make them. A node whose worker begins a job invites them; they keep the blocks then, and the workers' nodes
 //! keep none, unless all such members are gone.
 
-use super::{Shared, worker};
+use super::{ParamsShared, worker};
 use nodectl_ports::{NodeHandle, PeerStream};
 use nodectl_types::{Answer, JobId, NodeInfo, PoolToken, Query};
 use nodectl_wire::api::params::{MAX_REGISTER_BYTES, Register};
@@ -35,7 +35,7 @@ pub fn may_serve(register: &Register) -> bool {
 }
 
 /// The weight of a node for a job that its own worker begins: none where others are there to serve.
-pub fn weight_of_workers_node(shared: &Shared, register: &Register) -> u32 {
+pub fn weight_of_workers_node(shared: &ParamsShared, register: &Register) -> u32 {
     let Some((_, runtime)) = shared.way.get().filter(|_| may_serve(register)) else { return shared.weight };
     let Ok(Answer::Nodes(members)) = runtime.block_on(shared.node.ask(Query::Nodes)) else { return shared.weight };
     let others = members.iter().any(|line| line.alive && !line.this_node && serves(&line.info));
@@ -59,7 +59,7 @@ pub async fn invite(stream: &mut Box<dyn PeerStream>, register: &Register) -> io
 }
 
 /// The other end: this node begins to serve.
-pub(super) async fn invited(shared: &Arc<Shared>, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
+pub(super) async fn invited(shared: &Arc<ParamsShared>, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
     if !is_server(&shared.node).await {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

@@ -1,7 +1,7 @@
 //! A checkpoint in a file: safetensors with the tensors by their registered names, then what the optimizer remembers of each as
 //! `optimizer/<name>/first` and `second`, as the built-in models have it. Written and read block by block, in any order.
 
-use nodectl_logic::params::{Kept, Layout};
+use nodectl_logic::params::{ArenaLayout, KeptCheckpoint};
 use nodectl_types::{
     checkpoint::{NOTE, STEP, VIEW, state_name},
     servers::{
@@ -27,7 +27,7 @@ const MAX_HEADER_BYTES: u64 = 256 << 20;
 /// What is in the file of a job: all its tensors, and arrays of the optimizer for those that are no sums.
 #[derive(Clone)]
 pub struct Form {
-    layout: Arc<Layout>,
+    layout: Arc<ArenaLayout>,
     tensors: Arc<Vec<TensorSpec>>,
     /// Arrays that the optimizer remembers for each tensor.
     states: usize,
@@ -38,22 +38,28 @@ pub struct Form {
 }
 
 /// Where each array lies, in bytes from the beginning of the file: values, then what the optimizer remembers.
-pub struct Open {
+pub struct ArrayPlaces {
     form: Form,
     file: File,
-    places: Vec<Vec<Place>>,
-    pub kept: Kept,
+    places: Vec<Vec<ArrayPlace>>,
+    pub kept: KeptCheckpoint,
 }
 
 /// Where an array is in the file, in bytes, and how many of its numbers are there.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct ArrayPlace {
     start: u64,
     len: u64,
 }
 
 impl Form {
-    pub fn new(layout: Arc<Layout>, tensors: Vec<TensorSpec>, states: usize, sums: u32, note: Option<String>) -> Self {
+    pub fn new(
+        layout: Arc<ArenaLayout>,
+        tensors: Vec<TensorSpec>,
+        states: usize,
+        sums: u32,
+        note: Option<String>,
+    ) -> Self {
         let trained = tensors.len().saturating_sub(sums as usize);
         Self { layout, tensors: Arc::new(tensors), states, trained, note }
     }
@@ -73,14 +79,14 @@ impl Form {
     }
 
     /// Begins a file of a checkpoint. Its length is that of the whole.
-    pub fn create(&self, path: &Path, kept: Kept) -> io::Result<Open> {
+    pub fn create(&self, path: &Path, kept: KeptCheckpoint) -> io::Result<ArrayPlaces> {
         let mut header = Map::new();
         let mut metadata = json!({ STEP: kept.clock.to_string(), VIEW: kept.view.to_string() });
         if let Some(note) = &self.note {
             metadata[NOTE] = note.as_str().into();
         }
         header.insert("__metadata__".into(), metadata);
-        let mut places = vec![vec![Place::default(); self.tensors.len()]; 1 + self.states];
+        let mut places = vec![vec![ArrayPlace::default(); self.tensors.len()]; 1 + self.states];
         let mut end = 0;
         for (array, places) in places.iter_mut().enumerate() {
             for (index, name) in self.names(array) {
@@ -89,7 +95,7 @@ impl Form {
                 end += len * 4;
                 let shape = &self.tensors[index].shape;
                 header.insert(name, json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] }));
-                places[index] = Place { start, len };
+                places[index] = ArrayPlace { start, len };
             }
         }
         let mut bytes = serde_json::to_vec(&Value::Object(header)).expect("plain data always encodes");
@@ -100,12 +106,12 @@ impl Form {
         file.write_all_at(&(bytes.len() as u64).to_le_bytes(), 0)?;
         file.write_all_at(&bytes, 8)?;
         places.iter_mut().flatten().for_each(|place| place.start += 8 + bytes.len() as u64);
-        Ok(Open { form: self.clone(), file, places, kept })
+        Ok(ArrayPlaces { form: self.clone(), file, places, kept })
     }
 
     /// Opens a checkpoint to read it. Fails with what it lacks. Sums may be longer than they were, or shorter: there may be more to
     /// add up now.
-    pub fn open(&self, path: &Path) -> io::Result<Open> {
+    pub fn open(&self, path: &Path) -> io::Result<ArrayPlaces> {
         let told = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let file = File::open(path).map_err(|error| told(error.to_string()))?;
         let (metadata, begin) = header(&file).map_err(|error| told(error.to_string()))?;
@@ -116,8 +122,8 @@ impl Form {
                     .into(),
             )
         })?;
-        let kept = Kept { clock, view: entry(VIEW).unwrap_or(0) };
-        let mut places = vec![vec![Place::default(); self.tensors.len()]; 1 + self.states];
+        let kept = KeptCheckpoint { clock, view: entry(VIEW).unwrap_or(0) };
+        let mut places = vec![vec![ArrayPlace::default(); self.tensors.len()]; 1 + self.states];
         for (array, places) in places.iter_mut().enumerate() {
             for (index, name) in self.names(array) {
                 let wanted = &self.tensors[index].shape;
@@ -131,10 +137,10 @@ impl Form {
                     return Err(told(format!("`{name}` is {dtype:?} {found:?}, the job's F32 {wanted:?}")));
                 }
                 let (start, end) = info.data_offsets;
-                places[index] = Place { start: begin + start as u64, len: (end - start) as u64 / 4 };
+                places[index] = ArrayPlace { start: begin + start as u64, len: (end - start) as u64 / 4 };
             }
         }
-        Ok(Open { form: self.clone(), file, places, kept })
+        Ok(ArrayPlaces { form: self.clone(), file, places, kept })
     }
 }
 
@@ -157,7 +163,7 @@ fn header(mut file: &File) -> io::Result<(Metadata, u64)> {
     Ok((metadata, 8 + length))
 }
 
-impl Open {
+impl ArrayPlaces {
     /// Writes a block: its values, then what the optimizer remembers, each as long as the block.
     pub fn write(&self, block: Block, arrays: &[&[f32]]) -> io::Result<()> {
         for (places, numbers) in self.places.iter().zip(arrays) {
@@ -171,7 +177,7 @@ impl Open {
     /// A block as `write` takes it. Gaps between tensors are zero.
     pub fn read(&self, block: Block) -> io::Result<Vec<Vec<f32>>> {
         let range = self.form.layout.block(block);
-        let read = |places: &Vec<Place>| {
+        let read = |places: &Vec<ArrayPlace>| {
             let mut numbers = vec![0.0f32; (range.end - range.start) as usize];
             for (at, own) in pieces(&self.form.layout, places, block) {
                 self.file.read_exact_at(bytemuck::cast_slice_mut(&mut numbers[own]), at)?;
@@ -187,7 +193,11 @@ impl Open {
 }
 
 /// For each piece of a tensor in a block: where it is in the file, and in the block.
-fn pieces<'a>(layout: &'a Layout, places: &'a [Place], block: Block) -> impl Iterator<Item = (u64, Range<usize>)> + 'a {
+fn pieces<'a>(
+    layout: &'a ArenaLayout,
+    places: &'a [ArrayPlace],
+    block: Block,
+) -> impl Iterator<Item = (u64, Range<usize>)> + 'a {
     let range = layout.block(block);
     layout.tensors_of(block).filter_map(move |tensor| {
         let (own, place) = (layout.tensor(tensor), places[tensor]);
@@ -214,7 +224,7 @@ mod tests {
     fn form(names: &[(&str, u64)], states: usize, sums: u32) -> Form {
         let tensors: Vec<TensorSpec> =
             names.iter().map(|(name, len)| TensorSpec { name: (*name).into(), shape: vec![*len] }).collect();
-        Form::new(Arc::new(Layout::new(&tensors, 64).unwrap()), tensors, states, sums, Some("a \"note\"".into()))
+        Form::new(Arc::new(ArenaLayout::new(&tensors, 64).unwrap()), tensors, states, sums, Some("a \"note\"".into()))
     }
 
     #[test]
@@ -222,7 +232,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
         let form = form(&[("w", 20), ("empty", 0), ("b", 3), ("sum", 2)], 1, 1);
-        let kept = Kept { clock: 500, view: 7 };
+        let kept = KeptCheckpoint { clock: 500, view: 7 };
         let file = form.create(&path, kept).unwrap();
         for block in (0..form.layout.blocks()).rev() {
             let range = form.layout.block(block);
@@ -252,7 +262,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
         let own = form(&[("w", 16), ("sum", 3)], 0, 1);
-        let file = own.create(&path, Kept { clock: 1, view: 0 }).unwrap();
+        let file = own.create(&path, KeptCheckpoint { clock: 1, view: 0 }).unwrap();
         file.write(0, &[&[1.0; 16]]).unwrap();
         file.write(1, &[&[7.0, 8.0, 9.0]]).unwrap();
         let sum = |len| form(&[("w", 16), ("sum", len)], 0, 1).open(&path).unwrap().read(1).unwrap().remove(0);
@@ -264,7 +274,7 @@ mod tests {
     fn another_models_file_and_a_damaged_one_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
-        form(&[("w", 20)], 0, 0).create(&path, Kept { clock: 1, view: 1 }).unwrap();
+        form(&[("w", 20)], 0, 0).create(&path, KeptCheckpoint { clock: 1, view: 1 }).unwrap();
         let told = |form: Form| form.open(&path).err().expect("refused").to_string();
         assert!(told(form(&[("v", 20)], 0, 0)).contains("no array `v`"));
         assert!(told(form(&[("w", 21)], 0, 0)).contains("[20]"));

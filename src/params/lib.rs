@@ -44,10 +44,10 @@ mod watch;
 mod worker;
 mod writer;
 
-use checkpoints::Checkpoints;
+use checkpoints::CheckpointStore;
 use file::Form;
 use futures::future::BoxFuture;
-use nodectl_logic::params::{Config, Kept, Layout};
+use nodectl_logic::params::{ArenaLayout, GroupConfig, KeptCheckpoint};
 use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, sockets, wall_ms};
 use nodectl_types::{
     Answer, JobId, NodeId, PoolToken, Progress, Query,
@@ -80,21 +80,21 @@ use tokio_util::sync::CancellationToken;
 #[doc(hidden)]
 pub mod fuzz {
     use super::{file::Form, peers};
-    use nodectl_logic::params::Layout;
+    use nodectl_logic::params::ArenaLayout;
     use nodectl_types::servers::TensorSpec;
     use std::{path::Path, sync::Arc};
 
     /// The beginning of a stream from another node.
     pub fn part(bytes: &[u8]) {
         if let Some(bytes) = bytes.first_chunk() {
-            let _ = peers::Part::decode(*bytes);
+            let _ = peers::BundlePart::decode(*bytes);
         }
     }
 
     /// A file that may be a checkpoint.
     pub fn checkpoint(path: &Path) {
         let tensors = vec![TensorSpec { name: "a".into(), shape: vec![40] }];
-        let Ok(layout) = Layout::new(&tensors, 64) else { return };
+        let Ok(layout) = ArenaLayout::new(&tensors, 64) else { return };
         let form = Form::new(Arc::new(layout), tensors, 0, 0, None);
         if let Ok(open) = form.open(path) {
             let _ = open.read(0);
@@ -123,8 +123,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// said goodbye, or knows nothing of the job, or a person says so: what it may have had of it is no more. `PeerRefuses`: its machine does, or
 /// a wall in its stead. `PeerEnded`: its kernel closed its connection.
 #[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
-enum Event {
-    Joined { worker: Worker, life: u64, link: worker::Link, arena: Arc<arena::Arena> },
+enum ServiceEvent {
+    Joined { worker: Worker, life: u64, link: worker::WorkerLink, arena: Arc<arena::Arena> },
     Left { worker: Worker, life: u64, finished: bool },
     Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
     Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
@@ -133,8 +133,8 @@ enum Event {
     Keep { worker: Worker, life: u64 },
     Shared { worker: Worker, life: u64, number: u64 },
     Finished { worker: Worker, life: u64 },
-    Written(Kept),
-    CheckpointEnded { kept: Kept, problem: Option<String> },
+    Written(KeptCheckpoint),
+    CheckpointEnded { kept: KeptCheckpoint, problem: Option<String> },
     Found(Option<PathBuf>),
     Said(String),
     Tick,
@@ -153,33 +153,33 @@ enum Event {
 
 /// The training jobs of this node.
 pub struct ParameterServers {
-    shared: Arc<Shared>,
+    shared: Arc<ParamsShared>,
 }
 
-struct Shared {
+struct ParamsShared {
     me: NodeId,
     node: NodeHandle,
     /// What this node's share of blocks is proportional to: its cores.
     weight: u32,
-    checkpoints: Arc<Checkpoints>,
+    checkpoints: Arc<CheckpointStore>,
     /// Since the door was opened.
     way: OnceLock<(Arc<dyn Streams>, Handle)>,
-    jobs: Mutex<HashMap<PoolToken, Job>>,
+    jobs: Mutex<HashMap<PoolToken, JobThread>>,
     numbers: AtomicU64,
     stopped: CancellationToken,
 }
 
 /// The way to one job's thread.
 #[derive(Clone)]
-struct Job {
-    events: mpsc::Sender<Event>,
+struct JobThread {
+    events: mpsc::Sender<ServiceEvent>,
     digest: [u8; 32],
     tensors: Arc<Register>,
     /// Another node of the job would like to be called.
     called: Arc<Notify>,
-    flags: service::Flags,
+    flags: service::ServiceFlags,
     /// Connections that other nodes are opening.
-    opening: Arc<peers::Opening>,
+    opening: Arc<peers::OpeningBundles>,
     limit_bytes: usize,
     number: u64,
 }
@@ -187,10 +187,10 @@ struct Job {
 impl ParameterServers {
     pub fn new(me: NodeId, node: NodeHandle, weight: u32, data_dir: &Path) -> Self {
         let (way, jobs) = Default::default();
-        let checkpoints = Arc::new(Checkpoints::new(data_dir, me, node.clone()));
+        let checkpoints = Arc::new(CheckpointStore::new(data_dir, me, node.clone()));
         let numbers = AtomicU64::new(wall_ms() << 16);
         let stopped = CancellationToken::new();
-        Self { shared: Arc::new(Shared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
+        Self { shared: Arc::new(ParamsShared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
     }
 
     /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
@@ -291,7 +291,7 @@ impl Trainings for ParameterServers {
     }
 }
 
-async fn accept(listener: UnixListener, shared: &Arc<Shared>) {
+async fn accept(listener: UnixListener, shared: &Arc<ParamsShared>) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
@@ -317,8 +317,8 @@ async fn accept(listener: UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn jobs(&self) -> MutexGuard<'_, HashMap<PoolToken, Job>> {
+impl ParamsShared {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<PoolToken, JobThread>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -331,9 +331,9 @@ impl Shared {
     fn join(
         self: &Arc<Self>,
         register: &Register,
-        layout: &Arc<Layout>,
+        layout: &Arc<ArenaLayout>,
         weight: u32,
-    ) -> io::Result<mpsc::Sender<Event>> {
+    ) -> io::Result<mpsc::Sender<ServiceEvent>> {
         let token = token_of(&register.job);
         let digest = digest(register);
         let mut jobs = self.jobs();
@@ -354,19 +354,19 @@ impl Shared {
         let states = settings.training.optimizer.states();
         let largest = (layout.largest_block() * 4).max(settings.block_bytes);
         let limit_bytes = largest as usize * (1 + states).max(2) + 64;
-        let job = Job {
+        let job = JobThread {
             events: events.clone(),
             digest,
             tensors: Arc::new(register.clone()),
             called: Arc::default(),
-            flags: service::Flags::default(),
+            flags: service::ServiceFlags::default(),
             opening: Arc::default(),
             limit_bytes,
             number,
         };
-        let config = Config { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
+        let config = GroupConfig { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
         job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
-        let kept = service::Kept {
+        let kept = service::KeptParameters {
             job: register.job.parse().ok(),
             form: form(register, layout),
             checkpoints: self.checkpoints.clone(),
@@ -396,7 +396,7 @@ fn token_of(job: &str) -> PoolToken {
 }
 
 /// What a checkpoint of the job has.
-fn form(register: &Register, layout: &Arc<Layout>) -> Form {
+fn form(register: &Register, layout: &Arc<ArenaLayout>) -> Form {
     let states = register.settings.training.optimizer.states();
     Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums, register.note.clone())
 }
@@ -430,16 +430,20 @@ fn difference(new: &Register, known: &Register) -> String {
 
 /// What waiting workers should know of the job. Tasks that have ended are not waited for: of scripts none comes back that has succeeded,
 /// and no worker at all that has failed for good. `crowded` is since when how many workers have run while others wait for room.
-async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time::Instant)>) -> Option<Event> {
+async fn news(
+    shared: &ParamsShared,
+    job: &JobThread,
+    crowded: &mut Option<(u32, tokio::time::Instant)>,
+) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
     let Progress { tasks, done, failed, stopped, running, queued, .. } = detail.progress;
     if !job.tensors.settings.divided {
         let left = tasks.saturating_sub(done + failed + stopped);
-        return Some(Event::Unfinished { enough: (left < tasks).then_some(left) });
+        return Some(ServiceEvent::Unfinished { enough: (left < tasks).then_some(left) });
     }
     if done > 0 {
-        return Some(Event::Over);
+        return Some(ServiceEvent::Over);
     }
     let is_same = crowded.is_some_and(|(known, _)| known == running);
     // Those that a node prepares already are not without room.
@@ -449,18 +453,18 @@ async fn news(shared: &Shared, job: &Job, crowded: &mut Option<(u32, tokio::time
     }
     let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
     let left = (failed + stopped > 0).then(|| tasks.saturating_sub(failed + stopped));
-    Some(Event::Unfinished { enough: full.map(|(workers, _)| workers).into_iter().chain(left).min() })
+    Some(ServiceEvent::Unfinished { enough: full.map(|(workers, _)| workers).into_iter().chain(left).min() })
 }
 
 /// Whether a job that the cluster knows has ended, or was forgotten.
-async fn is_over(shared: &Shared, job: &Job) -> bool {
+async fn is_over(shared: &ParamsShared, job: &JobThread) -> bool {
     let Ok(id) = job.tensors.job.parse::<JobId>() else { return false };
     let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else { return false };
     heads.iter().find(|head| head.job == id).is_none_or(|head| head.phase.is_ended())
 }
 
 /// Connects with every member that has the job too, as long as it trains here.
-async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: PoolToken, job: Job) {
+async fn look_for_peers(shared: Arc<ParamsShared>, streams: Arc<dyn Streams>, token: PoolToken, job: JobThread) {
     // Also those that are being called: a second connection would end the first.
     let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
@@ -471,15 +475,15 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
     let begun = tokio::time::Instant::now();
     loop {
         // A full queue is time passing.
-        let _ = job.events.try_send(Event::Tick);
+        let _ = job.events.try_send(ServiceEvent::Tick);
         if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
-            let _ = job.events.send(Event::Unneeded).await;
+            let _ = job.events.send(ServiceEvent::Unneeded).await;
         }
         if job.flags.waits.load(Ordering::Relaxed)
             && let Some(event) = news(&shared, &job, &mut crowded).await
         {
             let event = match event {
-                Event::Unfinished { .. } if begun.elapsed() < MEET => Event::Unfinished { enough: None },
+                ServiceEvent::Unfinished { .. } if begun.elapsed() < MEET => ServiceEvent::Unfinished { enough: None },
                 event => event,
             };
             let _ = job.events.send(event).await;
@@ -496,7 +500,7 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
         let servers = others().filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
         let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
         for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
-            let _ = job.events.send(Event::PeerLost { peer }).await;
+            let _ = job.events.send(ServiceEvent::PeerLost { peer }).await;
             known.remove(&peer);
             lost.insert(peer);
             asked.remove(&peer);
@@ -505,8 +509,8 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
         for peer in lost.iter().copied() {
             let _ = match members.iter().find(|line| line.info.id == peer) {
                 // Whoever said goodbye is no member any more, nor is whoever a person says is dead.
-                None => job.events.send(Event::PeerGone { peer }).await,
-                Some(line) if line.gone => job.events.send(Event::PeerRefuses { peer }).await,
+                None => job.events.send(ServiceEvent::PeerGone { peer }).await,
+                Some(line) if line.gone => job.events.send(ServiceEvent::PeerRefuses { peer }).await,
                 Some(_) => Ok(()),
             };
         }
@@ -540,7 +544,7 @@ async fn look_for_peers(shared: Arc<Shared>, streams: Arc<dyn Streams>, token: P
                         conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
                     }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        let _ = job.events.send(Event::PeerGone { peer }).await;
+                        let _ = job.events.send(ServiceEvent::PeerGone { peer }).await;
                     }
                     Err(_) => {}
                 }

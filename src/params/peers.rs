@@ -24,7 +24,7 @@ const GREETING: u8 = b'P';
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lengths of a message and of the bytes that go with it, and what it comes after.
 const HEADER_BYTES: usize = 16;
-/// A `Part` on the wire.
+/// A `BundlePart` on the wire.
 const PART_BYTES: usize = 12;
 /// A message without the bytes that go with it: a view of the most blocks and workers.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -33,7 +33,7 @@ pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 pub type Bundle = Vec<Box<dyn PeerStream>>;
 
 /// A stream of a bundle that is being opened says which one it is.
-pub struct Part {
+pub struct BundlePart {
     connection: u64,
     index: u16,
     of: u16,
@@ -41,7 +41,7 @@ pub struct Part {
 
 /// Bundles that other nodes are opening. Of each node there is one at a time.
 #[derive(Default)]
-pub struct Opening(Mutex<HashMap<NodeId, Partial>>);
+pub struct OpeningBundles(Mutex<HashMap<NodeId, Partial>>);
 
 /// A bundle, as far as its streams have come.
 #[derive(Default)]
@@ -50,7 +50,7 @@ struct Partial {
     streams: Vec<Option<Box<dyn PeerStream>>>,
 }
 
-struct Frame {
+struct PeerFrame {
     /// So many messages about no block went before it.
     after: u64,
     message: Vec<u8>,
@@ -60,7 +60,7 @@ struct Frame {
 /// What waits to be written to one node. What it holds is bounded by what the job's workers may have under way: a gradient and the
 /// values of each block a worker, a sum and a state of each block a replica, a few blocks that move; most of it by reference.
 pub struct Outbox {
-    lanes: Vec<Lane>,
+    lanes: Vec<StreamQueue>,
     /// Lanes for what is for a block's primary, and for what comes from it.
     pushing: u32,
     pulling: u32,
@@ -73,15 +73,15 @@ pub struct Outbox {
 
 /// What waits for one stream.
 #[derive(Default)]
-struct Lane {
-    waiting: Mutex<Waiting>,
+struct StreamQueue {
+    waiting: Mutex<WaitingFrames>,
     filled: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingFrames {
     /// By block, then in order.
-    frames: BTreeMap<(u32, u64), Frame>,
+    frames: BTreeMap<(u32, u64), PeerFrame>,
     count: u64,
     closed: bool,
 }
@@ -89,7 +89,7 @@ struct Waiting {
 impl Outbox {
     pub fn new(settings: &ServerSettings, close: Vec<Close>, lifeline: Arc<Lifeline>) -> Self {
         let (pushing, pulling) = (settings.num_push_threads, settings.num_pull_threads);
-        let lanes = close.iter().map(|_| Lane::default()).collect();
+        let lanes = close.iter().map(|_| StreamQueue::default()).collect();
         Self { lanes, pushing, pulling, said: AtomicU64::new(0), close, lifeline }
     }
 
@@ -108,7 +108,7 @@ impl Outbox {
         let mut waiting = lane.lock();
         let place = (message.block().unwrap_or(0), waiting.count);
         waiting.count += 1;
-        waiting.frames.insert(place, Frame { after, message: encoded, payload });
+        waiting.frames.insert(place, PeerFrame { after, message: encoded, payload });
         drop(waiting);
         lane.filled.notify_one();
     }
@@ -129,13 +129,13 @@ impl Outbox {
     }
 }
 
-impl Lane {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl StreamQueue {
+    fn lock(&self) -> MutexGuard<'_, WaitingFrames> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next frame, in order. None if there is none, or the connection has ended.
-    fn next(&self, waits: bool) -> Option<Frame> {
+    fn next(&self, waits: bool) -> Option<PeerFrame> {
         let mut waiting = self.lock();
         while waits && waiting.frames.is_empty() && !waiting.closed {
             waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
@@ -188,19 +188,19 @@ pub async fn call(
         if greeting.map_err(|_| io::ErrorKind::TimedOut)?? != GREETING {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Part { connection, index, of }.write(&mut stream).await?;
+        BundlePart { connection, index, of }.write(&mut stream).await?;
         bundle.push(stream);
     }
     Ok(bundle)
 }
 
-impl Opening {
+impl OpeningBundles {
     /// The accepting end of a stream. Returns the connection once this was the last stream that it lacked.
     pub async fn accept(&self, from: NodeId, mut stream: Box<dyn PeerStream>) -> io::Result<Option<Bundle>> {
         stream.write_u8(GREETING).await?;
         stream.flush().await?;
-        let part = tokio::time::timeout(GREETING_TIMEOUT, Part::read(&mut stream)).await;
-        let Part { connection, index, of } = part.map_err(|_| io::ErrorKind::TimedOut)??;
+        let part = tokio::time::timeout(GREETING_TIMEOUT, BundlePart::read(&mut stream)).await;
+        let BundlePart { connection, index, of } = part.map_err(|_| io::ErrorKind::TimedOut)??;
         let mut opening = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let partial = opening.entry(from).or_default();
         if partial.connection != connection || partial.streams.len() != usize::from(of) {
@@ -216,7 +216,7 @@ impl Opening {
     }
 }
 
-impl Part {
+impl BundlePart {
     async fn write(&self, stream: &mut Box<dyn PeerStream>) -> io::Result<()> {
         stream.write_u64_le(self.connection).await?;
         stream.write_u16_le(self.index).await?;
@@ -250,7 +250,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_one_of_its_streams_or_none(bytes: [u8; PART_BYTES]) {
-            if let Ok(Part { connection, index, of }) = Part::decode(bytes) {
+            if let Ok(BundlePart { connection, index, of }) = BundlePart::decode(bytes) {
                 prop_assert!(index < of && u32::from(of) <= MAX_STREAMS + 2);
                 prop_assert!(connection.to_le_bytes() == bytes[..8]);
             }

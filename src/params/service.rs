@@ -1,17 +1,17 @@
 //! The thread of one job: takes events, asks the logic, carries effects out in order.
 
 use super::{
-    Event,
-    checkpoints::Checkpoints,
-    file::{Form, Open},
+    ServiceEvent,
+    checkpoints::CheckpointStore,
+    file::{ArrayPlaces, Form},
     incoming::Incoming,
     peers::Outbox,
-    store::{Outgoing, Step, Store},
+    store::{BlockStep, BlockStore, Outgoing},
     watch::Watch,
-    worker::Link,
-    writer::{Keeping, Writer},
+    worker::WorkerLink,
+    writer::{CheckpointWriter, Keeping},
 };
-use nodectl_logic::params::{self as logic, Config, Effect, Group, Input, Notice, Payload, Place};
+use nodectl_logic::params::{self as logic, ByteTarget, Effect, Group, GroupConfig, Notice, ParamsInput, Payload};
 use nodectl_types::{
     JobId, NodeId,
     params::{Checkpoints as Rule, Every},
@@ -38,9 +38,9 @@ const LINGER: Duration = Duration::from_secs(20);
 
 struct Service {
     group: Group,
-    store: Store,
+    store: BlockStore,
     settings: nodectl_types::servers::ServerSettings,
-    workers: HashMap<Worker, (u64, Link)>,
+    workers: HashMap<Worker, (u64, WorkerLink)>,
     /// The last view whose blocks were told of in the log.
     told: Epoch,
     /// The connection to each node, by its number.
@@ -48,11 +48,11 @@ struct Service {
     watch: Watch,
     /// A worker has come to the end.
     ending: bool,
-    kept: Kept,
-    events: mpsc::WeakSender<Event>,
-    writer: Option<Writer>,
+    kept: KeptParameters,
+    events: mpsc::WeakSender<ServiceEvent>,
+    writer: Option<CheckpointWriter>,
     /// The checkpoint to go on from, once it was found.
-    found: Option<Open>,
+    found: Option<ArrayPlaces>,
     last_checkpoint: Instant,
     /// No worker is left, or none has come.
     idle_since: Option<Instant>,
@@ -62,12 +62,12 @@ struct Service {
 
 /// Work on blocks that can be done side by side: steps first, then copies for readers.
 #[derive(Default)]
-struct Together {
-    steps: BTreeMap<Block, Step>,
+struct ParallelWork {
+    steps: BTreeMap<Block, BlockStep>,
     deliveries: Vec<(Worker, Block)>,
 }
 
-impl Together {
+impl ParallelWork {
     /// Whether an effect can be carried out before these.
     fn may_wait_for(&self, effect: &Effect) -> bool {
         match effect {
@@ -81,11 +81,11 @@ impl Together {
 }
 
 /// Where the job's parameters are kept.
-pub struct Kept {
+pub struct KeptParameters {
     /// None of a job that the cluster does not know.
     pub job: Option<JobId>,
     pub form: Form,
-    pub checkpoints: Arc<Checkpoints>,
+    pub checkpoints: Arc<CheckpointStore>,
     /// A checkpoint of another job to begin with: one of the job's own, if the cluster knows it.
     pub resume_from: Option<PathBuf>,
     pub runtime: Handle,
@@ -93,7 +93,7 @@ pub struct Kept {
 
 /// What others look at.
 #[derive(Clone, Default)]
-pub struct Flags {
+pub struct ServiceFlags {
     /// Workers do nothing but wait for others, who may have finished.
     pub waits: Arc<AtomicBool>,
     /// No worker is left.
@@ -106,12 +106,12 @@ pub struct Flags {
 
 /// Serves the job until nobody needs it any more.
 pub fn run(
-    config: Config,
-    kept: Kept,
-    (events, mut inbox): (mpsc::WeakSender<Event>, mpsc::Receiver<Event>),
-    flags: &Flags,
+    config: GroupConfig,
+    kept: KeptParameters,
+    (events, mut inbox): (mpsc::WeakSender<ServiceEvent>, mpsc::Receiver<ServiceEvent>),
+    flags: &ServiceFlags,
 ) {
-    let store = Store::new(config.layout.clone(), config.settings.clone());
+    let store = BlockStore::new(config.layout.clone(), config.settings.clone());
     let settings = config.settings.clone();
     let (workers, told, peers, watch, ending, writer, found, idle_since, over) = Default::default();
     let (group, last_checkpoint) = (Group::new(config), Instant::now());
@@ -142,10 +142,10 @@ pub fn run(
         };
         match event {
             Received::Event(event) => {
-                if let Event::Left { finished: left_well, .. } = &event {
+                if let ServiceEvent::Left { finished: left_well, .. } = &event {
                     finished = *left_well;
                 }
-                let is_tick = matches!(event, Event::Tick);
+                let is_tick = matches!(event, ServiceEvent::Tick);
                 service.event(event);
                 service.look_at_time();
                 service.watch_workers();
@@ -185,16 +185,16 @@ impl Drop for Service {
 
 #[expect(clippy::large_enum_variant, reason = "it lives for a turn")]
 enum Received {
-    Event(Event),
+    Event(ServiceEvent),
     Nothing,
     Closed,
 }
 
-fn receive(inbox: &mut mpsc::Receiver<Event>) -> Received {
+fn receive(inbox: &mut mpsc::Receiver<ServiceEvent>) -> Received {
     inbox.blocking_recv().map_or(Received::Closed, Received::Event)
 }
 
-fn wait(inbox: &mut mpsc::Receiver<Event>, patience: Duration) -> Received {
+fn wait(inbox: &mut mpsc::Receiver<ServiceEvent>, patience: Duration) -> Received {
     match inbox.try_recv() {
         Ok(event) => Received::Event(event),
         Err(mpsc::error::TryRecvError::Disconnected) => Received::Closed,
@@ -240,16 +240,16 @@ impl Service {
         self.ending || self.group.view().epoch.number == 0
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: ServiceEvent) {
         match event {
-            Event::Joined { worker, life, link, arena } => {
+            ServiceEvent::Joined { worker, life, link, arena } => {
                 self.watch.joined(worker, link.pid());
                 self.store.add_worker(worker, arena);
                 self.workers.insert(worker, (life, link));
-                self.give(Input::Joined { worker, life });
+                self.give(ParamsInput::Joined { worker, life });
             }
-            Event::Left { worker, life, .. } => {
-                self.give(Input::Left { worker, life });
+            ServiceEvent::Left { worker, life, .. } => {
+                self.give(ParamsInput::Left { worker, life });
                 if self.workers.get(&worker).is_some_and(|(known, _)| *known == life) {
                     self.workers.remove(&worker);
                     self.watch.left(worker);
@@ -257,71 +257,75 @@ impl Service {
                 }
             }
             // What it did before it was moved to another clock is void.
-            Event::Push { worker, life, clock, tensors } if self.is_at(worker, life, clock) => {
-                self.give(Input::Push { worker, tensors });
+            ServiceEvent::Push { worker, life, clock, tensors } if self.is_at(worker, life, clock) => {
+                self.give(ParamsInput::Push { worker, tensors });
             }
-            Event::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
-                self.give(Input::Clock { worker, samples });
+            ServiceEvent::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
+                self.give(ParamsInput::Clock { worker, samples });
             }
-            Event::Pull { worker, life, number, tensors } if self.is(worker, life) => {
-                self.give(Input::Pull { worker, number, tensors });
+            ServiceEvent::Pull { worker, life, number, tensors } if self.is(worker, life) => {
+                self.give(ParamsInput::Pull { worker, number, tensors });
             }
-            Event::Shared { worker, life, number } if self.is(worker, life) => {
-                self.give(Input::Shared { worker, number });
+            ServiceEvent::Shared { worker, life, number } if self.is(worker, life) => {
+                self.give(ParamsInput::Shared { worker, number });
             }
-            Event::Finished { worker, life } if self.is(worker, life) => self.give(Input::Finished { worker }),
-            Event::Written(kept) => self.give(Input::Written(kept)),
-            Event::CheckpointEnded { kept, problem } => {
+            ServiceEvent::Finished { worker, life } if self.is(worker, life) => {
+                self.give(ParamsInput::Finished { worker })
+            }
+            ServiceEvent::Written(kept) => self.give(ParamsInput::Written(kept)),
+            ServiceEvent::CheckpointEnded { kept, problem } => {
                 // Also where it failed: nothing waits for its thread then.
                 self.writer.take_if(|writer| writer.kept == kept);
-                self.give(Input::CheckpointEnded { kept, problem });
+                self.give(ParamsInput::CheckpointEnded { kept, problem });
             }
-            Event::Found(path) => self.found(path),
-            Event::Said(text) => self.say(&text),
+            ServiceEvent::Found(path) => self.found(path),
+            ServiceEvent::Said(text) => self.say(&text),
             // A node that has just begun may not have heard of the job yet.
-            Event::Unneeded => {
+            ServiceEvent::Unneeded => {
                 let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;
                 self.over |= self.group.is_idle() && self.writer.is_none() && has_ended;
             }
-            Event::Waits => self.ending = true,
-            Event::Unfinished { enough } => {
+            ServiceEvent::Waits => self.ending = true,
+            ServiceEvent::Unfinished { enough } => {
                 if let Some(workers) = enough {
-                    self.give(Input::Enough { workers });
+                    self.give(ParamsInput::Enough { workers });
                 }
                 if self.ending {
                     self.workers.values_mut().for_each(|(_, link)| link.tell_unfinished());
                 }
             }
-            Event::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
-            Event::Keep { worker, life } if self.is(worker, life) => self.give(Input::Keep { worker }),
-            Event::Barrier { worker, life } if self.is(worker, life) => self.give(Input::Barrier { worker }),
-            Event::PeerUp { peer, connection, outbox } => {
+            ServiceEvent::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
+            ServiceEvent::Keep { worker, life } if self.is(worker, life) => self.give(ParamsInput::Keep { worker }),
+            ServiceEvent::Barrier { worker, life } if self.is(worker, life) => {
+                self.give(ParamsInput::Barrier { worker })
+            }
+            ServiceEvent::PeerUp { peer, connection, outbox } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
                     old.close();
-                    self.give(Input::PeerDown(peer));
+                    self.give(ParamsInput::PeerDown(peer));
                 }
-                self.give(Input::PeerUp(peer));
+                self.give(ParamsInput::PeerUp(peer));
             }
-            Event::PeerDown { peer, connection } if self.is_connection(peer, connection) => {
+            ServiceEvent::PeerDown { peer, connection } if self.is_connection(peer, connection) => {
                 self.peers.remove(&peer);
-                self.give(Input::PeerDown(peer));
+                self.give(ParamsInput::PeerDown(peer));
             }
-            Event::PeerLost { peer } => {
+            ServiceEvent::PeerLost { peer } => {
                 if let Some((_, outbox)) = self.peers.remove(&peer) {
                     outbox.close();
-                    self.give(Input::PeerDown(peer));
+                    self.give(ParamsInput::PeerDown(peer));
                 }
             }
-            Event::PeerGone { peer } => self.give(Input::PeerDead(peer)),
-            Event::PeerRefuses { peer } => self.give(Input::PeerRefuses(peer)),
-            Event::PeerEnded { peer } => self.give(Input::PeerEnded(peer)),
-            Event::Message { peer, connection, message, payload } if self.is_connection(peer, connection) => {
+            ServiceEvent::PeerGone { peer } => self.give(ParamsInput::PeerDead(peer)),
+            ServiceEvent::PeerRefuses { peer } => self.give(ParamsInput::PeerRefuses(peer)),
+            ServiceEvent::PeerEnded { peer } => self.give(ParamsInput::PeerEnded(peer)),
+            ServiceEvent::Message { peer, connection, message, payload } if self.is_connection(peer, connection) => {
                 if let Err(error) = self.store.fits(&message, &payload) {
                     self.hang_up(peer, &error.to_string());
-                    return self.give(Input::PeerDown(peer));
+                    return self.give(ParamsInput::PeerDown(peer));
                 }
                 let plain = matches!(message, ServerMessage::Replicate { .. });
-                self.run(Input::Message { from: peer, message }, Some((payload, plain)));
+                self.run(ParamsInput::Message { from: peer, message }, Some((payload, plain)));
             }
             // Of a worker or a connection that is gone.
             _ => {}
@@ -342,7 +346,7 @@ impl Service {
             && self.last_checkpoint.elapsed() >= Duration::from_millis(millis)
         {
             self.last_checkpoint = Instant::now();
-            self.give(Input::CheckpointDue);
+            self.give(ParamsInput::CheckpointDue);
         }
     }
 
@@ -360,7 +364,7 @@ impl Service {
     }
 
     /// Looks for the newest checkpoint of the job, on all nodes.
-    fn find_checkpoint(&mut self) -> Option<Input> {
+    fn find_checkpoint(&mut self) -> Option<ParamsInput> {
         let is_resumed = self.kept.resume_from.is_some();
         let Some(job) = self.kept.job.filter(|_| is_resumed || self.settings.checkpoints.is_some()) else {
             let path = self.kept.resume_from.clone();
@@ -371,12 +375,12 @@ impl Service {
             let say = |text| {
                 let Some(events) = events.upgrade() else { return false };
                 // A full queue has other news; this will be said again.
-                let _ = events.try_send(Event::Said(text));
+                let _ = events.try_send(ServiceEvent::Said(text));
                 true
             };
             let found = checkpoints.newest(job, is_resumed, say).await;
             if let Some(events) = events.upgrade() {
-                let _ = events.send(Event::Found(found)).await;
+                let _ = events.send(ServiceEvent::Found(found)).await;
             }
         });
         None
@@ -388,7 +392,7 @@ impl Service {
         }
     }
 
-    fn open(&mut self, path: Option<PathBuf>) -> Option<Input> {
+    fn open(&mut self, path: Option<PathBuf>) -> Option<ParamsInput> {
         let opened = path.as_deref().map(|path| self.kept.form.open(path)).transpose();
         match opened {
             Ok(found) => {
@@ -397,7 +401,7 @@ impl Service {
                     self.say(&format!("going on at step {} with {}", kept.clock, path.display()));
                 }
                 self.found = found;
-                Some(Input::Found(kept))
+                Some(ParamsInput::Found(kept))
             }
             Err(error) => {
                 self.fail(&error.to_string());
@@ -418,12 +422,12 @@ impl Service {
     }
 
     /// Returns that it has ended where it cannot begin.
-    fn begin_checkpoint(&mut self, kept: logic::Kept, is_last: bool) -> Option<Input> {
-        let Kept { job, form, checkpoints, runtime, .. } = &self.kept;
+    fn begin_checkpoint(&mut self, kept: logic::KeptCheckpoint, is_last: bool) -> Option<ParamsInput> {
+        let KeptParameters { job, form, checkpoints, runtime, .. } = &self.kept;
         let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else { return None };
         let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
         let keeping = Keeping { job, keep: rule.keep, form, checkpoints, runtime };
-        match Writer::start(keeping, kept, is_last, self.events.clone()) {
+        match CheckpointWriter::start(keeping, kept, is_last, self.events.clone()) {
             Ok(writer) => {
                 self.writer = Some(writer);
                 None
@@ -431,7 +435,7 @@ impl Service {
             Err(error) => {
                 let clock = kept.clock;
                 let problem = Some(format!("there is no thread to write the checkpoint of step {clock}: {error}"));
-                Some(Input::CheckpointEnded { kept, problem })
+                Some(ParamsInput::CheckpointEnded { kept, problem })
             }
         }
     }
@@ -454,14 +458,14 @@ impl Service {
         self.peers.get(&peer).is_some_and(|(known, _)| *known == connection)
     }
 
-    fn give(&mut self, input: Input) {
+    fn give(&mut self, input: ParamsInput) {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: Input, mut payload: Option<(Incoming, bool)>) {
+    fn run(&mut self, input: ParamsInput, mut payload: Option<(Incoming, bool)>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
-            let mut together = Together::default();
+            let mut together = ParallelWork::default();
             for effect in self.group.handle(input) {
                 inputs.extend(self.carry_out(effect, &mut together, &mut payload));
             }
@@ -470,7 +474,7 @@ impl Service {
         self.workers.values_mut().for_each(|(_, link)| link.flush());
     }
 
-    fn do_together(&mut self, together: &mut Together) {
+    fn do_together(&mut self, together: &mut ParallelWork) {
         self.store.apply(std::mem::take(&mut together.steps).into_values());
         self.store.deliver(&std::mem::take(&mut together.deliveries));
     }
@@ -478,9 +482,9 @@ impl Service {
     fn carry_out(
         &mut self,
         effect: Effect,
-        together: &mut Together,
+        together: &mut ParallelWork,
         payload: &mut Option<(Incoming, bool)>,
-    ) -> Option<Input> {
+    ) -> Option<ParamsInput> {
         if !together.may_wait_for(&effect) {
             self.do_together(together);
         }
@@ -493,7 +497,7 @@ impl Service {
                     outbox.put(&message, bytes);
                 }
             }
-            Effect::Take(Place::Checkpoint { block }) => {
+            Effect::Take(ByteTarget::Checkpoint { block }) => {
                 let (bytes, _) = payload.take().unwrap_or_default();
                 let bytes = store.collected(block, bytes);
                 if let Err(error) = &bytes {
@@ -511,7 +515,7 @@ impl Service {
             Effect::Contribute { worker, clock, block } => store.contribute(worker, clock, block),
             Effect::Sum { epoch, block, clock, weights } => {
                 let norm2 = store.sum(block, clock, &weights);
-                return Some(Input::Summed { epoch, block, norm2 });
+                return Some(ParamsInput::Summed { epoch, block, norm2 });
             }
             Effect::Seed { worker } => store.seed(worker),
             Effect::FindCheckpoint => return self.find_checkpoint(),
@@ -538,11 +542,11 @@ impl Service {
             Effect::DropGradients => store.drop_gradients(),
             Effect::DropBlock { block } => store.drop_block(block),
             Effect::Zero { worker, tensor } => store.zero(worker, tensor),
-            Effect::Norm { worker } => return Some(Input::Norm { worker, norm2: store.norm2(worker) }),
+            Effect::Norm { worker } => return Some(ParamsInput::Norm { worker, norm2: store.norm2(worker) }),
             Effect::Apply { block, gradient, step, scale } => {
                 let synchronous = self.settings.consistency.is_synchronous();
                 let workers = if synchronous { 1 } else { u64::from(self.settings.workers) };
-                together.steps.insert(block, Step { block, gradient, step, scale, workers });
+                together.steps.insert(block, BlockStep { block, gradient, step, scale, workers });
             }
             Effect::Deliver { worker, block } => together.deliveries.push((worker, block)),
             Effect::Tell { worker, notice } => {

@@ -4,11 +4,11 @@ use super::{
     arena::Arena,
     compress,
     factors::{self, Factors},
-    file::Open,
+    file::ArrayPlaces,
     incoming::Incoming,
     optimizer,
 };
-use nodectl_logic::params::{Gradient, Layout, Payload, Place};
+use nodectl_logic::params::{ArenaLayout, ByteTarget, Gradient, Payload};
 use nodectl_types::servers::{
     ServerSettings,
     message::{Block, Clock, ServerMessage, Worker},
@@ -24,7 +24,7 @@ use std::{
 const ALONE_NUMBERS: usize = 512 << 10;
 
 /// One step of the optimizer on a block. Where updates count one by one, `workers` of them are a round of the schedule.
-pub struct Step {
+pub struct BlockStep {
     pub block: Block,
     pub gradient: Gradient,
     pub step: u64,
@@ -34,7 +34,7 @@ pub struct Step {
 
 /// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it changes.
 #[derive(Clone)]
-struct Shard {
+struct StoredShard {
     values: Arc<Vec<f32>>,
     state: Arc<Vec<Vec<f32>>>,
 }
@@ -47,14 +47,14 @@ enum Contribution {
     Remote(Arc<Incoming>),
 }
 
-impl Shard {
+impl StoredShard {
     fn outgoing(&self) -> Outgoing {
         Outgoing::State(self.values.clone(), self.state.clone())
     }
 }
 
 /// A sum is made when it is needed in one piece.
-enum Sum {
+enum StoredSum {
     Parts(Vec<(Contribution, f32)>),
     Whole(Arc<Vec<f32>>),
 }
@@ -105,13 +105,13 @@ impl Outgoing {
     }
 }
 
-pub struct Store {
-    layout: Arc<Layout>,
+pub struct BlockStore {
+    layout: Arc<ArenaLayout>,
     settings: ServerSettings,
-    shards: HashMap<Block, Shard>,
+    shards: HashMap<Block, StoredShard>,
     /// Blocks as they were, for a checkpoint.
-    snapshots: HashMap<Block, Shard>,
-    sums: HashMap<Block, Sum>,
+    snapshots: HashMap<Block, StoredShard>,
+    sums: HashMap<Block, StoredSum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
     /// Of factored blocks.
     factors: HashMap<(Worker, Clock, Block), Factors>,
@@ -122,8 +122,8 @@ pub struct Store {
     compressed: HashSet<(Worker, Block)>,
 }
 
-impl Store {
-    pub fn new(layout: Arc<Layout>, settings: ServerSettings) -> Self {
+impl BlockStore {
+    pub fn new(layout: Arc<ArenaLayout>, settings: ServerSettings) -> Self {
         let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) = Default::default();
         Self { layout, settings, shards, snapshots, sums, contributions, factors, arenas, residuals, compressed }
     }
@@ -218,19 +218,19 @@ impl Store {
     }
 
     /// Keeps what came with a message. Fails if it is not what belongs there.
-    pub fn take(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
-        let (Place::Contribution { block, .. }
-        | Place::Sum { block }
-        | Place::State { block }
-        | Place::Checkpoint { block }
-        | Place::Worker { block, .. }) = place;
+    pub fn take(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
+        let (ByteTarget::Contribution { block, .. }
+        | ByteTarget::Sum { block }
+        | ByteTarget::State { block }
+        | ByteTarget::Checkpoint { block }
+        | ByteTarget::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
-        if let (Place::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
+        if let (ByteTarget::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
             self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
             return Ok(());
         }
-        if let Place::Contribution { worker, clock, block } = place {
+        if let ByteTarget::Contribution { worker, clock, block } = place {
             if self.settings.compression == nodectl_types::servers::Compression::None {
                 return self.take_plain(place, incoming);
             }
@@ -247,11 +247,11 @@ impl Store {
             return Ok(());
         }
         let states = self.settings.training.optimizer.states();
-        let wanted = if matches!(place, Place::State { .. }) { len * (1 + states) } else { len };
+        let wanted = if matches!(place, ByteTarget::State { .. }) { len * (1 + states) } else { len };
         let numbers = incoming.numbers(wanted)?;
         match place {
-            Place::Sum { block } => drop(self.sums.insert(block, Sum::Whole(Arc::new(numbers.to_vec())))),
-            Place::Worker { worker, .. } => {
+            ByteTarget::Sum { block } => drop(self.sums.insert(block, StoredSum::Whole(Arc::new(numbers.to_vec())))),
+            ByteTarget::Worker { worker, .. } => {
                 if let Some(arena) = self.arenas.get(&worker) {
                     arena.write_values(range.start, numbers);
                 }
@@ -259,15 +259,15 @@ impl Store {
             _ => {
                 let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
                 let values = Arc::new(numbers[..len].to_vec());
-                self.shards.insert(block, Shard { values, state: Arc::new(state) });
+                self.shards.insert(block, StoredShard { values, state: Arc::new(state) });
             }
         }
         Ok(())
     }
 
     /// A replica gets a gradient from the primary as it is, not compressed.
-    pub fn take_plain(&mut self, place: Place, incoming: Incoming) -> io::Result<()> {
-        let Place::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
+    pub fn take_plain(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
+        let ByteTarget::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
         let range = self.layout.block(block);
         incoming.numbers((range.end - range.start) as usize)?;
         self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(incoming)));
@@ -298,7 +298,7 @@ impl Store {
         norm2
     }
 
-    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> Sum {
+    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> StoredSum {
         let parts: Vec<(Factors, f32)> = weights
             .iter()
             .filter_map(|(worker, weight)| Some((self.factors.remove(&(*worker, clock, block))?, *weight)))
@@ -308,15 +308,15 @@ impl Store {
         let numbers = self.layout.tensors_of(block).map(|tensor| self.layout.tensor(tensor));
         let numbers: u64 = numbers.map(|tensor| tensor.end - tensor.start).sum();
         factors::sum(&parts, columns, &mut whole[..numbers as usize]);
-        Sum::Whole(Arc::new(whole))
+        StoredSum::Whole(Arc::new(whole))
     }
 
-    fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> Sum {
+    fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> StoredSum {
         let parts = weights
             .iter()
             .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
             .collect();
-        Sum::Parts(parts)
+        StoredSum::Parts(parts)
     }
 
     /// How many of a block's numbers are parameters; behind them are sums.
@@ -330,22 +330,22 @@ impl Store {
     fn whole_sum(&mut self, block: Block) -> Option<Arc<Vec<f32>>> {
         let trained = self.trained(block);
         let sum = self.sums.get_mut(&block)?;
-        if let Sum::Parts(_) = sum {
+        if let StoredSum::Parts(_) = sum {
             let range = self.layout.block(block);
             let mut whole = vec![0.0; (range.end - range.start) as usize];
             let parts = sum.weighted(&self.layout, block);
             optimizer::sum(&parts, &mut whole[..trained]);
             optimizer::add(&parts, trained, &mut whole[trained..]);
-            *sum = Sum::Whole(Arc::new(whole));
+            *sum = StoredSum::Whole(Arc::new(whole));
         }
         match sum {
-            Sum::Whole(whole) => Some(whole.clone()),
-            Sum::Parts(_) => None,
+            StoredSum::Whole(whole) => Some(whole.clone()),
+            StoredSum::Parts(_) => None,
         }
     }
 
     /// Steps of different blocks, side by side.
-    pub fn apply(&mut self, steps: impl IntoIterator<Item = Step>) {
+    pub fn apply(&mut self, steps: impl IntoIterator<Item = BlockStep>) {
         let mut ready = Vec::new();
         for step in steps {
             let block = step.block;
@@ -355,7 +355,7 @@ impl Store {
             let sum = match step.gradient {
                 Gradient::Sum => self.sums.remove(&block),
                 Gradient::Of { worker, clock } => {
-                    self.contributions.remove(&(worker, clock, block)).map(|part| Sum::Parts(vec![(part, 1.0)]))
+                    self.contributions.remove(&(worker, clock, block)).map(|part| StoredSum::Parts(vec![(part, 1.0)]))
                 }
             };
             ready.extend(sum.and_then(|sum| Some((step, sum, self.shards.remove(&block)?))));
@@ -365,8 +365,8 @@ impl Store {
         self.shards.extend(ready.into_iter().map(|(step, _, shard)| (step.block, shard)));
     }
 
-    fn apply_one(&self, step: &Step, sum: &Sum, shard: &mut Shard) {
-        let Step { block, gradient, step, scale, workers } = *step;
+    fn apply_one(&self, step: &BlockStep, sum: &StoredSum, shard: &mut StoredShard) {
+        let BlockStep { block, gradient, step, scale, workers } = *step;
         let trained = self.trained(block);
         // Copied if some of it is still on its way to a reader.
         let values = Arc::make_mut(&mut shard.values);
@@ -391,16 +391,16 @@ impl Store {
         for block in 0..self.layout.blocks() {
             let values = arena.values(self.layout.block(block)).to_vec();
             let state = Arc::new(vec![vec![0.0; values.len()]; states]);
-            self.shards.insert(block, Shard { values: Arc::new(values), state });
+            self.shards.insert(block, StoredShard { values: Arc::new(values), state });
         }
     }
 
     /// All blocks begin with what a checkpoint has.
-    pub fn restore(&mut self, file: &Open) -> io::Result<()> {
+    pub fn restore(&mut self, file: &ArrayPlaces) -> io::Result<()> {
         for block in 0..self.layout.blocks() {
             let mut arrays = file.read(block)?.into_iter();
             let values = Arc::new(arrays.next().unwrap_or_default());
-            self.shards.insert(block, Shard { values, state: Arc::new(arrays.collect()) });
+            self.shards.insert(block, StoredShard { values, state: Arc::new(arrays.collect()) });
         }
         Ok(())
     }
@@ -469,8 +469,8 @@ fn for_each<T: Send>(works: &mut [T], numbers: usize, work: impl Fn(&mut T) + Se
     }
 }
 
-impl Sum {
-    fn weighted<'a>(&'a self, layout: &Layout, block: Block) -> Vec<optimizer::Weighted<'a>> {
+impl StoredSum {
+    fn weighted<'a>(&'a self, layout: &ArenaLayout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),
             Contribution::Remote(numbers) => numbers.all(),

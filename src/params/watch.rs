@@ -1,6 +1,6 @@
 //! Local workers for which the others wait: how long each takes over a clock, and whether its processes still do something.
 
-use nodectl_logic::params::pace::Pace;
+use nodectl_logic::params::pace::ClockPace;
 use nodectl_ports::processes::Stat;
 use nodectl_types::{
     query::LateWorker,
@@ -26,7 +26,7 @@ pub struct Watch {
 
 struct Watched {
     pid: Option<Pid>,
-    pace: Pace,
+    pace: ClockPace,
     /// At this clock since then.
     works: Option<(Clock, Instant)>,
     /// When it was first seen late, and the processor time of its processes then.

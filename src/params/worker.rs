@@ -1,7 +1,7 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
 
-use super::{Event, Shared, alone, arena::Arena, dedicated, watch};
-use nodectl_logic::params::{Layout, Notice, Share};
+use super::{ParamsShared, ServiceEvent, alone, arena::Arena, dedicated, watch};
+use nodectl_logic::params::{ArenaLayout, Notice, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},
@@ -27,13 +27,13 @@ const HELLO: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A worker that takes part.
-pub struct Link {
+pub struct WorkerLink {
     stream: UnixStream,
     /// Tensors that it is still to be told of, and with what number it asked for them.
     pulled: (u64, Vec<u32>),
 }
 
-impl Link {
+impl WorkerLink {
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, pulled: (0, Vec::new()) }
     }
@@ -97,7 +97,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for WorkerLink {
     /// Whoever is not served any more is not to wait for anything: a worker whose place another process has taken, or whose job's thread
     /// has ended before it heard of it.
     fn drop(&mut self) {
@@ -111,7 +111,7 @@ fn share_bytes(share: Share) -> Vec<u8> {
 }
 
 /// Serves one connection on a thread of its own, to its end.
-pub fn serve(shared: &Arc<Shared>, stream: UnixStream) {
+pub fn serve(shared: &Arc<ParamsShared>, stream: UnixStream) {
     if let Err(error) = attend(shared, &stream) {
         refuse(&stream, &error);
     }
@@ -124,7 +124,7 @@ fn refuse(stream: &UnixStream, why: &io::Error) {
     }
 }
 
-fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
+fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(HELLO))?;
     let (header, payload) = receive(stream, MAX_REGISTER_BYTES)?;
@@ -164,22 +164,22 @@ fn attend(shared: &Arc<Shared>, stream: &UnixStream) -> io::Result<()> {
         return Err(invalid(format!("a frame {:?} where READY should be", header.kind)));
     }
     let life = shared.next_life();
-    let link = Link::new(stream.try_clone()?);
+    let link = WorkerLink::new(stream.try_clone()?);
     let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    events.blocking_send(Event::Joined { worker, life, link, arena }).map_err(|_| gone())?;
+    events.blocking_send(ServiceEvent::Joined { worker, life, link, arena }).map_err(|_| gone())?;
     let ended = talk(stream, worker, life, &events, layout.tensors());
     let finished = ended.is_ok();
     // Before the job's thread closes the stream.
     if let Err(error) = ended {
         refuse(stream, &error);
     }
-    let _ = events.blocking_send(Event::Left { worker, life, finished });
+    let _ = events.blocking_send(ServiceEvent::Left { worker, life, finished });
     Ok(())
 }
 
 /// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as any other. Of a job that the cluster
 /// does not know the worker's own node reads it.
-fn adopt(shared: &Shared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
+fn adopt(shared: &ParamsShared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
     let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else { return Ok(()) };
     shared.checkpoints.adopt(job, step, path)?;
     runtime.block_on(shared.checkpoints.tell(job, step));
@@ -187,7 +187,7 @@ fn adopt(shared: &Shared, register: &Register, step: u64, path: &Path) -> io::Re
 }
 
 /// Where everything lies of what is registered, if that can be.
-pub fn layout(register: &Register) -> io::Result<Arc<Layout>> {
+pub fn layout(register: &Register) -> io::Result<Arc<ArenaLayout>> {
     let Register { tensors, settings, .. } = register;
     settings.check().map_err(|error| invalid(error.to_string()))?;
     if settings.sums as usize >= tensors.len() {
@@ -198,7 +198,7 @@ pub fn layout(register: &Register) -> io::Result<Arc<Layout>> {
     if let Some(tensor) = settings.factored.iter().find(|tensor| **tensor >= trained) {
         return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
     }
-    let layout = Layout::with_factored(tensors, settings.block_bytes, &settings.factored);
+    let layout = ArenaLayout::with_factored(tensors, settings.block_bytes, &settings.factored);
     Ok(Arc::new(layout.map_err(|error| invalid(error.to_string()))?))
 }
 
@@ -207,23 +207,23 @@ fn talk(
     stream: &UnixStream,
     worker: Worker,
     life: u64,
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<ServiceEvent>,
     tensors: usize,
 ) -> io::Result<()> {
     loop {
         let (Header { kind, id, .. }, payload) = receive(stream, tensors * 4)?;
         let event = match kind {
-            Kind::Push => Event::Push { worker, life, clock: id, tensors: list(&payload) },
+            Kind::Push => ServiceEvent::Push { worker, life, clock: id, tensors: list(&payload) },
             Kind::Clock => {
                 let samples = list(&payload).first().copied().unwrap_or(1);
-                Event::Clock { worker, life, clock: id, samples }
+                ServiceEvent::Clock { worker, life, clock: id, samples }
             }
-            Kind::Pull => Event::Pull { worker, life, number: id, tensors: list(&payload) },
-            Kind::Barrier => Event::Barrier { worker, life },
-            Kind::Share => Event::Shared { worker, life, number: id },
-            Kind::Wait => Event::Waits,
-            Kind::Keep => Event::Keep { worker, life },
-            Kind::Finish => Event::Finished { worker, life },
+            Kind::Pull => ServiceEvent::Pull { worker, life, number: id, tensors: list(&payload) },
+            Kind::Barrier => ServiceEvent::Barrier { worker, life },
+            Kind::Share => ServiceEvent::Shared { worker, life, number: id },
+            Kind::Wait => ServiceEvent::Waits,
+            Kind::Keep => ServiceEvent::Keep { worker, life },
+            Kind::Finish => ServiceEvent::Finished { worker, life },
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };
@@ -255,7 +255,7 @@ pub(super) fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Head
 }
 
 /// Passes the shared memory on.
-fn answer(stream: &UnixStream, layout: &Layout, arena: &Arena) -> io::Result<()> {
+fn answer(stream: &UnixStream, layout: &ArenaLayout, arena: &Arena) -> io::Result<()> {
     let tensors = (0..layout.tensors()).map(|tensor| layout.tensor(tensor).start).collect();
     let registered = Registered { bytes: arena.bytes(), tensors, gradients: layout.len() };
     let json = serde_json::to_vec(&registered).expect("plain data always encodes");

@@ -1,12 +1,12 @@
 //! Writes a checkpoint beside the job's thread, block by block as they come, and makes it safe.
 
 use super::{
-    Event,
-    checkpoints::{Checkpoints, Part},
-    file::{Form, Open},
+    ServiceEvent,
+    checkpoints::{CheckpointStore, PartialFile},
+    file::{ArrayPlaces, Form},
     store::Outgoing,
 };
-use nodectl_logic::params::Kept;
+use nodectl_logic::params::KeptCheckpoint;
 use nodectl_types::{
     JobId,
     servers::message::{Block, Clock},
@@ -26,24 +26,29 @@ pub struct Keeping {
     pub job: JobId,
     pub keep: u32,
     pub form: Form,
-    pub checkpoints: Arc<Checkpoints>,
+    pub checkpoints: Arc<CheckpointStore>,
     pub runtime: Handle,
 }
 
 /// A checkpoint that is being made. Dropping it gives it up.
-pub struct Writer {
-    pub kept: Kept,
-    blocks: mpsc::SyncSender<Order>,
+pub struct CheckpointWriter {
+    pub kept: KeptCheckpoint,
+    blocks: mpsc::SyncSender<WriterOrder>,
 }
 
-enum Order {
+enum WriterOrder {
     Block(Block, Outgoing),
     End,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// The file is made with the first block. The last one has ended when another node has it too, or cannot.
-    pub fn start(keeping: Keeping, kept: Kept, is_last: bool, events: events::WeakSender<Event>) -> io::Result<Self> {
+    pub fn start(
+        keeping: Keeping,
+        kept: KeptCheckpoint,
+        is_last: bool,
+        events: events::WeakSender<ServiceEvent>,
+    ) -> io::Result<Self> {
         let (blocks, orders) = mpsc::sync_channel(QUEUE);
         let write = move || {
             let tell = |event| {
@@ -52,7 +57,7 @@ impl Writer {
                 }
             };
             let clock = kept.clock;
-            let problem = match write(&keeping, kept, &orders, &|| tell(Event::Written(kept))) {
+            let problem = match write(&keeping, kept, &orders, &|| tell(ServiceEvent::Written(kept))) {
                 Ok(true) => keeping.runtime.block_on(publish(&keeping, clock, is_last)).err(),
                 // Given up.
                 Ok(false) => return,
@@ -61,7 +66,7 @@ impl Writer {
             if let Some(problem) = &problem {
                 tracing::warn!("job {}: {problem}", keeping.job);
             }
-            tell(Event::CheckpointEnded { kept, problem });
+            tell(ServiceEvent::CheckpointEnded { kept, problem });
         };
         std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
         Ok(Self { kept, blocks })
@@ -69,11 +74,11 @@ impl Writer {
 
     pub fn write(&self, block: Block, bytes: Outgoing) {
         // A thread that failed has said so.
-        let _ = self.blocks.send(Order::Block(block, bytes));
+        let _ = self.blocks.send(WriterOrder::Block(block, bytes));
     }
 
     pub fn end(self) {
-        let _ = self.blocks.send(Order::End);
+        let _ = self.blocks.send(WriterOrder::End);
     }
 }
 
@@ -84,23 +89,28 @@ async fn publish(Keeping { job, keep, checkpoints, .. }: &Keeping, step: Clock, 
 }
 
 /// Returns whether it is whole and has its name.
-fn write(keeping: &Keeping, kept: Kept, orders: &mpsc::Receiver<Order>, written: &dyn Fn()) -> io::Result<bool> {
-    let mut begun: Option<(Open, Part)> = None;
+fn write(
+    keeping: &Keeping,
+    kept: KeptCheckpoint,
+    orders: &mpsc::Receiver<WriterOrder>,
+    written: &dyn Fn(),
+) -> io::Result<bool> {
+    let mut begun: Option<(ArrayPlaces, PartialFile)> = None;
     loop {
         let Ok(order) = orders.recv() else { return Ok(false) };
         let (file, part) = match &mut begun {
             Some(begun) => begun,
             None => {
-                let part = Part(keeping.checkpoints.part(keeping.job)?);
+                let part = PartialFile(keeping.checkpoints.part(keeping.job)?);
                 begun.insert((keeping.form.create(&part.0, kept)?, part))
             }
         };
         match order {
-            Order::Block(block, bytes) => {
+            WriterOrder::Block(block, bytes) => {
                 file.write(block, &bytes.arrays(keeping.form.len(block))?)?;
                 written();
             }
-            Order::End => {
+            WriterOrder::End => {
                 file.sync()?;
                 keeping.checkpoints.keep(keeping.job, kept.clock, &part.0, keeping.keep)?;
                 return Ok(true);

@@ -1,16 +1,16 @@
 //! The loop that owns one pool's state: batches of frames in, decisions out. Whoever has something for it waits while it is behind.
 
 use super::{
-    ARGUMENTS_BYTES, Input,
-    outbox::Outbox,
+    ARGUMENTS_BYTES, HubInput,
+    outbox::PoolOutbox,
     pulls::Pulls,
     reader::{Frame, frames},
     spool::Spool,
     updates::Updates,
-    workers::Worker,
+    workers::HubWorker,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{Config, Effect, Pool, WorkerKey};
+use nodectl_logic::pool::{Pool, PoolConfig, PoolEffect, WorkerKey};
 use nodectl_types::Time;
 use nodectl_wire::{
     api::PoolStatus,
@@ -42,20 +42,20 @@ pub(super) enum End {
 
 /// Whether the client may be read.
 #[derive(Clone, Default)]
-pub(super) enum Gate {
+pub(super) enum ClientGate {
     #[default]
     Open,
     /// Too much of it waits.
     Shut,
     /// When this worker has taken what it was sent.
-    Behind(Arc<Outbox>),
+    Behind(Arc<PoolOutbox>),
 }
 
 pub(super) struct Hub {
     pub name: String,
     pub pool: Pool<Bytes>,
-    pub client: Arc<Outbox>,
-    pub workers: BTreeMap<WorkerKey, Worker>,
+    pub client: Arc<PoolOutbox>,
+    pub workers: BTreeMap<WorkerKey, HubWorker>,
     pub init: Arc<Spool>,
     pub updates: Updates,
     pub pulls: Pulls,
@@ -64,16 +64,16 @@ pub(super) struct Hub {
     /// Workers came, went or became ready.
     pub changed: bool,
     /// Kept for their memory.
-    pub effects: Vec<Effect<Bytes>>,
+    pub effects: Vec<PoolEffect<Bytes>>,
     pub touched: Vec<WorkerKey>,
     told: PoolStatus,
     told_at: Instant,
-    gate: watch::Sender<Gate>,
+    gate: watch::Sender<ClientGate>,
     start: Instant,
 }
 
 impl Hub {
-    pub fn new(name: String, config: Config, client: Arc<Outbox>, init: Arc<Spool>, directory: &Path) -> Self {
+    pub fn new(name: String, config: PoolConfig, client: Arc<PoolOutbox>, init: Arc<Spool>, directory: &Path) -> Self {
         Self {
             name,
             pool: Pool::new(config, Time::default()),
@@ -93,7 +93,7 @@ impl Hub {
         }
     }
 
-    pub fn gate(&self) -> watch::Receiver<Gate> {
+    pub fn gate(&self) -> watch::Receiver<ClientGate> {
         self.gate.subscribe()
     }
 
@@ -101,7 +101,7 @@ impl Hub {
         Time::default() + self.start.elapsed()
     }
 
-    pub async fn run(mut self, inputs: &mut mpsc::Receiver<Input>) -> (Self, End) {
+    pub async fn run(mut self, inputs: &mut mpsc::Receiver<HubInput>) -> (Self, End) {
         let mut batch = Vec::with_capacity(TURN);
         loop {
             let timer = tokio::time::sleep_until(self.next_deadline().into());
@@ -116,7 +116,7 @@ impl Hub {
         }
     }
 
-    async fn turn(&mut self, inputs: impl Iterator<Item = Input>) -> Result<(), End> {
+    async fn turn(&mut self, inputs: impl Iterator<Item = HubInput>) -> Result<(), End> {
         let now = self.now();
         for input in inputs {
             self.take_in(input, now).await?;
@@ -131,24 +131,24 @@ impl Hub {
         Ok(())
     }
 
-    async fn take_in(&mut self, input: Input, now: Time) -> Result<(), End> {
+    async fn take_in(&mut self, input: HubInput, now: Time) -> Result<(), End> {
         match input {
-            Input::Client(batch) => {
+            HubInput::Client(batch) => {
                 let length = batch.len();
                 for frame in frames(batch) {
                     self.client_frame(frame, length, now).await?;
                 }
             }
             // Where nothing is said, the client opens the pool again.
-            Input::ClientGone | Input::GivenUp => return Err(End::Closed),
-            Input::Joined { key, node, outbox } => self.joined(key, node, outbox, now),
-            Input::Worker(key, batch) => self.worker_frames(key, batch, now),
-            Input::WorkerGone(key) => self.worker_gone(key, now),
-            Input::Release { node, must } => {
+            HubInput::ClientGone | HubInput::GivenUp => return Err(End::Closed),
+            HubInput::Joined { key, node, outbox } => self.joined(key, node, outbox, now),
+            HubInput::Worker(key, batch) => self.worker_frames(key, batch, now),
+            HubInput::WorkerGone(key) => self.worker_gone(key, now),
+            HubInput::Release { node, must } => {
                 self.pool.release(node, must, now);
             }
-            Input::Over(why) => return Err(End::Failed(why)),
-            Input::Leave(done) => return Err(End::Leaving(done)),
+            HubInput::Over(why) => return Err(End::Failed(why)),
+            HubInput::Leave(done) => return Err(End::Leaving(done)),
         }
         Ok(())
     }
@@ -197,22 +197,22 @@ impl Hub {
 
     fn next_deadline(&self) -> Instant {
         let expiry = self.pool.next_deadline().map(|time| self.start + time.since(Time::default()));
-        let is_read = matches!(&*self.gate.borrow(), Gate::Open);
+        let is_read = matches!(&*self.gate.borrow(), ClientGate::Open);
         let sign = if is_read { Instant::now() + Duration::from_secs(3600) } else { self.told_at + SIGN_OF_LIFE };
         expiry.unwrap_or(sign).min(sign)
     }
 
     fn set_gate(&mut self) {
         let gate = match self.pulls.behind() {
-            Some(worker) => Gate::Behind(worker),
+            Some(worker) => ClientGate::Behind(worker),
             // The chunks that were asked for stand behind whatever the client wrote before.
-            None if self.pool.open_bytes() > ARGUMENTS_BYTES && self.pulls.is_empty() => Gate::Shut,
-            None => Gate::Open,
+            None if self.pool.open_bytes() > ARGUMENTS_BYTES && self.pulls.is_empty() => ClientGate::Shut,
+            None => ClientGate::Open,
         };
-        let was_open = matches!(&*self.gate.borrow(), Gate::Open);
+        let was_open = matches!(&*self.gate.borrow(), ClientGate::Open);
         match gate {
-            Gate::Open if was_open => {}
-            Gate::Open => drop(self.gate.send_replace(Gate::Open)),
+            ClientGate::Open if was_open => {}
+            ClientGate::Open => drop(self.gate.send_replace(ClientGate::Open)),
             shut => {
                 self.gate.send_replace(shut);
                 self.tell_status(self.told_at.elapsed() >= SIGN_OF_LIFE);

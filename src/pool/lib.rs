@@ -39,7 +39,7 @@ use futures::future::{BoxFuture, FutureExt};
 use nodectl_logic::pool::WorkerKey;
 use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolHost, PoolService};
 use nodectl_types::{Author, NodeId, PoolToken};
-use outbox::Outbox;
+use outbox::PoolOutbox;
 use std::{
     collections::HashMap,
     io,
@@ -57,7 +57,7 @@ const ARGUMENTS_BYTES: usize = 64 << 20;
 const QUEUE: usize = 32;
 
 /// What a pool's hub is told.
-enum Input {
+enum HubInput {
     /// Whole frames of the client.
     Client(Bytes),
     /// The client's stream has ended.
@@ -65,7 +65,7 @@ enum Input {
     Joined {
         key: WorkerKey,
         node: NodeId,
-        outbox: Arc<Outbox>,
+        outbox: Arc<PoolOutbox>,
     },
     /// Whole frames of a worker.
     Worker(WorkerKey, Bytes),
@@ -85,26 +85,26 @@ enum Input {
 
 /// The way to one pool.
 #[derive(Clone)]
-struct Entry {
-    inputs: mpsc::Sender<Input>,
-    client: Arc<Outbox>,
+struct PoolEntry {
+    inputs: mpsc::Sender<HubInput>,
+    client: Arc<PoolOutbox>,
     /// A worker has come.
     joined: Arc<AtomicBool>,
 }
 
 /// The pools of this node's users.
 pub struct Pools {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
+struct PoolShared {
     me: NodeId,
     /// Which life of the node this is: later than every pool of an earlier one.
     generation: u64,
     node: NodeHandle,
     /// Where unnamed files go.
     directory: PathBuf,
-    open: Mutex<HashMap<PoolToken, Entry>>,
+    open: Mutex<HashMap<PoolToken, PoolEntry>>,
     keys: AtomicU64,
 }
 
@@ -112,12 +112,12 @@ impl Pools {
     /// `directory` takes files that have no name, on the disk of the data directory.
     pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
         let (open, keys) = Default::default();
-        Self { shared: Arc::new(Shared { me, generation, node, directory, open, keys }) }
+        Self { shared: Arc::new(PoolShared { me, generation, node, directory, open, keys }) }
     }
 }
 
-impl Shared {
-    fn entries(&self) -> MutexGuard<'_, HashMap<PoolToken, Entry>> {
+impl PoolShared {
+    fn entries(&self) -> MutexGuard<'_, HashMap<PoolToken, PoolEntry>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,16 +144,16 @@ impl PoolService for Pools {
     fn release(&self, pool: PoolToken, node: NodeId, must: bool) {
         // A hub that is behind is asked again.
         if let Some(entry) = self.shared.entries().get(&pool) {
-            let _ = entry.inputs.try_send(Input::Release { node, must });
+            let _ = entry.inputs.try_send(HubInput::Release { node, must });
         }
     }
 
     fn close(&self) -> BoxFuture<'static, ()> {
-        let entries: Vec<Entry> = self.shared.entries().values().cloned().collect();
+        let entries: Vec<PoolEntry> = self.shared.entries().values().cloned().collect();
         async move {
             for entry in entries {
                 let (done, closed) = oneshot::channel();
-                if entry.inputs.send(Input::Leave(done)).await.is_ok() {
+                if entry.inputs.send(HubInput::Leave(done)).await.is_ok() {
                     let _ = closed.await;
                 }
             }
@@ -163,18 +163,18 @@ impl PoolService for Pools {
 }
 
 /// A worker's stream, until one side ends it.
-async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn PeerStream>) -> io::Result<()> {
+async fn splice(entry: PoolEntry, key: WorkerKey, node: NodeId, worker: Box<dyn PeerStream>) -> io::Result<()> {
     let (source, sink) = tokio::io::split(worker);
-    let outbox = Arc::new(Outbox::default());
-    let joined = Input::Joined { key, node, outbox: outbox.clone() };
+    let outbox = Arc::new(PoolOutbox::default());
+    let joined = HubInput::Joined { key, node, outbox: outbox.clone() };
     if entry.inputs.send(joined).await.is_err() {
         return Ok(());
     }
     entry.joined.store(true, Ordering::Relaxed);
     let reading = async {
-        let mut reader = reader::Reader::new(source);
+        let mut reader = reader::PoolReader::new(source);
         while let Some(batch) = reader.batch().await? {
-            if entry.inputs.send(Input::Worker(key, batch)).await.is_err() {
+            if entry.inputs.send(HubInput::Worker(key, batch)).await.is_err() {
                 break;
             }
             // Results that the client does not read yet stay with the workers.
@@ -200,6 +200,6 @@ async fn splice(entry: Entry, key: WorkerKey, node: NodeId, worker: Box<dyn Peer
             },
         },
     };
-    let _ = entry.inputs.send(Input::WorkerGone(key)).await;
+    let _ = entry.inputs.send(HubInput::WorkerGone(key)).await;
     result
 }

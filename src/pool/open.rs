@@ -1,14 +1,14 @@
 //! A pool's beginning and end: what its client wants, the job whose tasks are its workers, and what becomes of that job.
 
 use super::{
-    Entry, Input, QUEUE, Shared,
-    hub::{End, Gate, Hub},
-    outbox::Outbox,
-    reader::{Frame, Reader, frames},
+    HubInput, PoolEntry, PoolShared, QUEUE,
+    hub::{ClientGate, End, Hub},
+    outbox::PoolOutbox,
+    reader::{Frame, PoolReader, frames},
     spool::Spool,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::Config;
+use nodectl_logic::pool::PoolConfig;
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
     Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location, spec::POOL_HOST_GONE,
@@ -48,15 +48,15 @@ const FAILED_STARTS: u32 = 3;
 struct Opening<R> {
     open: OpenPool,
     init: Arc<Spool>,
-    reader: Reader<R>,
+    reader: PoolReader<R>,
     /// Frames that came behind `INIT`.
     rest: Vec<Frame>,
 }
 
 /// Serves one client, from its first frame to the end of its pool.
-pub(super) async fn serve(pools: Arc<Shared>, author: Author, client: Box<dyn Duplex>) {
+pub(super) async fn serve(pools: Arc<PoolShared>, author: Author, client: Box<dyn Duplex>) {
     let (source, sink) = tokio::io::split(client);
-    let outbox = Arc::new(Outbox::default());
+    let outbox = Arc::new(PoolOutbox::default());
     // Whoever waits for the pool to end learns when its client knows.
     let mut leaving = None;
     let conversation = async {
@@ -77,10 +77,10 @@ pub(super) async fn serve(pools: Arc<Shared>, author: Author, client: Box<dyn Du
 
 /// The error is for the client.
 async fn converse(
-    pools: &Arc<Shared>,
+    pools: &Arc<PoolShared>,
     author: Author,
     source: impl AsyncRead + Send + Unpin,
-    outbox: &Arc<Outbox>,
+    outbox: &Arc<PoolOutbox>,
     leaving: &mut Option<oneshot::Sender<()>>,
 ) -> Result<(), String> {
     let Some(opening) = open(source, &pools.directory).await? else { return Ok(()) };
@@ -88,7 +88,7 @@ async fn converse(
     if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
         tokio::spawn(cancel_own(pools.node.clone(), author.clone(), old));
     }
-    let config = Config { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
+    let config = PoolConfig { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
     let token: PoolToken = rand::random();
     let name = open.name.clone();
     // Coordinators compare the two: a pool from before its host's start has no host any more.
@@ -96,7 +96,7 @@ async fn converse(
     let spec =
         open.into_spec(pools.me, author, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
-    let entry = Entry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
+    let entry = PoolEntry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
     let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);
     // Before the job is there: its first worker may be quick.
     let listed = Listed::new(pools, token, entry.clone());
@@ -108,7 +108,7 @@ async fn converse(
         let reading = read_client(reader, rest, entry.inputs.clone(), hub.gate());
         let writing = async {
             outbox.ended().await;
-            let _ = entry.inputs.send(Input::ClientGone).await;
+            let _ = entry.inputs.send(HubInput::ClientGone).await;
         };
         let beside = async { tokio::join!(reading, writing, watch_job(&pools.node, job, &entry)) };
         tokio::select! {
@@ -130,7 +130,7 @@ async fn converse(
 
 /// Reads `OPEN` and `INIT`. None if the client went away.
 async fn open<R: AsyncRead + Unpin>(source: R, directory: &Path) -> Result<Option<Opening<R>>, String> {
-    let mut reader = Reader::new(source);
+    let mut reader = PoolReader::new(source);
     let lost = |error: io::Error| format!("the client's stream broke off: {error}");
     let first = tokio::time::timeout(OPEN_TIMEOUT, reader.batch()).await;
     let first = first.map_err(|_| format!("no OPEN within {} s", OPEN_TIMEOUT.as_secs()))?.map_err(lost)?;
@@ -172,31 +172,33 @@ async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
 
 /// Hands the client's frames over, as fast as the hub lets it.
 async fn read_client<R: AsyncRead + Unpin>(
-    mut reader: Reader<R>,
+    mut reader: PoolReader<R>,
     rest: Vec<Frame>,
-    inputs: mpsc::Sender<Input>,
-    mut gate: watch::Receiver<Gate>,
+    inputs: mpsc::Sender<HubInput>,
+    mut gate: watch::Receiver<ClientGate>,
 ) {
     for frame in rest {
-        let _ = inputs.send(Input::Client(frame.whole)).await;
+        let _ = inputs.send(HubInput::Client(frame.whole)).await;
     }
     loop {
         let open = gate.borrow_and_update().clone();
         match open {
-            Gate::Open => {}
-            Gate::Shut => {
+            ClientGate::Open => {}
+            ClientGate::Shut => {
                 let _ = gate.changed().await;
                 continue;
             }
-            Gate::Behind(worker) => worker.room().await,
+            ClientGate::Behind(worker) => worker.room().await,
         }
         let input = match reader.batch().await {
-            Ok(Some(batch)) => Input::Client(batch),
-            Ok(None) => Input::ClientGone,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Input::Over(format!("the client sent {error}")),
-            Err(_) => Input::ClientGone,
+            Ok(Some(batch)) => HubInput::Client(batch),
+            Ok(None) => HubInput::ClientGone,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                HubInput::Over(format!("the client sent {error}"))
+            }
+            Err(_) => HubInput::ClientGone,
         };
-        let ended = !matches!(input, Input::Client(_));
+        let ended = !matches!(input, HubInput::Client(_));
         if inputs.send(input).await.is_err() || ended {
             return;
         }
@@ -204,20 +206,20 @@ async fn read_client<R: AsyncRead + Unpin>(
 }
 
 /// Tells the hub when the pool's job has ended, or cannot begin. Never returns.
-async fn watch_job(node: &NodeHandle, job: JobId, entry: &Entry) {
+async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
     loop {
         let joined = entry.joined.load(Ordering::Relaxed);
         tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
         let over = match node.ask(Query::Job { job }).await {
             Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => match detail.head.reason {
-                Some(reason) if reason == POOL_HOST_GONE => Input::GivenUp,
-                Some(reason) => Input::Over(format!("its job {job} has ended: {reason}")),
-                None => Input::Over(format!("its job {job} has ended: `nodectl explain {job}` says why")),
+                Some(reason) if reason == POOL_HOST_GONE => HubInput::GivenUp,
+                Some(reason) => HubInput::Over(format!("its job {job} has ended: {reason}")),
+                None => HubInput::Over(format!("its job {job} has ended: `nodectl explain {job}` says why")),
             },
             Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
-                Input::Over(failed_start(node, job).await)
+                HubInput::Over(failed_start(node, job).await)
             }
-            Err(QueryError::NoJob(_)) => Input::Over(format!("its job {job} is forgotten")),
+            Err(QueryError::NoJob(_)) => HubInput::Over(format!("its job {job} is forgotten")),
             // Another coordinator will answer.
             _ => continue,
         };
@@ -238,12 +240,12 @@ async fn failed_start(node: &NodeHandle, job: JobId) -> String {
 }
 
 /// The workers end, and the job with them.
-async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::Receiver<Input>) {
+async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::Receiver<HubInput>) {
     hub.dismiss();
     let drained = async {
         // The last of the workers' streams closes the queue.
         while let Some(input) = inbox.recv().await {
-            if let Input::Joined { outbox, .. } = input {
+            if let HubInput::Joined { outbox, .. } = input {
                 outbox.kill();
             }
         }
@@ -274,12 +276,12 @@ async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
 
 /// The pool is known under its token as long as this lives.
 struct Listed {
-    pools: Arc<Shared>,
+    pools: Arc<PoolShared>,
     token: PoolToken,
 }
 
 impl Listed {
-    fn new(pools: &Arc<Shared>, token: PoolToken, entry: Entry) -> Self {
+    fn new(pools: &Arc<PoolShared>, token: PoolToken, entry: PoolEntry) -> Self {
         pools.entries().insert(token, entry);
         Self { pools: pools.clone(), token }
     }

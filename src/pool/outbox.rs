@@ -26,15 +26,15 @@ const SHARED_BYTES: usize = 16 << 10;
 /// A buffer is closed at this size.
 const BUFFER_BYTES: usize = 256 << 10;
 
-enum Piece {
+enum OutboxPiece {
     Buffer(Vec<u8>),
     Shared(Bytes),
     Spooled(Arc<Spool>, Range<u64>),
 }
 
 #[derive(Default)]
-struct Waiting {
-    pieces: VecDeque<Piece>,
+struct WaitingPieces {
+    pieces: VecDeque<OutboxPiece>,
     /// In memory, what is being written included.
     bytes: usize,
     finished: bool,
@@ -43,15 +43,15 @@ struct Waiting {
 }
 
 #[derive(Default)]
-pub struct Outbox {
-    waiting: Mutex<Waiting>,
+pub struct PoolOutbox {
+    waiting: Mutex<WaitingPieces>,
     filled: Notify,
     drained: Notify,
     killed: CancellationToken,
     ended: CancellationToken,
 }
 
-impl Outbox {
+impl PoolOutbox {
     /// Adds a frame whose payload others hold too.
     pub fn frame(&self, header: Header, payload: &Bytes) {
         let mut waiting = self.lock();
@@ -72,7 +72,7 @@ impl Outbox {
     /// Adds spooled frames.
     pub fn spooled(&self, spool: &Arc<Spool>, range: Range<u64>) {
         if !range.is_empty() {
-            self.lock().pieces.push_back(Piece::Spooled(spool.clone(), range));
+            self.lock().pieces.push_back(OutboxPiece::Spooled(spool.clone(), range));
         }
     }
 
@@ -154,9 +154,9 @@ impl Outbox {
             }
             for piece in pieces {
                 let bytes = match piece {
-                    Piece::Buffer(bytes) => write(sink, &bytes).await?,
-                    Piece::Shared(bytes) => write(sink, &bytes).await?,
-                    Piece::Spooled(spool, range) => {
+                    OutboxPiece::Buffer(bytes) => write(sink, &bytes).await?,
+                    OutboxPiece::Shared(bytes) => write(sink, &bytes).await?,
+                    OutboxPiece::Spooled(spool, range) => {
                         spool.copy_to(range, sink).await?;
                         0
                     }
@@ -171,7 +171,7 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingPieces> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,7 +181,7 @@ async fn write(sink: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result
     Ok(bytes.len())
 }
 
-impl Waiting {
+impl WaitingPieces {
     fn end(&mut self) {
         self.pieces.clear();
         self.bytes = 0;
@@ -193,14 +193,14 @@ impl Waiting {
             return;
         }
         self.bytes += bytes.len();
-        if let Some(Piece::Buffer(buffer)) = self.pieces.back_mut()
+        if let Some(OutboxPiece::Buffer(buffer)) = self.pieces.back_mut()
             && buffer.len() < BUFFER_BYTES
         {
             return buffer.extend_from_slice(bytes);
         }
         let mut buffer = Vec::with_capacity((4 * HEADER_BYTES).max(bytes.len()));
         buffer.extend_from_slice(bytes);
-        self.pieces.push_back(Piece::Buffer(buffer));
+        self.pieces.push_back(OutboxPiece::Buffer(buffer));
     }
 
     fn share(&mut self, bytes: Bytes) {
@@ -208,6 +208,6 @@ impl Waiting {
             return;
         }
         self.bytes += bytes.len();
-        self.pieces.push_back(Piece::Shared(bytes));
+        self.pieces.push_back(OutboxPiece::Shared(bytes));
     }
 }

@@ -1,15 +1,15 @@
 //! Large arguments on their way from the client to a worker: asked for with `SEND`, passed on chunk by chunk. Chunks whose worker
 //! died are thrown away, and the arguments asked for anew when they have ended.
 
-use super::outbox::Outbox;
+use super::outbox::PoolOutbox;
 use nodectl_logic::pool::WorkerKey;
 use std::{collections::BTreeMap, sync::Arc};
 
 struct Pull {
-    worker: Option<(WorkerKey, Arc<Outbox>)>,
+    worker: Option<(WorkerKey, Arc<PoolOutbox>)>,
     begun: bool,
     /// Who gets them after the chunks that come now.
-    next: Option<(WorkerKey, Arc<Outbox>)>,
+    next: Option<(WorkerKey, Arc<PoolOutbox>)>,
 }
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Pulls {
 
 impl Pulls {
     /// A worker is there for a task's arguments. True if they are to be asked for now.
-    pub fn begin(&mut self, task: u64, worker: (WorkerKey, Arc<Outbox>)) -> bool {
+    pub fn begin(&mut self, task: u64, worker: (WorkerKey, Arc<PoolOutbox>)) -> bool {
         if let Some(pull) = self.pulls.get_mut(&task) {
             pull.next = Some(worker);
             return false;
@@ -29,7 +29,7 @@ impl Pulls {
     }
 
     /// A chunk has come: where it goes. None if nobody asked for it.
-    pub fn chunk(&mut self, task: u64) -> Option<Option<(WorkerKey, Arc<Outbox>)>> {
+    pub fn chunk(&mut self, task: u64) -> Option<Option<(WorkerKey, Arc<PoolOutbox>)>> {
         let pull = self.pulls.get_mut(&task)?;
         pull.begun = true;
         Some(pull.worker.clone())
@@ -52,7 +52,7 @@ impl Pulls {
 
     /// A worker is gone.
     pub fn worker_gone(&mut self, key: WorkerKey) {
-        let is_it = |worker: &mut (WorkerKey, Arc<Outbox>)| worker.0 == key;
+        let is_it = |worker: &mut (WorkerKey, Arc<PoolOutbox>)| worker.0 == key;
         for pull in self.pulls.values_mut() {
             pull.worker.take_if(is_it);
             pull.next.take_if(is_it);
@@ -64,7 +64,7 @@ impl Pulls {
     }
 
     /// A worker that does not take its arguments as fast as they come.
-    pub fn behind(&self) -> Option<Arc<Outbox>> {
+    pub fn behind(&self) -> Option<Arc<PoolOutbox>> {
         let workers = self.pulls.values().filter_map(|pull| pull.worker.as_ref());
         workers.map(|(_, outbox)| outbox).find(|outbox| outbox.is_full()).cloned()
     }

@@ -10,12 +10,12 @@ pub const READ_BYTES: usize = 256 << 10;
 /// With less room than this a new buffer is begun.
 const ROOM_BYTES: usize = 32 << 10;
 
-pub struct Reader<R> {
+pub struct PoolReader<R> {
     source: R,
     buffer: BytesMut,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> PoolReader<R> {
     pub fn new(source: R) -> Self {
         Self { source, buffer: BytesMut::new() }
     }
@@ -97,7 +97,7 @@ mod tests {
                 drop(writer);
             };
             let reading = async {
-                let mut reader = Reader::new(source);
+                let mut reader = PoolReader::new(source);
                 let mut read = Vec::new();
                 while let Some(batch) = reader.batch().await.unwrap() {
                     frames(batch).for_each(|frame| read.extend_from_slice(&frame.whole));
@@ -111,10 +111,10 @@ mod tests {
 
     #[tokio::test]
     async fn nonsense_and_a_cut_are_errors() {
-        assert!(Reader::new(&[9u8; 40][..]).batch().await.is_err());
+        assert!(PoolReader::new(&[9u8; 40][..]).batch().await.is_err());
         let mut bytes = Vec::new();
         encode(Kind::Run, 1, b"abc", &mut bytes);
-        let error = Reader::new(&bytes[..bytes.len() - 1]).batch().await.unwrap_err();
+        let error = PoolReader::new(&bytes[..bytes.len() - 1]).batch().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -17,11 +17,11 @@ const COPY_BYTES: u64 = 256 << 10;
 
 pub struct Spool {
     directory: PathBuf,
-    content: Mutex<Content>,
+    content: Mutex<SpoolContent>,
 }
 
 #[derive(Default)]
-struct Content {
+struct SpoolContent {
     memory: Vec<u8>,
     /// What is not in memory.
     file: Option<Arc<File>>,
@@ -88,7 +88,7 @@ impl Spool {
         .await
     }
 
-    fn lock(&self) -> MutexGuard<'_, Content> {
+    fn lock(&self) -> MutexGuard<'_, SpoolContent> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use nodectl_ports::Event;
 use nodectl_types::{Answer, Author, JobId, JobSpec, Query, QueryError, WorkSpec};
 use nodectl_wire::frames::{AGAIN, Header, Kind, MAX_CHUNK_BYTES, MORE, PULL, encode};
-use reader::{Frame, Reader, frames};
+use reader::{Frame, PoolReader, frames};
 use std::{collections::VecDeque, time::Duration};
 use tokio::{
     io::{AsyncWriteExt, ReadHalf, WriteHalf, split},
@@ -19,7 +19,7 @@ const OTHER: NodeId = NodeId([2; 32]);
 
 /// One end of a stream of frames.
 struct Peer {
-    reader: Reader<ReadHalf<UnixStream>>,
+    reader: PoolReader<ReadHalf<UnixStream>>,
     writer: WriteHalf<UnixStream>,
     read: VecDeque<Frame>,
 }
@@ -27,7 +27,7 @@ struct Peer {
 impl Peer {
     fn new(stream: UnixStream) -> Self {
         let (source, writer) = split(stream);
-        Self { reader: Reader::new(source), writer, read: VecDeque::new() }
+        Self { reader: PoolReader::new(source), writer, read: VecDeque::new() }
     }
 
     async fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) {

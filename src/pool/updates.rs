@@ -1,6 +1,6 @@
 //! The updates so far, and how far each worker has got: which frames of which spool are still to be sent to it.
 
-use super::{outbox::Outbox, spool::Spool};
+use super::{outbox::PoolOutbox, spool::Spool};
 use bytes::Bytes;
 use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
 use std::{
@@ -21,7 +21,7 @@ struct Segment {
 
 /// How far a worker has got. The default is nowhere.
 #[derive(Clone, Copy, Default)]
-pub struct Cursor(Option<(u64, u64)>);
+pub struct UpdateCursor(Option<(u64, u64)>);
 
 pub struct Updates {
     directory: PathBuf,
@@ -63,7 +63,7 @@ impl Updates {
     }
 
     /// Gives a worker what it lacks.
-    pub fn feed(&self, cursor: &mut Cursor, outbox: &Outbox) {
+    pub fn feed(&self, cursor: &mut UpdateCursor, outbox: &PoolOutbox) {
         let newest = self.dropped + self.segments.len() as u64 - 1;
         let (first, mut offset) = cursor.0.unwrap_or((newest, 0));
         for number in first..=newest {
@@ -78,7 +78,7 @@ impl Updates {
     }
 
     /// Drops what lies behind the last worker.
-    pub fn trim<'a>(&mut self, cursors: impl Iterator<Item = &'a Cursor>) {
+    pub fn trim<'a>(&mut self, cursors: impl Iterator<Item = &'a UpdateCursor>) {
         let newest = self.dropped + self.segments.len() as u64 - 1;
         let needed = cursors.filter_map(|cursor| Some(cursor.0?.0)).min().unwrap_or(newest);
         while self.dropped < needed {
@@ -91,7 +91,7 @@ impl Updates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reader::{Reader, frames};
+    use crate::reader::{PoolReader, frames};
     use nodectl_wire::frames::encode;
 
     fn frame(kind: Kind, number: u64) -> Bytes {
@@ -101,13 +101,13 @@ mod tests {
     }
 
     /// The numbers that a worker with this cursor gets now.
-    async fn fed(updates: &Updates, cursor: &mut Cursor) -> Vec<u64> {
-        let outbox = Outbox::default();
+    async fn fed(updates: &Updates, cursor: &mut UpdateCursor) -> Vec<u64> {
+        let outbox = PoolOutbox::default();
         updates.feed(cursor, &outbox);
         outbox.finish();
         let mut bytes = Vec::new();
         outbox.write_to(&mut bytes).await.unwrap();
-        let mut reader = Reader::new(&bytes[..]);
+        let mut reader = PoolReader::new(&bytes[..]);
         let mut numbers = Vec::new();
         while let Some(batch) = reader.batch().await.unwrap() {
             numbers.extend(frames(batch).map(|frame| {
@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(fed(&updates, &mut late).await, [0u64; 0]);
         updates.trim([&early, &slow, &late].into_iter());
         assert_eq!(updates.segments.len(), 1);
-        assert_eq!(fed(&updates, &mut Cursor::default()).await, [2, 3]);
+        assert_eq!(fed(&updates, &mut UpdateCursor::default()).await, [2, 3]);
     }
 }

@@ -2,20 +2,20 @@
 
 use super::{
     hub::{End, Hub},
-    outbox::Outbox,
+    outbox::PoolOutbox,
     reader::{Frame, frames},
-    updates::Cursor,
+    updates::UpdateCursor,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{Answer, Effect, WorkerKey};
+use nodectl_logic::pool::{AnswerOutcome, PoolEffect, WorkerKey};
 use nodectl_types::{NodeId, Time};
 use nodectl_wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL};
 use std::sync::Arc;
 
 /// A worker as the hub knows it.
-pub(super) struct Worker {
-    outbox: Arc<Outbox>,
-    cursor: Cursor,
+pub(super) struct HubWorker {
+    outbox: Arc<PoolOutbox>,
+    cursor: UpdateCursor,
     /// The task of whose result some chunks went to the client.
     partial: Option<u64>,
     /// What its `__init__` raised.
@@ -23,10 +23,10 @@ pub(super) struct Worker {
 }
 
 impl Hub {
-    pub(super) fn joined(&mut self, key: WorkerKey, node: NodeId, outbox: Arc<Outbox>, now: Time) {
+    pub(super) fn joined(&mut self, key: WorkerKey, node: NodeId, outbox: Arc<PoolOutbox>, now: Time) {
         outbox.spooled(&self.init, 0..self.init.bytes());
         outbox.flush();
-        self.workers.insert(key, Worker { outbox, cursor: Cursor::default(), partial: None, error: None });
+        self.workers.insert(key, HubWorker { outbox, cursor: UpdateCursor::default(), partial: None, error: None });
         self.pool.join(key, node, now);
         self.changed = true;
     }
@@ -73,12 +73,12 @@ impl Hub {
         let answer = if has_more { self.pool.is_answering(key, id) } else { self.pool.answered(key, id, now) };
         let worker = self.workers.get_mut(&key).expect("the caller found it");
         match answer {
-            Answer::Unasked => return Err("an answer to what it was not asked"),
-            Answer::Discard => {
+            AnswerOutcome::Unasked => return Err("an answer to what it was not asked"),
+            AnswerOutcome::Discard => {
                 worker.partial = None;
                 self.void.remove(&id);
             }
-            Answer::Forward => {
+            AnswerOutcome::Forward => {
                 worker.partial = has_more.then_some(id);
                 if self.void.remove(&id) {
                     let header = Header { flags: frame.header.flags | AGAIN, ..frame.header };
@@ -136,15 +136,15 @@ impl Hub {
     }
 
     /// The worker to which something is to be written, if one is.
-    fn carry_out(&mut self, effect: Effect<Bytes>) -> Result<Option<WorkerKey>, End> {
+    fn carry_out(&mut self, effect: PoolEffect<Bytes>) -> Result<Option<WorkerKey>, End> {
         Ok(match effect {
-            Effect::Run { worker: key, task, arguments } => {
+            PoolEffect::Run { worker: key, task, arguments } => {
                 if let Some(worker) = self.workers.get(&key) {
                     worker.outbox.frame(Header::new(Kind::Run, task, arguments.len()), &arguments);
                 }
                 Some(key)
             }
-            Effect::Pull { worker: key, task } => {
+            PoolEffect::Pull { worker: key, task } => {
                 if let Some(worker) = self.workers.get(&key)
                     && self.pulls.begin(task, (key, worker.outbox.clone()))
                 {
@@ -152,31 +152,31 @@ impl Hub {
                 }
                 None
             }
-            Effect::Feed { worker: key, .. } => {
+            PoolEffect::Feed { worker: key, .. } => {
                 if let Some(worker) = self.workers.get_mut(&key) {
                     self.updates.feed(&mut worker.cursor, &worker.outbox);
                 }
                 Some(key)
             }
-            Effect::Exit { worker: key } => {
+            PoolEffect::Exit { worker: key } => {
                 if let Some(worker) = self.workers.get(&key) {
                     worker.outbox.frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
                 }
                 self.changed = true;
                 Some(key)
             }
-            Effect::Kill { worker: key } => {
+            PoolEffect::Kill { worker: key } => {
                 if let Some(worker) = self.workers.get(&key) {
                     worker.outbox.kill();
                 }
                 None
             }
-            Effect::Lost { task, why } => {
+            PoolEffect::Lost { task, why } => {
                 self.void.remove(&task);
                 self.tell_client(Kind::Lost, task, why.as_bytes());
                 None
             }
-            Effect::Fail { why } => return Err(End::Failed(why)),
+            PoolEffect::Fail { why } => return Err(End::Failed(why)),
         })
     }
 

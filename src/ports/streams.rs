@@ -27,9 +27,9 @@ pub trait PeerStream: Duplex + 'static {
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
         let (source, sink) = tokio::io::split(self);
         let (runtime, closed) = (Handle::current(), CancellationToken::new());
-        let waiting = Waiting { runtime, closed: closed.clone() };
+        let waiting = ThreadWait { runtime, closed: closed.clone() };
         Ok(Halves {
-            source: Box::new(Source(source, waiting.clone())),
+            source: Box::new(BlockingSource(source, waiting.clone())),
             sink: Box::new(Sink(sink, waiting)),
             close: Box::new(move || closed.cancel()),
         })
@@ -58,16 +58,16 @@ impl PeerStream for tokio::net::UnixStream {}
 
 /// How a thread waits for what the runtime does.
 #[derive(Clone)]
-struct Waiting {
+struct ThreadWait {
     runtime: Handle,
     closed: CancellationToken,
 }
 
-struct Source<S>(ReadHalf<S>, Waiting);
+struct BlockingSource<S>(ReadHalf<S>, ThreadWait);
 
-struct Sink<S>(WriteHalf<S>, Waiting);
+struct Sink<S>(WriteHalf<S>, ThreadWait);
 
-impl Waiting {
+impl ThreadWait {
     fn wait<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.runtime.block_on(async {
             match select(pin!(work), pin!(self.closed.cancelled())).await {
@@ -78,7 +78,7 @@ impl Waiting {
     }
 }
 
-impl<S: AsyncRead> Read for Source<S> {
+impl<S: AsyncRead> Read for BlockingSource<S> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.1.wait(self.0.read(out))
     }

@@ -86,7 +86,7 @@ impl Blobs for BlobStore {
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         let temporary = self.temporary()?;
-        Ok(Box::new(Writer { temporary, hasher: blake3::Hasher::new(), shelf: self.shelf.clone() }))
+        Ok(Box::new(StoreWriter { temporary, hasher: blake3::Hasher::new(), shelf: self.shelf.clone() }))
     }
 
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
@@ -122,13 +122,13 @@ impl Blobs for BlobStore {
     }
 }
 
-struct Writer {
+struct StoreWriter {
     temporary: Temporary,
     hasher: blake3::Hasher,
     shelf: Arc<Shelf>,
 }
 
-impl BlobWriter for Writer {
+impl BlobWriter for StoreWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.temporary.file.write_all(bytes)

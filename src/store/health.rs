@@ -25,13 +25,13 @@ pub struct Health {
     me: Weak<Self>,
     probe: PathBuf,
     node: NodeHandle,
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
     /// Held while something is written to see whether it can be.
     writing: Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct HealthState {
     /// What the operating system says is wrong.
     trouble: Option<String>,
     /// Of the largest thing that could not be kept.
@@ -49,7 +49,7 @@ impl Health {
         Arc::new_cyclic(|me| Self { me: me.clone(), probe, node, state: Mutex::default(), writing: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -87,7 +87,7 @@ pub struct Admits {
     pub users: Vec<String>,
     /// Patterns of names of nodes at which jobs are submitted.
     pub nodes: Vec<String>,
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<WorkKind>,
     /// Patterns of programs that commands may begin with.
     pub commands: Vec<String>,
 }
@@ -95,7 +95,7 @@ pub struct Admits {
 /// The kinds of work, by what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum WorkKind {
     /// A command.
     Command,
     /// Calls of a Python class.
@@ -107,7 +107,7 @@ pub enum Kind {
     Integrate,
 }
 
-impl Kind {
+impl WorkKind {
     pub fn of(work: &WorkSpec) -> Self {
         match &work.worker {
             None => Self::Command,
@@ -124,7 +124,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for WorkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Command => "command",
@@ -150,7 +150,7 @@ impl Admits {
         if lacks(&self.nodes, &author.node) {
             return Some(format!("takes no jobs that were submitted at {} (node.policy.nodes)", author.node));
         }
-        let kind = Kind::of(work);
+        let kind = WorkKind::of(work);
         if !self.kinds.is_empty() && !self.kinds.contains(&kind) {
             return Some(format!("takes no jobs of kind {kind} (node.policy.kinds)"));
         }

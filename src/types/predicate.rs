@@ -55,18 +55,18 @@ enum Expr {
     All(Vec<Expr>),
     Not(Box<Expr>),
     Test {
-        field: Field,
-        op: Op,
+        field: PredicateField,
+        op: ComparisonOp,
         value: Literal,
     },
     In {
-        field: Field,
+        field: PredicateField,
         values: Vec<Literal>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+enum ComparisonOp {
     Equal,
     Unequal,
     Less,
@@ -76,18 +76,18 @@ enum Op {
     Contains,
 }
 
-const OPS: [(&str, Op); 7] = [
-    ("==", Op::Equal),
-    ("!=", Op::Unequal),
-    ("<=", Op::LessEqual),
-    (">=", Op::GreaterEqual),
-    ("<", Op::Less),
-    (">", Op::Greater),
-    ("~", Op::Contains),
+const OPS: [(&str, ComparisonOp); 7] = [
+    ("==", ComparisonOp::Equal),
+    ("!=", ComparisonOp::Unequal),
+    ("<=", ComparisonOp::LessEqual),
+    (">=", ComparisonOp::GreaterEqual),
+    ("<", ComparisonOp::Less),
+    (">", ComparisonOp::Greater),
+    ("~", ComparisonOp::Contains),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Field {
+enum PredicateField {
     Name,
     Software,
     Cores,
@@ -101,16 +101,16 @@ enum Field {
 }
 
 /// Every field but the labels.
-const FIELDS: [(&str, Field); 9] = [
-    ("name", Field::Name),
-    ("software", Field::Software),
-    ("cores", Field::Cores),
-    ("memory", Field::Memory),
-    ("gpus", Field::Gpus),
-    ("gpu.memory", Field::GpuMemory),
-    ("gpu.name", Field::GpuName),
-    ("gpu.vendor", Field::GpuVendor),
-    ("gpu.driver", Field::GpuDriver),
+const FIELDS: [(&str, PredicateField); 9] = [
+    ("name", PredicateField::Name),
+    ("software", PredicateField::Software),
+    ("cores", PredicateField::Cores),
+    ("memory", PredicateField::Memory),
+    ("gpus", PredicateField::Gpus),
+    ("gpu.memory", PredicateField::GpuMemory),
+    ("gpu.name", PredicateField::GpuName),
+    ("gpu.vendor", PredicateField::GpuVendor),
+    ("gpu.driver", PredicateField::GpuDriver),
 ];
 
 /// A value as written, and the number it stands for, if it does (sizes in bytes).
@@ -127,7 +127,7 @@ impl Expr {
             Self::All(exprs) => exprs.iter().all(|expr| expr.eval(node)),
             Self::Not(expr) => !expr.eval(node),
             Self::Test { field, op, value } => field.test(node, *op, value),
-            Self::In { field, values } => values.iter().any(|value| field.test(node, Op::Equal, value)),
+            Self::In { field, values } => values.iter().any(|value| field.test(node, ComparisonOp::Equal, value)),
         }
     }
 }
@@ -142,12 +142,12 @@ impl Expr {
     }
 }
 
-impl Field {
+impl PredicateField {
     fn is_of_gpus(&self) -> bool {
         matches!(self, Self::Gpus | Self::GpuMemory | Self::GpuName | Self::GpuVendor | Self::GpuDriver)
     }
 
-    fn test(&self, node: &NodeInfo, op: Op, value: &Literal) -> bool {
+    fn test(&self, node: &NodeInfo, op: ComparisonOp, value: &Literal) -> bool {
         let any_gpu = |test: &dyn Fn(&Gpu) -> bool| counted_gpus(node).any(test);
         match self {
             Self::Name => value.test_text(&node.name, op),
@@ -179,28 +179,28 @@ impl Literal {
         Self { text, number }
     }
 
-    fn test_number(&self, actual: f64, op: Op) -> bool {
+    fn test_number(&self, actual: f64, op: ComparisonOp) -> bool {
         self.number.and_then(|number| actual.partial_cmp(&number)).is_some_and(|order| op.accepts(order))
     }
 
-    fn test_text(&self, actual: &str, op: Op) -> bool {
+    fn test_text(&self, actual: &str, op: ComparisonOp) -> bool {
         match op {
-            Op::Contains => actual.to_lowercase().contains(&self.text.to_lowercase()),
-            Op::Equal | Op::Unequal => op.accepts(actual.cmp(&self.text)),
+            ComparisonOp::Contains => actual.to_lowercase().contains(&self.text.to_lowercase()),
+            ComparisonOp::Equal | ComparisonOp::Unequal => op.accepts(actual.cmp(&self.text)),
             _ => op.accepts(natural_order(actual, &self.text)),
         }
     }
 
     /// Labels are text that often holds a number or a size: compared as such when both sides are.
-    fn test_label(&self, actual: &str, op: Op) -> bool {
+    fn test_label(&self, actual: &str, op: ComparisonOp) -> bool {
         match (op, self.number, Literal::new(actual.to_string()).number) {
-            (Op::Contains, ..) | (_, None, _) | (_, _, None) => self.test_text(actual, op),
+            (ComparisonOp::Contains, ..) | (_, None, _) | (_, _, None) => self.test_text(actual, op),
             (_, Some(_), Some(actual)) => self.test_number(actual, op),
         }
     }
 }
 
-impl Op {
+impl ComparisonOp {
     fn accepts(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
@@ -277,7 +277,7 @@ fn write_joined(f: &mut fmt::Formatter<'_>, exprs: &[Expr], glue: &str, parens: 
     Ok(())
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for PredicateField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Label(label) = self {
             return write!(f, "labels.{label}");
@@ -287,7 +287,7 @@ impl fmt::Display for Field {
     }
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for ComparisonOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sign, _) = OPS.iter().find(|(_, op)| op == self).expect("OPS has every operator");
         f.write_str(sign)

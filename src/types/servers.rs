@@ -153,7 +153,7 @@ pub enum Compression {
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` is {value}; it must be {wanted}")]
-pub struct SettingsError {
+pub struct BadSetting {
     pub key: &'static str,
     pub value: String,
     pub wanted: &'static str,
@@ -176,7 +176,7 @@ impl ServerSettings {
     }
 
     /// Fails on numbers that make no sense.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn check(&self) -> Result<(), BadSetting> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         let fraction = |value: f32| (0.0..1.0).contains(&value);
         let Training { optimizer, rate, schedule, weight_decay, clip_norm } = &self.training;
@@ -235,13 +235,8 @@ impl ServerSettings {
     }
 }
 
-fn require(
-    holds: bool,
-    key: &'static str,
-    value: impl fmt::Display,
-    wanted: &'static str,
-) -> Result<(), SettingsError> {
-    if holds { Ok(()) } else { Err(SettingsError { key, value: value.to_string(), wanted }) }
+fn require(holds: bool, key: &'static str, value: impl fmt::Display, wanted: &'static str) -> Result<(), BadSetting> {
+    if holds { Ok(()) } else { Err(BadSetting { key, value: value.to_string(), wanted }) }
 }
 
 #[cfg(test)]

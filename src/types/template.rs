@@ -59,7 +59,7 @@ pub fn expand_within(
 ) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(template.len().min(*room));
     let mut last = 0;
-    for piece in Pieces::new(template) {
+    for piece in TemplatePieces::new(template) {
         let value = match piece? {
             Piece::Text(text) => Cow::Borrowed(text),
             Piece::Name { name, offset } => {
@@ -77,7 +77,7 @@ pub fn expand_within(
 /// Every placeholder, in order, repeats included.
 pub fn placeholders(template: &str) -> Result<Vec<Placeholder>, TemplateError> {
     let mut found = Vec::new();
-    for piece in Pieces::new(template) {
+    for piece in TemplatePieces::new(template) {
         if let Piece::Name { name, offset } = piece? {
             found.push(Placeholder { name: name.to_string(), offset });
         }
@@ -96,12 +96,12 @@ enum Piece<'t> {
 }
 
 /// Cuts a template at its braces; ends after the first error.
-struct Pieces<'t> {
+struct TemplatePieces<'t> {
     template: &'t str,
     at: usize,
 }
 
-impl<'t> Pieces<'t> {
+impl<'t> TemplatePieces<'t> {
     fn new(template: &'t str) -> Self {
         Self { template, at: 0 }
     }
@@ -125,7 +125,7 @@ impl<'t> Pieces<'t> {
     }
 }
 
-impl<'t> Iterator for Pieces<'t> {
+impl<'t> Iterator for TemplatePieces<'t> {
     type Item = Result<Piece<'t>, TemplateError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -10,7 +10,7 @@ const VERSION: u32 = 1;
 pub const MAX_BYTES: u64 = 64 * (limits::MAX_REMOVED + limits::MAX_JOBS) as u64;
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct RetentionFile {
     version: u32,
     uptime_s: u64,
     ended: BTreeMap<String, u64>,
@@ -20,13 +20,13 @@ struct File {
 pub fn encode(retention: &Retention) -> Vec<u8> {
     let named = |jobs: &BTreeMap<JobId, u64>| jobs.iter().map(|(job, value)| (job.to_string(), *value)).collect();
     let Retention { uptime_s, ended, removed } = retention;
-    let file = File { version: VERSION, uptime_s: *uptime_s, ended: named(ended), removed: named(removed) };
+    let file = RetentionFile { version: VERSION, uptime_s: *uptime_s, ended: named(ended), removed: named(removed) };
     serde_json::to_vec(&file).expect("plain data always encodes")
 }
 
 /// Inverse of `encode`, or why not.
 pub fn decode(bytes: &[u8]) -> Result<Retention, String> {
-    let File { version, uptime_s, ended, removed } =
+    let RetentionFile { version, uptime_s, ended, removed } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if version != VERSION {
         return Err(format!("it is of version {version}, and {VERSION} is read"));

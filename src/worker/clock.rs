@@ -9,7 +9,7 @@ use std::{
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub struct Clock {
+pub struct TaskClock {
     begun: Instant,
     stood: Mutex<Stood>,
 }
@@ -20,13 +20,13 @@ struct Stood {
     before: Duration,
 }
 
-impl Default for Clock {
+impl Default for TaskClock {
     fn default() -> Self {
         Self { begun: Instant::now(), stood: Mutex::default() }
     }
 }
 
-impl Clock {
+impl TaskClock {
     pub fn suspend(&self, on: bool) {
         let mut stood = self.stood();
         match (on, stood.since) {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn it_stands_still_while_tasks_do() {
-        let clock = Clock::default();
+        let clock = TaskClock::default();
         clock.suspend(true);
         let stands = clock.now();
         let later = Instant::now() + Duration::from_secs(60);

@@ -3,7 +3,7 @@
 
 use super::{
     outputs,
-    protocol::{End, STDERR_FILE, STDOUT_FILE, Usage},
+    protocol::{ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
     staging::Staged,
     streams,
 };
@@ -20,7 +20,7 @@ use std::{
 const RESULT_MARK: &str = "nodectl-result:";
 
 /// What is known besides the directory.
-pub struct Ended<'a> {
+pub struct EndedAttempt<'a> {
     pub task: &'a StartTask,
     pub node: NodeId,
     /// What everything is kept on.
@@ -37,7 +37,7 @@ pub struct Ended<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Its process did.
-    Process(End),
+    Process(ProcessEnd),
     /// A worker's `run` returned this JSON; how many bytes there were of it in all.
     Returned {
         json: Vec<u8>,
@@ -47,7 +47,7 @@ pub enum Verdict {
 }
 
 /// The record of an attempt that ran in `dir`.
-pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
+pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
     let work = &ended.task.work;
     let mut failure = failure_of(ended, dir);
     let mut note = |problem: Failure| {
@@ -79,7 +79,7 @@ pub fn collect(ended: &Ended<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskRecord {
         };
         let mut patterns = ended.outputs.to_vec();
         patterns.extend(model.then(|| servers::MODEL.to_string()));
-        let store = outputs::Store { blobs, disk: ended.disk };
+        let store = outputs::OutputStore { blobs, disk: ended.disk };
         match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, store) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
@@ -106,7 +106,7 @@ pub fn unkept(disk: &dyn DiskHealth, error: &io::Error, bytes: u64, why: String)
 
 /// What a task's own failure came of, if that was the disk: a program that finds it full fails in its own way. Unless it is the
 /// program itself that fills it.
-fn excused(ended: &Ended<'_>, dir: &Path, failure: Failure) -> Failure {
+fn excused(ended: &EndedAttempt<'_>, dir: &Path, failure: Failure) -> Failure {
     let may_be_the_disk = match &failure {
         Failure::Signal(signal) => *signal == libc::SIGBUS,
         Failure::Exit(_) | Failure::Raised(_) | Failure::Init(_) => true,
@@ -123,7 +123,7 @@ fn excused(ended: &Ended<'_>, dir: &Path, failure: Failure) -> Failure {
     }
 }
 
-fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
+fn blank(ended: &EndedAttempt<'_>, outcome: Outcome) -> TaskRecord {
     TaskRecord {
         started_ms: ended.started_ms,
         duration_us: ended.usage.duration_us,
@@ -133,7 +133,7 @@ fn blank(ended: &Ended<'_>, outcome: Outcome) -> TaskRecord {
     }
 }
 
-fn failure_of(ended: &Ended<'_>, dir: &Path) -> Option<Failure> {
+fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
     let work = &ended.task.work;
     let wanted = file_limit(work.output_limit_bytes, work.log_limit_bytes);
     let own = rustix::process::getrlimit(rustix::process::Resource::Fsize).maximum;
@@ -156,18 +156,18 @@ fn failure_of(ended: &Ended<'_>, dir: &Path) -> Option<Failure> {
         Verdict::Failed(failure) => return Some(grown().unwrap_or_else(|| failure.clone())),
     };
     match end {
-        End::Exited(0) => None,
-        End::Exited(status) => Some(grown().unwrap_or(Failure::Exit(*status))),
-        End::Signalled(libc::SIGXFSZ) => {
+        ProcessEnd::Exited(0) => None,
+        ProcessEnd::Exited(status) => Some(grown().unwrap_or(Failure::Exit(*status))),
+        ProcessEnd::Signalled(libc::SIGXFSZ) => {
             // Refused to grow at once, or on a node whose own limit is lower: most likely what it wrote to last.
             let last = || outputs::last_written(dir).unwrap_or_else(|| "a file elsewhere".into());
             Some(grown().unwrap_or_else(|| too_large(last())))
         }
-        End::Signalled(signal) => Some(Failure::Signal(*signal)),
-        End::TimedOut => Some(Failure::Timeout { limit_ms: work.timeout_ms.unwrap_or(0) }),
-        End::OutOfMemory => Some(Failure::OutOfMemory { limit_bytes: work.resources.memory_bytes }),
-        End::NotStarted(why) => Some(Failure::Spawn(why.clone())),
-        End::Stopped => Some(Failure::Signal(libc::SIGTERM)),
+        ProcessEnd::Signalled(signal) => Some(Failure::Signal(*signal)),
+        ProcessEnd::TimedOut => Some(Failure::Timeout { limit_ms: work.timeout_ms.unwrap_or(0) }),
+        ProcessEnd::OutOfMemory => Some(Failure::OutOfMemory { limit_bytes: work.resources.memory_bytes }),
+        ProcessEnd::NotStarted(why) => Some(Failure::Spawn(why.clone())),
+        ProcessEnd::Stopped => Some(Failure::Signal(libc::SIGTERM)),
     }
 }
 
@@ -213,7 +213,7 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
 }
 
 /// What the task gave as its result: the last line of stdout if that is marked, else `result.json`, unless that was uploaded.
-fn result(ended: &Ended<'_>, dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
+fn result(ended: &EndedAttempt<'_>, dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
     if has_stdout && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))? {
         return check_json(&text, "the last line of stdout").map(Some);
     }

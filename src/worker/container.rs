@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Whose GPUs a machine has. Each vendor's driver is there if this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gpus {
+pub enum GpuVendor {
     Nvidia,
     Amd,
 }
 
-impl Gpus {
+impl GpuVendor {
     /// `has` says whether there is a file.
     pub fn of_machine(has: impl Fn(&Path) -> bool) -> Vec<Self> {
         let drivers = [("/proc/driver/nvidia/version", Self::Nvidia), ("/dev/kfd", Self::Amd)];
@@ -33,7 +33,7 @@ pub struct Container<'a> {
     /// 0: not limited.
     pub memory_bytes: u64,
     /// Empty for a task that asked for none.
-    pub gpus: Vec<Gpus>,
+    pub gpus: Vec<GpuVendor>,
     pub is_root: bool,
 }
 
@@ -51,8 +51,8 @@ impl Container<'_> {
         self.read.iter().for_each(|path| words.add(&["--bind", &format!("{0}:{0}:ro", shown(path))]));
         for gpus in &self.gpus {
             words.add(match gpus {
-                Gpus::Nvidia => &["--nv"],
-                Gpus::Amd => &["--rocm"],
+                GpuVendor::Nvidia => &["--nv"],
+                GpuVendor::Amd => &["--rocm"],
             });
         }
         words.add(&[&shown(&self.dir.join(self.image))]);
@@ -76,8 +76,8 @@ impl Container<'_> {
         }
         for gpus in &self.gpus {
             words.add(match gpus {
-                Gpus::Nvidia => &["--device", "nvidia.com/gpu=all"],
-                Gpus::Amd => &["--device", "/dev/kfd", "--device", "/dev/dri"],
+                GpuVendor::Nvidia => &["--device", "nvidia.com/gpu=all"],
+                GpuVendor::Amd => &["--device", "/dev/kfd", "--device", "/dev/dri"],
             });
         }
         words.add(&[&self.podmans_image()]);
@@ -125,7 +125,7 @@ mod tests {
             read: vec!["/d/input".into()],
             variables: vec!["X".into()],
             memory_bytes: 1 << 20,
-            gpus: vec![Gpus::Nvidia, Gpus::Amd],
+            gpus: vec![GpuVendor::Nvidia, GpuVendor::Amd],
             is_root: false,
             ..container(image)
         };
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_vendors_driver_shows_its_gpus() {
-        assert_eq!(Gpus::of_machine(|path| path.ends_with("version")), [Gpus::Nvidia]);
-        assert_eq!(Gpus::of_machine(|_| false), []);
+        assert_eq!(GpuVendor::of_machine(|path| path.ends_with("version")), [GpuVendor::Nvidia]);
+        assert_eq!(GpuVendor::of_machine(|_| false), []);
     }
 }

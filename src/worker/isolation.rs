@@ -25,7 +25,7 @@ const AUTOFS_MAGIC: i64 = 0x0187;
 
 /// What jobs get that do not say otherwise.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub struct IsolationPolicy {
     pub setuid: bool,
     /// None: wherever that takes nothing away that tasks may need.
     pub hides_node: Option<bool>,
@@ -52,7 +52,7 @@ pub struct Confiner {
 
 impl Confiner {
     /// `data_dir` is absolute and without links. `home` is the tasks'.
-    pub fn new(data_dir: &Path, policy: &Policy, home: Option<&OsStr>) -> Self {
+    pub fn new(data_dir: &Path, policy: &IsolationPolicy, home: Option<&OsStr>) -> Self {
         let private = private(data_dir, policy);
         let hides = !policy.setuid && policy.hides_node.unwrap_or_else(|| why_not(data_dir, policy).is_none());
         let program = std::env::current_exe().ok();
@@ -132,7 +132,7 @@ fn part(work: &WorkSpec) -> Option<Builtin> {
 }
 
 /// What is hidden where anything is.
-fn private(data_dir: &Path, policy: &Policy) -> Vec<PathBuf> {
+fn private(data_dir: &Path, policy: &IsolationPolicy) -> Vec<PathBuf> {
     // What comes through a pipe has no place.
     let is_kept = |path: &PathBuf| (path.is_file() || path.is_dir()) && !path.starts_with(data_dir);
     let secrets = policy.secrets.iter().filter_map(|path| path.canonicalize().ok()).filter(is_kept);
@@ -140,7 +140,7 @@ fn private(data_dir: &Path, policy: &Policy) -> Vec<PathBuf> {
 }
 
 /// Why tasks are not kept from what is this node's alone, where jobs do not say whether. None: they are.
-pub fn why_not(data_dir: &Path, policy: &Policy) -> Option<String> {
+pub fn why_not(data_dir: &Path, policy: &IsolationPolicy) -> Option<String> {
     if policy.setuid {
         return Some("tasks may gain rights (isolation.setuid)".into());
     }
@@ -190,7 +190,7 @@ mod tests {
     fn jobs_say_more_than_the_node_and_rights_more_than_hiding() {
         let dir = tempfile::tempdir().unwrap();
         let of = |setuid, hides_node, isolation: Isolation| {
-            let policy = Policy { setuid, hides_node, secrets: Vec::new() };
+            let policy = IsolationPolicy { setuid, hides_node, secrets: Vec::new() };
             let made =
                 Confiner::new(dir.path(), &policy, None).confine(&task(isolation), &dir.path().join("t")).unwrap();
             (made.setuid, !made.hidden.is_empty())
@@ -218,8 +218,8 @@ mod tests {
             fs::write(shared.join(number.to_string()), "").unwrap();
         }
         assert!(needed_whole(&shared).unwrap().contains("more than 1000"));
-        let policy = |hides_node| Policy { hides_node, ..Policy::default() };
+        let policy = |hides_node| IsolationPolicy { hides_node, ..IsolationPolicy::default() };
         assert!(why_not(&shared, &policy(Some(false))).unwrap().contains("hides_node"));
-        assert!(why_not(&shared, &Policy { setuid: true, ..policy(Some(true)) }).unwrap().contains("setuid"));
+        assert!(why_not(&shared, &IsolationPolicy { setuid: true, ..policy(Some(true)) }).unwrap().contains("setuid"));
     }
 }

@@ -50,7 +50,7 @@ mod streams;
 pub mod supervisor;
 
 pub use persistent::PoolLinks;
-pub use runner::{Config, Keep, Workers};
+pub use runner::{RunnerConfig, TaskFiles, Workers};
 
 /// Why the runner could not begin.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 
 use super::{
     WorkerError,
-    protocol::{End, Inbox, Launch, LaunchId, Order, Report, Usage, encode},
+    protocol::{Inbox, Launch, LaunchId, Order, ProcessEnd, Report, Usage, encode},
     supervisor,
 };
 use std::{
@@ -32,20 +32,20 @@ const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The way to the supervisor. Dropping it ends the supervisor, and with it every task.
-pub struct Link {
-    shared: Arc<Shared>,
+pub struct SupervisorLink {
+    shared: Arc<LinkShared>,
     reader: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct LinkShared {
     program: Vec<OsString>,
     jobs_dir: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     /// `None` while there is no supervisor.
     socket: Option<UnixStream>,
     waiters: HashMap<LaunchId, Waiter>,
@@ -60,7 +60,7 @@ struct State {
 
 struct Waiter {
     started: Option<oneshot::Sender<()>>,
-    ended: oneshot::Sender<(End, Usage)>,
+    ended: oneshot::Sender<(ProcessEnd, Usage)>,
 }
 
 /// An attempt that was given to the supervisor.
@@ -68,10 +68,10 @@ pub struct Launched {
     pub id: LaunchId,
     /// Dropped instead of answered if it could not be started.
     pub started: oneshot::Receiver<()>,
-    pub ended: oneshot::Receiver<(End, Usage)>,
+    pub ended: oneshot::Receiver<(ProcessEnd, Usage)>,
 }
 
-impl Link {
+impl SupervisorLink {
     /// `program` with its arguments becomes the supervisor; `jobs_dir` holds the directories of all tasks.
     pub fn start(program: Vec<OsString>, jobs_dir: PathBuf) -> Result<Self, WorkerError> {
         // Of an earlier life: node and supervisor may have been killed together.
@@ -79,7 +79,7 @@ impl Link {
         if killed > 0 {
             tracing::warn!(killed, "killed processes that an earlier node left");
         }
-        let shared = Arc::new(Shared { program, jobs_dir, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(LinkShared { program, jobs_dir, state: Mutex::default(), changed: Condvar::new() });
         let (child, socket) = shared.spawn().map_err(|source| WorkerError::Supervisor {
             program: shared.program.first().map(|program| program.to_string_lossy().into()).unwrap_or_default(),
             source,
@@ -104,7 +104,7 @@ impl Link {
         let Some(socket) = &mut state.socket else {
             let why = "there is no supervisor: see this node's log".to_string();
             // The receiver is in `launched`, which the caller has not dropped.
-            let _ = ended.send((End::NotStarted(why), Usage::default()));
+            let _ = ended.send((ProcessEnd::NotStarted(why), Usage::default()));
             return launched;
         };
         // A failed write means that the supervisor died; the reader finds that out and answers the waiter.
@@ -126,8 +126,8 @@ impl Link {
             // Whoever is gone by now may have connected for somebody else; of another namespace it never was a task.
             Err(_) => return pid != 0,
         };
-        let is_open = |state: &State| state.open.values().any(|open| *open == Some(main));
-        let unclear = |state: &mut State| !is_open(state) && state.open.values().any(Option::is_none);
+        let is_open = |state: &LinkState| state.open.values().any(|open| *open == Some(main));
+        let unclear = |state: &mut LinkState| !is_open(state) && state.open.values().any(Option::is_none);
         let waited = self.shared.changed.wait_timeout_while(state, NEWS_PATIENCE, unclear);
         !is_open(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
@@ -165,20 +165,20 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for SupervisorLink {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LinkShared {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, after waiting a while for a supervisor.
-    fn ready(&self) -> MutexGuard<'_, State> {
-        let waits = |state: &mut State| state.socket.is_none() && !state.closing;
+    fn ready(&self) -> MutexGuard<'_, LinkState> {
+        let waits = |state: &mut LinkState| state.socket.is_none() && !state.closing;
         let waited = self.changed.wait_timeout_while(self.lock(), RESTART_PATIENCE, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -279,7 +279,7 @@ impl Shared {
             tracing::error!(?status, %error, "the supervisor of tasks died; its tasks are killed and another one is started");
         }
         supervisor::kill_marked(&self.jobs_dir, KILL_PATIENCE);
-        let end = if closing { End::Stopped } else { End::Signalled(libc::SIGKILL) };
+        let end = if closing { ProcessEnd::Stopped } else { ProcessEnd::Signalled(libc::SIGKILL) };
         let mut state = self.lock();
         state.open.clear();
         for (_, waiter) in state.waiters.drain() {

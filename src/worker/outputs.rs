@@ -19,13 +19,13 @@ const MAX_DEPTH: usize = 64;
 
 /// Where files are taken to.
 #[derive(Clone, Copy)]
-pub struct Store<'a> {
+pub struct OutputStore<'a> {
     pub blobs: &'a dyn Blobs,
     pub disk: &'a dyn DiskHealth,
 }
 
 /// A file to take.
-struct Found {
+struct FoundFile {
     path: String,
     full: PathBuf,
     bytes: u64,
@@ -42,8 +42,8 @@ struct Search<'a> {
     skip: &'a dyn Fn(&str) -> bool,
     limit_bytes: u64,
     total_bytes: u64,
-    found: Vec<Found>,
-    store: Store<'a>,
+    found: Vec<FoundFile>,
+    store: OutputStore<'a>,
 }
 
 /// Takes the files of `dir` that match `patterns` into the store. Every pattern must match something. A pattern without
@@ -53,7 +53,7 @@ pub fn take(
     patterns: &[String],
     skip: &dyn Fn(&str) -> bool,
     limit_bytes: u64,
-    store: Store<'_>,
+    store: OutputStore<'_>,
 ) -> Result<Vec<OutputFile>, Failure> {
     if patterns.is_empty() {
         return Ok(Vec::new());
@@ -144,7 +144,7 @@ impl Search<'_> {
             return Err(Failure::OutputUnreadable(why));
         }
         let executable = metadata.permissions().mode() & 0o111 != 0;
-        self.found.push(Found { path, full, bytes: metadata.len(), executable });
+        self.found.push(FoundFile { path, full, bytes: metadata.len(), executable });
         Ok(())
     }
 
@@ -159,8 +159,8 @@ impl Search<'_> {
     }
 }
 
-impl Store<'_> {
-    fn keep(self, found: Found) -> Result<OutputFile, Failure> {
+impl OutputStore<'_> {
+    fn keep(self, found: FoundFile) -> Result<OutputFile, Failure> {
         let kept = self.blobs.put_file(&found.full);
         let (hash, bytes) = kept.map_err(|error| self.unreadable(&found.full, &error, found.bytes))?;
         debug_assert_eq!(bytes, found.bytes, "no process is left that could change it");

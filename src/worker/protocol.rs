@@ -71,12 +71,12 @@ pub enum Report {
     /// Nothing follows but `Ended`. The process, in the supervisor's words.
     Started { id: LaunchId, pid: i32 },
     /// No process of the attempt is left.
-    Ended { id: LaunchId, end: End, usage: Usage },
+    Ended { id: LaunchId, end: ProcessEnd, usage: Usage },
 }
 
 /// How an attempt's processes ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
+pub enum ProcessEnd {
     Exited(i32),
     Signalled(i32),
     TimedOut,

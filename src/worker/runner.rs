@@ -3,17 +3,17 @@
 use super::{
     WorkerError,
     blocking::blocking,
-    clock::Clock,
-    collect::{self, Ended, Verdict},
-    container::{Container, Gpus},
+    clock::TaskClock,
+    collect::{self, EndedAttempt, Verdict},
+    container::{Container, GpuVendor},
     directory::{self, Layout, Remover},
     environment,
     expand::Expander,
-    isolation::{Confiner, Policy},
-    link::{Launched, Link},
+    isolation::{Confiner, IsolationPolicy},
+    link::{Launched, SupervisorLink},
     metrics::{self, Meter},
-    persistent::{Persistent, PoolLinks, calls::Call},
-    protocol::{End, Launch, STDERR_FILE, STDOUT_FILE, Usage},
+    persistent::{Persistent, PoolLinks, calls::AttemptCall},
+    protocol::{Launch, ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
     staging::{Staged, Stager},
     stop::Stop,
     streams,
@@ -42,7 +42,7 @@ const LOG_CHUNK_BYTES: usize = 64 << 10;
 
 /// What the runner needs to know.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RunnerConfig {
     /// Absolute.
     pub data_dir: PathBuf,
     /// This node: the records' author.
@@ -51,12 +51,12 @@ pub struct Config {
     pub supervisor: Vec<OsString>,
     /// How much nicer tasks are than this node.
     pub nice: u8,
-    pub isolation: Policy,
+    pub isolation: IsolationPolicy,
 }
 
-impl Config {
+impl RunnerConfig {
     /// This very program is the supervisor, also when its file was replaced or removed since.
-    pub fn new(data_dir: PathBuf, node: NodeId, nice: u8, isolation: Policy) -> Self {
+    pub fn new(data_dir: PathBuf, node: NodeId, nice: u8, isolation: IsolationPolicy) -> Self {
         let supervisor = vec!["/proc/self/exe".into(), "supervise".into(), super::descriptors::for_tasks().into()];
         Self { data_dir, node, nice, isolation, supervisor }
     }
@@ -64,7 +64,7 @@ impl Config {
 
 /// Where tasks' files come from and go to.
 #[derive(Clone)]
-pub struct Keep {
+pub struct TaskFiles {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
     pub disk: Arc<dyn DiskHealth>,
@@ -85,27 +85,27 @@ pub(super) struct Inner {
     pub disk: Arc<dyn DiskHealth>,
     vault: Arc<dyn Vault>,
     pub stager: Stager,
-    link: Mutex<Option<Arc<Link>>>,
+    link: Mutex<Option<Arc<SupervisorLink>>>,
     pub remover: Remover,
     pub layout: Layout,
     /// Stands still while the tasks do.
-    pub clock: Arc<Clock>,
+    pub clock: Arc<TaskClock>,
     pub nice: u8,
     pub confiner: Confiner,
     pub base_env: BTreeMap<OsString, OsString>,
     pub persistent: Persistent,
-    running: Mutex<HashMap<Key, Arc<Stop>>>,
+    running: Mutex<HashMap<AttemptKey, Arc<Stop>>>,
 }
 
-pub(super) type Key = (JobId, TaskIndex, Attempt);
+pub(super) type AttemptKey = (JobId, TaskIndex, Attempt);
 
 /// An attempt that is ready to be launched.
-struct Prepared {
+struct PreparedAttempt {
     dir: PathBuf,
     outputs: Vec<String>,
     meter: Option<Meter>,
     launched: Launched,
-    link: Arc<Link>,
+    link: Arc<SupervisorLink>,
 }
 
 /// An attempt that has ended.
@@ -121,15 +121,15 @@ pub(super) struct Remains {
 impl Workers {
     /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime that runs the node.
     pub fn start(
-        config: Config,
-        keep: Keep,
+        config: RunnerConfig,
+        keep: TaskFiles,
         node: NodeHandle,
         pools: Option<PoolLinks>,
     ) -> Result<Arc<Self>, WorkerError> {
-        let Keep { blobs, fetcher, disk, vault } = keep;
+        let TaskFiles { blobs, fetcher, disk, vault } = keep;
         let layout = Layout::new(&config.data_dir);
         let own = config.supervisor.first().cloned().unwrap_or_default();
-        let link = Link::start(config.supervisor, layout.jobs.clone())?;
+        let link = SupervisorLink::start(config.supervisor, layout.jobs.clone())?;
         let remover = Remover::start(layout.clone())?;
         let persistent = Persistent::start(&config.data_dir, own, pools)?;
         let base_env = environment::base(&config.data_dir)?;
@@ -146,7 +146,7 @@ impl Workers {
             link: Mutex::new(Some(Arc::new(link))),
             remover,
             layout,
-            clock: Arc::new(Clock::default()),
+            clock: Arc::new(TaskClock::default()),
             nice: config.nice,
             confiner: Confiner::new(&config.data_dir, &config.isolation, home),
             base_env,
@@ -184,7 +184,7 @@ impl Runner for Workers {
         self.inner.idle().make_room_for(task.job, Instant::now());
         let inner = self.inner.clone();
         if task.work.worker.is_some() && task.work.pool().is_none() {
-            return inner.call(Call { task: Arc::new(task), stop, started_ms: wall_ms() });
+            return inner.call(AttemptCall { task: Arc::new(task), stop, started_ms: wall_ms() });
         }
         self.inner.runtime.spawn(async move {
             let ended = match task.work.worker {
@@ -245,11 +245,11 @@ impl Runner for Workers {
 }
 
 impl Inner {
-    pub fn running(&self) -> MutexGuard<'_, HashMap<Key, Arc<Stop>>> {
+    pub fn running(&self) -> MutexGuard<'_, HashMap<AttemptKey, Arc<Stop>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+    pub fn link(&self) -> MutexGuard<'_, Option<Arc<SupervisorLink>>> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,8 +299,8 @@ impl Inner {
             }
             never = self.watch_metric(&task, &prepared.dir, &mut prepared.meter) => match never {},
         }
-        .unwrap_or((End::Stopped, Default::default()));
-        let Prepared { dir, outputs, meter, link, .. } = prepared;
+        .unwrap_or((ProcessEnd::Stopped, Default::default()));
+        let PreparedAttempt { dir, outputs, meter, link, .. } = prepared;
         drop(link);
         let inner = self.clone();
         let verdict = Verdict::Process(end);
@@ -327,7 +327,7 @@ impl Inner {
     /// another to do so takes as long as all the rest.
     pub fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
         let Remains { dir, outputs, meter, started_ms, verdict, usage } = remains;
-        let was_stopped = verdict == Verdict::Process(End::Stopped);
+        let was_stopped = verdict == Verdict::Process(ProcessEnd::Stopped);
         // The last words count: a task may be over before it is looked at.
         let last = meter.map(|mut meter| meter.read(&dir)).filter(|points| !points.is_empty() && !was_stopped);
         if let Some(points) = last {
@@ -337,7 +337,7 @@ impl Inner {
             stopped(task)
         } else {
             let (node, disk) = (self.node_id, &*self.disk);
-            let ended = Ended { task, node, disk, staged, outputs: &outputs, started_ms, verdict, usage };
+            let ended = EndedAttempt { task, node, disk, staged, outputs: &outputs, started_ms, verdict, usage };
             ended_event(task.job, collect::collect(&ended, &dir, &*self.blobs))
         };
         self.remover.remove_attempt(dir, staged);
@@ -373,7 +373,7 @@ impl Inner {
     }
 
     /// Makes the directory and hands the task to the supervisor.
-    fn prepare(&self, task: &StartTask, staged: &Staged) -> Result<Prepared, Failure> {
+    fn prepare(&self, task: &StartTask, staged: &Staged) -> Result<PreparedAttempt, Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
         let work = &task.work;
         let mut expander = Expander::new(task);
@@ -406,7 +406,7 @@ impl Inner {
         };
         let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
         let meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
-        Ok(Prepared { dir, outputs, meter, launched: link.launch(launch), link })
+        Ok(PreparedAttempt { dir, outputs, meter, launched: link.launch(launch), link })
     }
 
     fn container<'a>(&self, image: &'a str, task: &StartTask, dir: &'a Path, env: &[Vec<u8>]) -> Container<'a> {
@@ -417,7 +417,7 @@ impl Inner {
             read: staged.into_iter().filter(|path| path.exists()).collect(),
             variables: environment::own_names(&self.base_env, env),
             memory_bytes: task.work.resources.memory_bytes,
-            gpus: if task.gpus.is_empty() { Vec::new() } else { Gpus::of_machine(Path::exists) },
+            gpus: if task.gpus.is_empty() { Vec::new() } else { GpuVendor::of_machine(Path::exists) },
             is_root: rustix::process::geteuid().is_root(),
         }
     }

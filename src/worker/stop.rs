@@ -1,12 +1,12 @@
 //! The way to end an attempt, whatever it is doing when it is asked.
 
-use super::{link::Link, protocol::LaunchId};
+use super::{link::SupervisorLink, protocol::LaunchId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 pub struct Stop {
     asked: watch::Sender<bool>,
-    process: Mutex<Option<(Arc<Link>, LaunchId)>>,
+    process: Mutex<Option<(Arc<SupervisorLink>, LaunchId)>>,
 }
 
 impl Default for Stop {
@@ -35,7 +35,7 @@ impl Stop {
     }
 
     /// From now on asking stops this process; at once if somebody has asked before.
-    pub fn ends(&self, link: &Arc<Link>, id: LaunchId) {
+    pub fn ends(&self, link: &Arc<SupervisorLink>, id: LaunchId) {
         let mut process = self.process();
         *process = Some((link.clone(), id));
         if self.is_asked() {
@@ -50,7 +50,7 @@ impl Stop {
         self.is_asked()
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<(Arc<Link>, LaunchId)>> {
+    fn process(&self) -> MutexGuard<'_, Option<(Arc<SupervisorLink>, LaunchId)>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
 //! The process of a built-in worker: this program, started by a node to be called as a Python worker is (`wire::frames`). Owns
-//! the stream to the node; what a call means is a `Part`'s business.
+//! the stream to the node; what a call means is a `BuiltinPart`'s business.
 
 use nodectl_ports::say::tell;
 use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
@@ -18,7 +18,7 @@ use std::{
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// What a built-in worker does with its calls.
-pub trait Part: Sized {
+pub trait BuiltinPart: Sized {
     /// Gets ready, with the job's files in the working directory. `init` is what the job's specification says.
     fn open(init: Json) -> Result<Self, CallError>;
     /// One task. Returns its result.
@@ -50,10 +50,10 @@ pub enum CallError {
 }
 
 /// Serves a node until it has had enough. The first line on stderr says why it failed.
-pub fn serve<P: Part>() -> ExitCode {
+pub fn serve<P: BuiltinPart>() -> ExitCode {
     // The supervisor sees to it as well; a driver may keep a process from ending in time.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let served = Stream::connect().and_then(|mut stream| serve_on::<P>(&mut stream));
+    let served = FrameStream::connect().and_then(|mut stream| serve_on::<P>(&mut stream));
     match served {
         Ok(code) => code,
         // The node is gone, and with it whoever would be told.
@@ -65,7 +65,7 @@ pub fn serve<P: Part>() -> ExitCode {
     }
 }
 
-fn serve_on<P: Part>(stream: &mut Stream) -> io::Result<ExitCode> {
+fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
     #[derive(Deserialize)]
     struct Init {
         init: Json,
@@ -111,9 +111,9 @@ fn error_line(error: &CallError) -> Vec<u8> {
 }
 
 /// Frames to and from the node.
-struct Stream(UnixStream);
+struct FrameStream(UnixStream);
 
-impl Stream {
+impl FrameStream {
     /// Connects and says which worker this is.
     fn connect() -> io::Result<Self> {
         let variable = |name: &str| {
@@ -162,7 +162,7 @@ mod tests {
     /// Answers with its parameter `x`, unless told to fail.
     struct Echo(Json);
 
-    impl Part for Echo {
+    impl BuiltinPart for Echo {
         fn open(init: Json) -> Result<Self, CallError> {
             if init["fails"] == true { Err(CallError::Task("no such file".into())) } else { Ok(Self(init)) }
         }
@@ -177,19 +177,19 @@ mod tests {
     }
 
     /// A node's end of a worker's stream, and the worker's thread.
-    fn start() -> (Stream, std::thread::JoinHandle<io::Result<ExitCode>>) {
+    fn start() -> (FrameStream, std::thread::JoinHandle<io::Result<ExitCode>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Stream(ours), std::thread::spawn(move || serve_on::<Echo>(&mut Stream(theirs))))
+        (FrameStream(ours), std::thread::spawn(move || serve_on::<Echo>(&mut FrameStream(theirs))))
     }
 
-    fn run(node: &mut Stream, id: u64, x: &Json) -> (Kind, u64, Json) {
+    fn run(node: &mut FrameStream, id: u64, x: &Json) -> (Kind, u64, Json) {
         let message = json!({ "dir": "/nowhere", "env": {}, "kwargs": { "x": x } });
         node.send(Kind::Run, id, message.to_string().as_bytes()).unwrap();
         let (kind, id, payload) = node.receive().unwrap();
         (kind, id, serde_json::from_slice(&payload).unwrap())
     }
 
-    fn init(node: &mut Stream, init: &Json) -> (Kind, Json) {
+    fn init(node: &mut FrameStream, init: &Json) -> (Kind, Json) {
         node.send(Kind::Init, 0, json!({ "mode": "calls", "init": init }).to_string().as_bytes()).unwrap();
         let (kind, _, payload) = node.receive().unwrap();
         (kind, serde_json::from_slice(&payload).unwrap())

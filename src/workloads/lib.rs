@@ -25,4 +25,4 @@ pub mod templates;
 pub mod train;
 
 pub use map::load_rows;
-pub use planned::{Delivery, PlannedJob, Source, Submission, Upload};
+pub use planned::{Delivery, PlannedJob, Submission, Upload, UploadSource};

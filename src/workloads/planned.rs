@@ -11,13 +11,13 @@ use std::{path::PathBuf, sync::Arc};
 pub struct Upload {
     /// Where tasks find it, relative to their directory; passes `manifest::safe_path`.
     pub path: String,
-    pub source: Source,
+    pub source: UploadSource,
     pub executable: bool,
 }
 
 /// Where an upload's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum UploadSource {
     /// A file on this machine.
     File(PathBuf),
     /// What planning made.
@@ -94,7 +94,7 @@ impl PlannedJob {
     /// The caller stores the encoded manifest too, and gives its hash to `spec`.
     pub async fn manifest<E>(
         &self,
-        mut store: impl AsyncFnMut(&Source) -> Result<(BlobHash, u64), E>,
+        mut store: impl AsyncFnMut(&UploadSource) -> Result<(BlobHash, u64), E>,
     ) -> Result<Option<Manifest>, E> {
         let mut files = Vec::with_capacity(self.uploads.len());
         for upload in &self.uploads {

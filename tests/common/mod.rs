@@ -34,7 +34,7 @@ use std::{
 /// Time for what takes a moment on an idle machine; generous, because test machines are not idle.
 pub const SOON: Duration = Duration::from_secs(30);
 /// Time for a whole job.
-pub const LATER: Duration = Duration::from_secs(120);
+pub const LATER: Duration = Duration::from_secs(240);
 /// Nothing takes longer, unless it never ends.
 pub const NEVER: Duration = Duration::from_secs(300);
 

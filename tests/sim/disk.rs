@@ -212,8 +212,11 @@ impl Disk {
             let frames = journal.frames.len();
             match damage {
                 Damage::First => {
-                    let rest = journal.frames.drain(..).skip(1);
-                    self.partial.entry(*job).or_default().extend(rest);
+                    let mut rest = journal.frames.split_off(frames.min(1));
+                    if !rest.iter().any(|frame| matches!(frame, Keep::Spec(_))) {
+                        self.partial.entry(*job).or_default().append(&mut rest);
+                    }
+                    journal.frames = rest;
                 }
                 Damage::Journals => journal.frames.clear(),
                 Damage::Middle if frames > 1 => drop(journal.frames.remove(1 + salt as usize % (frames - 1))),

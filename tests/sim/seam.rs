@@ -257,7 +257,7 @@ impl World {
                 self.send(node, to, &Message::Pulled { job, epoch, chunk, records, more, error: None });
             }
             Effect::Persist { job, records, ticket } => {
-                self.trace(|| format!("n{node} writes {records:?}").chars().take(220).collect());
+                self.trace(|| format!("n{node} writes {}", listed(&records)));
                 self.persist(node, job, records, ticket)
             }
             Effect::FetchBlobs { ticket, hashes, holders } => {
@@ -524,6 +524,16 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// What is written, in short.
+fn listed(records: &[Keep]) -> String {
+    let words = records.iter().map(|record| match record {
+        Keep::Spec(_) => "the specification".into(),
+        Keep::Head(head) => format!("a head ({}.{} {:?})", head.epoch, head.version, head.phase),
+        Keep::Task(record) => format!("task {} ({})", record.task, record.attempt),
+    });
+    words.collect::<Vec<String>>().join(", ")
 }
 
 fn attempts(tasks: &[(TaskIndex, nodectl::types::Attempt)]) -> String {

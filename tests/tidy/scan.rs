@@ -59,6 +59,26 @@ pub fn paths(code: &str) -> Vec<CodePath> {
     found
 }
 
+/// The names of types and traits, with their lines; not those of associated types.
+pub fn types(code: &str) -> Vec<(&str, usize)> {
+    let named = |(index, line)| Some((type_named(line)?, index + 1));
+    code.lines().enumerate().filter_map(named).collect()
+}
+
+/// What a line begins to define.
+fn type_named(line: &str) -> Option<&str> {
+    let mut words = tokens(line).into_iter().map(|(word, _)| word).peekable();
+    if words.next_if_eq(&"pub").is_some() && words.peek() == Some(&"(") {
+        words.by_ref().find(|word| *word == ")");
+    }
+    let is_type = match words.find(|word| *word != "unsafe")? {
+        "struct" | "enum" | "union" | "trait" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    words.next().filter(|name| is_type && is_name(name))
+}
+
 /// Names followed by `!`, with their lines.
 pub fn macros_called(code: &str) -> Vec<(String, usize)> {
     let tokens = tokens(code);

@@ -7,7 +7,7 @@ use nodectl::{
         WorkerEvent,
     },
     types::{Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, TaskRecord, WorkSpec},
-    worker::{Config, Keep, PoolLinks, Workers, isolation::Policy},
+    worker::{PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };
 use std::{
     ffi::OsString,
@@ -80,13 +80,16 @@ pub fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_nodectl").into()
 }
 
-pub fn config(dir: &Path) -> Config {
+pub fn config(dir: &Path) -> RunnerConfig {
     let supervisor = vec![program().into(), "supervise".into()];
-    Config { supervisor, ..Config::new(dir.to_path_buf(), NodeId([7; 32]), NICE, Policy::default()) }
+    RunnerConfig {
+        supervisor,
+        ..RunnerConfig::new(dir.to_path_buf(), NodeId([7; 32]), NICE, IsolationPolicy::default())
+    }
 }
 
-pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> Keep {
-    Keep { blobs: store.blobs(), fetcher, disk: store.health(node), vault: Arc::new(OneSecret) }
+pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
+    TaskFiles { blobs: store.blobs(), fetcher, disk: store.health(node), vault: Arc::new(OneSecret) }
 }
 
 impl Lab {

@@ -139,7 +139,7 @@ fn labels(node: &NodeSettings) -> Result<(), (String, String)> {
 }
 
 fn gpus(node: &NodeSettings) -> Result<(), (String, String)> {
-    match node.gpus.iter().find(|gpu| crate::gpus::Choice::parse(gpu).is_none()) {
+    match node.gpus.iter().find(|gpu| crate::gpus::GpuChoice::parse(gpu).is_none()) {
         Some(gpu) => fail("node.gpus", format!("`{gpu}` is no GPU: give numbers such as 0, UUIDs, or `none`")),
         None => Ok(()),
     }

@@ -89,12 +89,12 @@ impl Flags {
 }
 
 /// A layer that is in memory already.
-struct Layer {
+struct SettingsLayer {
     name: &'static str,
     values: Dict,
 }
 
-impl Provider for Layer {
+impl Provider for SettingsLayer {
     fn metadata(&self) -> Metadata {
         Metadata::named(self.name)
     }
@@ -113,7 +113,7 @@ pub(super) struct Layers {
 impl Layers {
     pub(super) fn read(environment: &Environment, flags: &Flags) -> Result<Self, SettingsError> {
         let built_in = dict(Serialized::defaults(Settings::built_in(environment)).data().unwrap_or_default());
-        let mut figment = Figment::from(Layer { name: BUILT_IN, values: built_in.clone() });
+        let mut figment = Figment::from(SettingsLayer { name: BUILT_IN, values: built_in.clone() });
         for path in &environment.files {
             if let Some(values) = file(path)? {
                 check::keys(&values, &built_in, &|_| path.display().to_string())?;
@@ -129,8 +129,8 @@ impl Layers {
         check::keys(&variables, &built_in, &variable_name)?;
         check::keys(&flags.0, &built_in, &|_| FLAG.to_string())?;
         let figment = figment
-            .merge(Layer { name: VARIABLES, values: variables })
-            .merge(Layer { name: FLAG, values: flags.0.clone() });
+            .merge(SettingsLayer { name: VARIABLES, values: variables })
+            .merge(SettingsLayer { name: FLAG, values: flags.0.clone() });
         Ok(Self { figment, secret_is_set: environment.variables.contains_key(SECRET_VARIABLE) })
     }
 

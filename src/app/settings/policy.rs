@@ -4,7 +4,7 @@ use super::{NodeSettings, Period, Size};
 use nodectl_types::{
     Admits, Policy, Terms, WhenClosed,
     limits::{MAX_ADMITS, MAX_LABEL_BYTES},
-    policy::{Idle, Kind, Span},
+    policy::{Idle, Span, WorkKind},
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct PolicySettings {
     /// Patterns of the nodes whose users' jobs are taken.
     pub nodes: Vec<String>,
     /// Kinds of jobs that are taken.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<WorkKind>,
     /// Patterns of programs that commands may begin with.
     pub commands: Vec<String>,
     /// Parts of the week in local time, such as `Mon-Fri 20:00-08:00`.

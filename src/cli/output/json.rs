@@ -1,13 +1,13 @@
 //! JSON: the API's own types, one document a command; tasks and results one a line, so that a million of them need no memory.
 
-use super::{Output, RunSummary, Status};
+use super::{ClusterStatus, Output, RunSummary};
 use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult, TaskRow};
 use serde::Serialize;
 
 pub struct Json;
 
 impl Output for Json {
-    fn status(&self, status: &Status) -> String {
+    fn status(&self, status: &ClusterStatus) -> String {
         document(status)
     }
 

@@ -22,7 +22,7 @@ pub use table::{columns, compute_line, failures_text, indented, progress_line, s
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct ClusterStatus {
     pub node: NodeSelf,
     pub nodes: Vec<Node>,
     pub jobs: Vec<JobLine>,
@@ -78,7 +78,7 @@ pub struct FailureGroup {
 
 /// One way of printing. Every text ends with a newline unless it is empty.
 pub trait Output {
-    fn status(&self, status: &Status) -> String;
+    fn status(&self, status: &ClusterStatus) -> String;
     fn nodes(&self, nodes: &[Node]) -> String;
     fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String;
     fn devices(&self, devices: &[Device]) -> String;

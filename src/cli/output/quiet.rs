@@ -1,12 +1,12 @@
 //! Ids, one a line.
 
-use super::{Output, RunSummary, Status};
+use super::{ClusterStatus, Output, RunSummary};
 use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, TaskResult, TaskRow};
 
 pub struct Quiet;
 
 impl Output for Quiet {
-    fn status(&self, status: &Status) -> String {
+    fn status(&self, status: &ClusterStatus) -> String {
         lines([status.node.id.as_str()])
     }
 

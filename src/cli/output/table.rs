@@ -1,6 +1,6 @@
 //! Columns for people. No colour carries meaning; what a program should read is `--json`.
 
-use super::{ComputeRate, FailureGroup, Output, RunSummary, Status};
+use super::{ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary};
 use comfy_table::{Table as Grid, presets};
 use nodectl_ports::wall_ms;
 use nodectl_types::{
@@ -26,7 +26,7 @@ const ROW_CHARS: usize = 1000;
 pub struct Table;
 
 impl Output for Table {
-    fn status(&self, status: &Status) -> String {
+    fn status(&self, status: &ClusterStatus) -> String {
         let alive = status.nodes.iter().filter(|node| node.alive).count();
         let gpus: usize = status.nodes.iter().filter(|node| node.alive).map(|node| real_gpus(node).count()).sum();
         let cpus: f64 = status.nodes.iter().filter(|node| node.alive).map(|node| node.resources.cpus).sum();

@@ -9,12 +9,12 @@ const MARGIN: f64 = 0.06;
 
 /// A coordinate.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
+pub enum Coordinate {
     Number(f64),
     Word(String),
 }
 
-impl Cell {
+impl Coordinate {
     /// None for null, lists and tables.
     pub fn of(value: &Json) -> Option<Self> {
         match value {
@@ -35,21 +35,21 @@ impl Cell {
 
 /// How cells become positions.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Axis {
+pub enum PlotAxis {
     Linear { min: f64, max: f64 },
     Log { min: f64, max: f64 },
     Words(Vec<String>),
 }
 
-impl Axis {
+impl PlotAxis {
     /// One on which all these cells have a place.
-    pub fn of<'c>(cells: impl Iterator<Item = &'c Cell>) -> Self {
-        let cells: Vec<&Cell> = cells.collect();
+    pub fn of<'c>(cells: impl Iterator<Item = &'c Coordinate>) -> Self {
+        let cells: Vec<&Coordinate> = cells.collect();
         let numbers: Option<Vec<f64>> = cells
             .iter()
             .map(|cell| match cell {
-                Cell::Number(number) => Some(*number),
-                Cell::Word(_) => None,
+                Coordinate::Number(number) => Some(*number),
+                Coordinate::Word(_) => None,
             })
             .collect();
         let Some(numbers) = numbers else {
@@ -63,12 +63,12 @@ impl Axis {
         if min > 0.0 && max / min >= LOG_RATIO { Self::Log { min, max } } else { Self::Linear { min, max } }
     }
 
-    pub fn position(&self, cell: &Cell) -> f64 {
+    pub fn position(&self, cell: &Coordinate) -> f64 {
         match (self, cell) {
             (Self::Words(words), cell) => words.binary_search(&cell.word()).unwrap_or(0) as f64,
-            (Self::Log { .. }, Cell::Number(number)) => number.log10(),
-            (_, Cell::Number(number)) => *number,
-            (_, Cell::Word(_)) => 0.0,
+            (Self::Log { .. }, Coordinate::Number(number)) => number.log10(),
+            (_, Coordinate::Number(number)) => *number,
+            (_, Coordinate::Word(_)) => 0.0,
         }
     }
 
@@ -125,8 +125,8 @@ fn round_to(value: f64, digits: i32) -> f64 {
 mod tests {
     use super::*;
 
-    fn numbers(values: &[f64]) -> Axis {
-        Axis::of(values.iter().map(|value| Cell::Number(*value)).collect::<Vec<_>>().iter())
+    fn numbers(values: &[f64]) -> PlotAxis {
+        PlotAxis::of(values.iter().map(|value| Coordinate::Number(*value)).collect::<Vec<_>>().iter())
     }
 
     #[test]
@@ -134,20 +134,20 @@ mod tests {
         assert!(numbers(&[1e-5, 1e-1]).is_log());
         assert!(!numbers(&[0.9, 0.98]).is_log() && !numbers(&[0.0, 1e5]).is_log() && !numbers(&[-1.0, 1e5]).is_log());
         let axis = numbers(&[1e-4, 1.0]);
-        assert_eq!((axis.position(&Cell::Number(0.01)), axis.label(-2.0).as_str()), (-2.0, "0.01"));
+        assert_eq!((axis.position(&Coordinate::Number(0.01)), axis.label(-2.0).as_str()), (-2.0, "0.01"));
     }
 
     #[test]
     fn words_stand_side_by_side_in_order() {
-        let cells = ["b", "a", "b"].map(|word| Cell::Word(word.into()));
-        let axis = Axis::of(cells.iter());
+        let cells = ["b", "a", "b"].map(|word| Coordinate::Word(word.into()));
+        let axis = PlotAxis::of(cells.iter());
         assert_eq!(cells.iter().map(|cell| axis.position(cell)).collect::<Vec<_>>(), [1.0, 0.0, 1.0]);
         assert_eq!([axis.label(1.0), axis.label(0.5), axis.label(-1.0)], ["b", "", ""]);
     }
 
     #[test]
     fn a_range_is_never_empty() {
-        for axis in [numbers(&[3.0]), numbers(&[0.0]), Axis::Words(vec!["a".into()])] {
+        for axis in [numbers(&[3.0]), numbers(&[0.0]), PlotAxis::Words(vec!["a".into()])] {
             assert!(axis.range().start < axis.range().end, "{axis:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! The picture: axes, points, a legend of the colours, the best point with its caption.
 
-use super::{Axis, Cell, PlotSpec, Point, axis, caption};
+use super::{Coordinate, PlotAxis, PlotPoint, PlotSpec, axis, caption};
 use nodectl_types::text::xml;
 use plotters::{prelude::*, style::RGBColor};
 
@@ -21,10 +21,10 @@ const PALETTE: [RGBColor; 7] = [
 const SCALE: [RGBColor; 5] =
     [RGBColor(68, 1, 84), RGBColor(59, 82, 139), RGBColor(33, 145, 140), RGBColor(94, 201, 98), RGBColor(253, 231, 37)];
 
-type Failed = Box<dyn std::error::Error>;
+type DrawFailure = Box<dyn std::error::Error>;
 
 /// The picture as text.
-pub fn svg(title: &str, spec: &PlotSpec, points: &[Point], best: Option<usize>) -> Result<String, Failed> {
+pub fn svg(title: &str, spec: &PlotSpec, points: &[PlotPoint], best: Option<usize>) -> Result<String, DrawFailure> {
     let mut drawn = String::new();
     {
         let root = SVGBackend::with_string(&mut drawn, (WIDTH, HEIGHT)).into_drawing_area();
@@ -39,12 +39,12 @@ fn draw<'a>(
     root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
     title: &str,
     spec: &PlotSpec,
-    points: &[Point],
+    points: &[PlotPoint],
     best: Option<usize>,
-) -> Result<(), Failed> {
-    let ys: Vec<Cell> = points.iter().map(|point| Cell::Number(point.y)).collect();
-    let (x_axis, y_axis) = (Axis::of(points.iter().map(|point| &point.x)), Axis::of(ys.iter()));
-    let colours = spec.colour.as_ref().map(|_| Axis::of(points.iter().filter_map(|point| point.colour.as_ref())));
+) -> Result<(), DrawFailure> {
+    let ys: Vec<Coordinate> = points.iter().map(|point| Coordinate::Number(point.y)).collect();
+    let (x_axis, y_axis) = (PlotAxis::of(points.iter().map(|point| &point.x)), PlotAxis::of(ys.iter()));
+    let colours = spec.colour.as_ref().map(|_| PlotAxis::of(points.iter().filter_map(|point| point.colour.as_ref())));
     let mut chart = ChartBuilder::on(root)
         .caption(title, (FONT, 22))
         .margin(16)
@@ -65,7 +65,7 @@ fn draw<'a>(
         .light_line_style(WHITE)
         .bold_line_style(RGBColor(225, 225, 225))
         .draw()?;
-    let place = |point: &Point| (x_axis.position(&point.x), y_axis.position(&Cell::Number(point.y)));
+    let place = |point: &PlotPoint| (x_axis.position(&point.x), y_axis.position(&Coordinate::Number(point.y)));
     chart.draw_series(points.iter().map(|point| {
         let colour = colour_of(point.colour.as_ref(), colours.as_ref());
         // Hollow: given up, or failed.
@@ -83,13 +83,13 @@ fn draw<'a>(
     }
 }
 
-fn named(name: &str, axis: &Axis) -> String {
+fn named(name: &str, axis: &PlotAxis) -> String {
     if axis.is_log() { format!("{name} (log scale)") } else { name.to_string() }
 }
 
-fn colour_of(cell: Option<&Cell>, axis: Option<&Axis>) -> RGBColor {
+fn colour_of(cell: Option<&Coordinate>, axis: Option<&PlotAxis>) -> RGBColor {
     match (cell, axis) {
-        (Some(cell), Some(axis @ Axis::Words(_))) => PALETTE[axis.position(cell) as usize % PALETTE.len()],
+        (Some(cell), Some(axis @ PlotAxis::Words(_))) => PALETTE[axis.position(cell) as usize % PALETTE.len()],
         (Some(cell), Some(axis)) => {
             let range = axis.range();
             on_scale((axis.position(cell) - range.start) / (range.end - range.start))
@@ -111,16 +111,16 @@ fn on_scale(share: f64) -> RGBColor {
 fn legend<'a>(
     root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
     name: &str,
-    colours: &Axis,
-) -> Result<(), Failed> {
+    colours: &PlotAxis,
+) -> Result<(), DrawFailure> {
     const MOST: usize = 20;
     let entries: Vec<(String, RGBColor)> = match colours {
-        Axis::Words(words) => {
+        PlotAxis::Words(words) => {
             let colour = |index: usize| PALETTE[index % PALETTE.len()];
             words.iter().enumerate().take(MOST).map(|(index, word)| (word.clone(), colour(index))).collect()
         }
-        Axis::Linear { min, max } => steps(|share| min + share * (max - min)),
-        Axis::Log { min, max } => steps(|share| min * (max / min).powf(share)),
+        PlotAxis::Linear { min, max } => steps(|share| min + share * (max - min)),
+        PlotAxis::Log { min, max } => steps(|share| min * (max / min).powf(share)),
     };
     let left = WIDTH as i32 - 140;
     root.draw(&Text::new(named(name, colours), (left, 60), (FONT, 15)))?;

@@ -14,7 +14,7 @@ use super::{
     exit::{CliError, Exit, print},
     run,
 };
-use axis::{Axis, Cell};
+use axis::{Coordinate, PlotAxis};
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
 use nodectl_types::{suggest::nearest, text::escaped};
@@ -55,11 +55,11 @@ impl std::str::FromStr for PlotSpec {
 
 /// A task in the picture.
 #[derive(Clone, Debug, PartialEq)]
-struct Point {
+struct PlotPoint {
     task: u32,
-    x: Cell,
+    x: Coordinate,
     y: f64,
-    colour: Option<Cell>,
+    colour: Option<Coordinate>,
     /// It was given up or failed: shown, but never the best.
     done: bool,
     /// Its parameters, for the caption.
@@ -99,17 +99,17 @@ fn check_ending(path: &Path) -> Result<(), CliError> {
     }
 }
 
-fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<Point>, String> {
+fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, String> {
     let mut points = Vec::new();
     for result in results {
         let Some(y) = column(result, &spec.y).as_ref().and_then(Json::as_f64).filter(|y| y.is_finite()) else {
             continue;
         };
-        let Some(x) = column(result, &spec.x).as_ref().and_then(Cell::of) else { continue };
-        let colour = spec.colour.as_ref().and_then(|name| Cell::of(&column(result, name)?));
+        let Some(x) = column(result, &spec.x).as_ref().and_then(Coordinate::of) else { continue };
+        let colour = spec.colour.as_ref().and_then(|name| Coordinate::of(&column(result, name)?));
         let params: Vec<_> = result.params.iter().map(|(name, value)| format!("{name}={}", word(value))).collect();
         let done = result.status == StatusName::Done;
-        points.push(Point { task: result.task, x, y, colour, done, params: params.join(" ") });
+        points.push(PlotPoint { task: result.task, x, y, colour, done, params: params.join(" ") });
     }
     if points.is_empty() {
         return Err(nothing_to_plot(results, spec));
@@ -183,16 +183,16 @@ fn less_is_better(name: &str, sweep: Option<&SweepView>) -> bool {
 }
 
 /// The index of the best point that is done; of equals the first task's.
-fn best(points: &[Point], less: bool) -> Option<usize> {
+fn best(points: &[PlotPoint], less: bool) -> Option<usize> {
     let sign = if less { 1.0 } else { -1.0 };
     let done = points.iter().enumerate().filter(|(_, point)| point.done);
-    let order = |(_, a): &(usize, &Point), (_, b): &(usize, &Point)| {
+    let order = |(_, a): &(usize, &PlotPoint), (_, b): &(usize, &PlotPoint)| {
         (sign * a.y).total_cmp(&(sign * b.y)).then(a.task.cmp(&b.task))
     };
     done.min_by(order).map(|(index, _)| index)
 }
 
-fn caption(point: &Point, spec: &PlotSpec) -> String {
+fn caption(point: &PlotPoint, spec: &PlotSpec) -> String {
     format!("{} = {} (task {}: {})", spec.y, axis::number(point.y), point.task, point.params)
 }
 

@@ -2,7 +2,7 @@
 //! job of their own, with the same work, that names the one before. Seen together they are one sweep: tasks are numbered on.
 
 use super::{
-    Plan, collector::Collector, collector::check_directory, default_directory, follow::Followed, follow_submitted,
+    RunPlan, collector::Collector, collector::check_directory, default_directory, follow::Followed, follow_submitted,
     submit, summary,
 };
 use crate::{
@@ -34,11 +34,11 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
     let spec = JobSpec { params, extends: Some(extends), submitter, submitted_ms, ..spec };
     args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(&client, &spec, (&submit::Key::of(args), 0), None).await?.to_string();
+    let id = submit::submit_spec(&client, &spec, (&submit::CommandKey::of(args), 0), None).await?.to_string();
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&base.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed { id, name: base.name, tasks, directory, is_step: false, delivery: None }];
-    let plan = Plan::new(&args.follow, client.node().await?.solo);
+    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
     follow_submitted(&client, args, submitted, &plan, super::Interrupts::listen()?).await
 }
 

@@ -4,7 +4,7 @@ use super::submit_and_follow;
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit},
-    up::{Board, Ground, Kind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
+    up::{LaunchContext, LaunchTable, RequestKind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
 };
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
@@ -55,12 +55,16 @@ pub async fn run(
                 Machines::Hosts(file) => Some(cluster_file::load(file)?),
                 _ => None,
             };
-            let ground = Ground::lay(settings, None, variable, source, None).await?;
-            let board = Board::new(!args.follow.list.quiet);
+            let context = LaunchContext::prepare(settings, None, variable, source, None).await?;
+            let table = LaunchTable::new(!args.follow.list.quiet);
             let starting = async {
                 match (machines, hosts) {
-                    (Machines::Slurm(request), _) => start(&ground, Kind::Slurm(request), &computing, &board).await,
-                    (Machines::Condor(request), _) => start(&ground, Kind::Condor(request), &computing, &board).await,
+                    (Machines::Slurm(request), _) => {
+                        start(&context, RequestKind::Slurm(request), &computing, &table).await
+                    }
+                    (Machines::Condor(request), _) => {
+                        start(&context, RequestKind::Condor(request), &computing, &table).await
+                    }
                     (_, hosts) => {
                         let mut hosts = hosts.unwrap_or_default();
                         workers = hosts.iter().map(|host| u64::from(host.workers)).sum();
@@ -68,7 +72,7 @@ pub async fn run(
                         for host in hosts.iter_mut().filter(|host| host.workers > 0) {
                             host.cores = Some(f64::from(host.workers.saturating_mul(computing.cores_per_worker)));
                         }
-                        start_hosts(&ground, hosts, CONNECT, None, &board).await
+                        start_hosts(&context, hosts, CONNECT, None, &table).await
                     }
                 }
             };
@@ -76,41 +80,46 @@ pub async fn run(
                 None => Ok(Exit::Interrupted),
                 Some(Err(error)) => Err(error),
                 Some(Ok(())) => {
-                    board.end();
-                    on_nodes(&ground, args, &mut jobs, &computing, workers, &board).await
+                    table.end();
+                    on_nodes(&context, args, &mut jobs, &computing, workers, &table).await
                 }
             };
-            take_back(&ground, CONNECT).await?;
+            take_back(&context, CONNECT).await?;
             ended
         }
     }
 }
 
 /// Submits and waits for the scheduler's jobs.
-async fn start(ground: &Ground, kind: Kind, computing: &Computing, board: &Board) -> Result<(), CliError> {
-    let scheduler = Scheduler::new(ground, kind).await?;
+async fn start(
+    context: &LaunchContext,
+    kind: RequestKind,
+    computing: &Computing,
+    table: &LaunchTable,
+) -> Result<(), CliError> {
+    let scheduler = Scheduler::new(context, kind).await?;
     tell!("{}", computing.total());
-    start_jobs(ground, &scheduler, computing.allocations, None, board).await
+    start_jobs(context, &scheduler, computing.allocations, None, table).await
 }
 
 async fn on_nodes(
-    ground: &Ground,
+    context: &LaunchContext,
     args: RunArgs,
     jobs: &mut Vec<PlannedJob>,
     computing: &Computing,
     workers: u64,
-    board: &Board,
+    table: &LaunchTable,
 ) -> Result<Exit, CliError> {
-    let rows = board.rows();
-    if board.failed() == rows.len() {
+    let rows = table.rows();
+    if table.failed() == rows.len() {
         let why = rows.into_iter().next().map(|row| format!("{}: {}", row.host, row.note)).unwrap_or_default();
         return Err(CliError::Node(anyhow::anyhow!("no node joined; {why}")));
     }
-    let ours = format!("labels.{LAUNCH_LABEL} == '{}' and not labels.workers == '0'", ground.launch);
+    let ours = format!("labels.{LAUNCH_LABEL} == '{}' and not labels.workers == '0'", context.launch);
     let gpus =
-        count_gpus(&ground.client, |node| node.labels.get(LAUNCH_LABEL) == Some(&ground.launch), workers).await?;
+        count_gpus(&context.client, |node| node.labels.get(LAUNCH_LABEL) == Some(&context.launch), workers).await?;
     adapt(jobs, computing, workers, gpus, Some(&ours));
-    submit_and_follow(&ground.client, args, std::mem::take(jobs), false).await
+    submit_and_follow(&context.client, args, std::mem::take(jobs), false).await
 }
 
 /// A node inside this process, for the jobs alone, whatever node runs here besides.
@@ -122,7 +131,7 @@ async fn here(
 ) -> Result<Exit, CliError> {
     let parent = &settings.node.data_dir;
     app::make_private_dir(parent).map_err(|source| CliError::file("making", parent, source))?;
-    let data_dir = parent.join(format!("computing-{}", Ground::new_id()?));
+    let data_dir = parent.join(format!("computing-{}", LaunchContext::new_id()?));
     let mut settings = settings.clone();
     settings.node.data_dir = data_dir.clone();
     settings.node.cores = Some(f64::from(computing.cores_per_allocation()));

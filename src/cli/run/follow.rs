@@ -1,6 +1,6 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
-use super::{collector::Collector, default_directory, live, progress::Progress};
+use super::{collector::Collector, default_directory, live, progress::ProgressDisplay};
 use crate::{exit::CliError, output::RunSummary};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
@@ -38,12 +38,21 @@ impl Followed {
 }
 
 /// Follows all jobs until they end.
-pub async fn follow_all(client: &Client, jobs: &[Followed], progress: &Progress) -> Result<Vec<RunSummary>, CliError> {
+pub async fn follow_all(
+    client: &Client,
+    jobs: &[Followed],
+    progress: &ProgressDisplay,
+) -> Result<Vec<RunSummary>, CliError> {
     try_join_all(jobs.iter().map(|job| follow(client, job, progress, true))).await
 }
 
 /// Collects the job's results: with `wait` until it ends, else those there are now.
-pub async fn follow(client: &Client, job: &Followed, progress: &Progress, wait: bool) -> Result<RunSummary, CliError> {
+pub async fn follow(
+    client: &Client,
+    job: &Followed,
+    progress: &ProgressDisplay,
+    wait: bool,
+) -> Result<RunSummary, CliError> {
     let begin = Instant::now();
     let mut collector = Collector::create(client.clone(), job)?;
     let shown = progress.job(&job.name, job.tasks);

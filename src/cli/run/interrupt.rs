@@ -3,7 +3,7 @@
 //! On a terminal, Ctrl-C asks whether to detach, cancel or go on; a second one cancels at once. Without a terminal it
 //! cancels, and so does SIGTERM. While jobs are being submitted, it counts once they are; a second one gives up. With a node inside this process, nothing would run after a detach: it cancels and says so.
 
-use super::{Plan, follow::Followed, progress::Progress};
+use super::{RunPlan, follow::Followed, progress::ProgressDisplay};
 use crate::{exit::CliError, output::RunSummary};
 use nodectl_http::Client;
 use nodectl_ports::say::{self, tell};
@@ -23,7 +23,7 @@ const CANCEL: Duration = Duration::from_secs(20);
 
 /// What Ctrl-C means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum InterruptPolicy {
     Ask,
     Cancel,
     Detach,
@@ -31,7 +31,7 @@ pub enum Policy {
     CancelSolo,
 }
 
-impl Policy {
+impl InterruptPolicy {
     pub fn choose(cancel: bool, detach: bool, solo: bool) -> Self {
         let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         match (cancel, detach, solo) {
@@ -44,12 +44,12 @@ impl Policy {
     }
 }
 
-pub enum Ended {
+pub enum EndedBy {
     Followed { ends: Vec<RunSummary>, interrupted: bool },
     Detached,
 }
 
-enum Choice {
+enum InterruptChoice {
     Detach,
     Cancel,
     GoOn,
@@ -106,11 +106,11 @@ impl Interrupts {
 pub(super) async fn guard(
     client: &Client,
     jobs: &[Followed],
-    plan: &Plan,
-    progress: &Progress,
+    plan: &RunPlan,
+    progress: &ProgressDisplay,
     interrupts: &mut Interrupts,
     following: impl Future<Output = Result<Vec<RunSummary>, CliError>>,
-) -> Result<Ended, CliError> {
+) -> Result<EndedBy, CliError> {
     let expired = async {
         match plan.timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -120,17 +120,17 @@ pub(super) async fn guard(
     tokio::pin!(following, expired);
     let interrupted = loop {
         tokio::select! {
-            ends = &mut following => return Ok(Ended::Followed { ends: ends?, interrupted: false }),
+            ends = &mut following => return Ok(EndedBy::Followed { ends: ends?, interrupted: false }),
             () = &mut expired => {
                 tell!("the time is up: cancelling");
                 break false;
             }
             kind = interrupts.next_or_pending() => match decide(kind, plan.policy, progress, interrupts).await {
-                Choice::GoOn => {}
-                Choice::Cancel => break true,
-                Choice::Detach => {
+                InterruptChoice::GoOn => {}
+                InterruptChoice::Cancel => break true,
+                InterruptChoice::Detach => {
                     tell_detached(jobs);
-                    return Ok(Ended::Detached);
+                    return Ok(EndedBy::Detached);
                 }
             },
         }
@@ -138,44 +138,49 @@ pub(super) async fn guard(
     cancel(client, jobs).await?;
     tokio::select! {
         ends = timeout(CANCEL, following) => match ends {
-            Ok(ends) => Ok(Ended::Followed { ends: ends?, interrupted }),
+            Ok(ends) => Ok(EndedBy::Followed { ends: ends?, interrupted }),
             Err(_) => Err(CliError::Node(anyhow::anyhow!(
                 "the cancelled jobs have not ended within {} s\nhint: `nodectl jobs` shows how they stand", CANCEL.as_secs()
             ))),
         },
         // Who interrupts a third time wants out.
-        _ = interrupts.next() => Ok(Ended::Detached),
+        _ = interrupts.next() => Ok(EndedBy::Detached),
     }
 }
 
-async fn decide(kind: SignalKind, policy: Policy, progress: &Progress, interrupts: &mut Interrupts) -> Choice {
+async fn decide(
+    kind: SignalKind,
+    policy: InterruptPolicy,
+    progress: &ProgressDisplay,
+    interrupts: &mut Interrupts,
+) -> InterruptChoice {
     match policy {
         // A batch system, or `timeout`, that ends the command may have been told to leave its job alone.
-        _ if kind == SignalKind::terminate() && policy != Policy::Detach => Choice::Cancel,
-        Policy::Cancel => Choice::Cancel,
-        Policy::Detach => Choice::Detach,
-        Policy::CancelSolo => {
+        _ if kind == SignalKind::terminate() && policy != InterruptPolicy::Detach => InterruptChoice::Cancel,
+        InterruptPolicy::Cancel => InterruptChoice::Cancel,
+        InterruptPolicy::Detach => InterruptChoice::Detach,
+        InterruptPolicy::CancelSolo => {
             tell!("the only node is inside a command and ends with it, so there is nothing to detach from: cancelling");
-            Choice::Cancel
+            InterruptChoice::Cancel
         }
-        Policy::Ask => {
+        InterruptPolicy::Ask => {
             progress.suspend(|| {
                 say::open(format_args!("\ndetach (d), cancel (c) or go on (Enter)? Ctrl-C again cancels: "));
             });
             tokio::select! {
                 line = read_line() => choice(line.as_deref()),
-                _ = interrupts.next() => Choice::Cancel,
+                _ = interrupts.next() => InterruptChoice::Cancel,
             }
         }
     }
 }
 
 /// None at the end of input: nobody is there to watch.
-fn choice(line: Option<&str>) -> Choice {
+fn choice(line: Option<&str>) -> InterruptChoice {
     match line.map(|line| line.trim().to_ascii_lowercase()).as_deref() {
-        None | Some("d" | "detach") => Choice::Detach,
-        Some("c" | "cancel") => Choice::Cancel,
-        Some(_) => Choice::GoOn,
+        None | Some("d" | "detach") => InterruptChoice::Detach,
+        Some("c" | "cancel") => InterruptChoice::Cancel,
+        Some(_) => InterruptChoice::GoOn,
     }
 }
 
@@ -215,16 +220,16 @@ mod tests {
 
     #[test]
     fn flags_and_a_node_of_its_own_decide_what_ctrl_c_means() {
-        assert_eq!(Policy::choose(true, false, false), Policy::Cancel);
-        assert_eq!(Policy::choose(false, true, false), Policy::Detach);
-        assert_eq!(Policy::choose(false, true, true), Policy::CancelSolo);
+        assert_eq!(InterruptPolicy::choose(true, false, false), InterruptPolicy::Cancel);
+        assert_eq!(InterruptPolicy::choose(false, true, false), InterruptPolicy::Detach);
+        assert_eq!(InterruptPolicy::choose(false, true, true), InterruptPolicy::CancelSolo);
     }
 
     #[test]
     fn answers_are_read_kindly() {
-        assert!(matches!(choice(Some("D\n")), Choice::Detach));
-        assert!(matches!(choice(Some("cancel\n")), Choice::Cancel));
-        assert!(matches!(choice(Some("\n")), Choice::GoOn));
-        assert!(matches!(choice(None), Choice::Detach));
+        assert!(matches!(choice(Some("D\n")), InterruptChoice::Detach));
+        assert!(matches!(choice(Some("cancel\n")), InterruptChoice::Cancel));
+        assert!(matches!(choice(Some("\n")), InterruptChoice::GoOn));
+        assert!(matches!(choice(None), InterruptChoice::Detach));
     }
 }

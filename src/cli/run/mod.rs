@@ -43,7 +43,7 @@ use super::{
 pub use chain::all_results;
 pub use fetch::blob_bytes;
 use follow::Followed;
-use interrupt::{Interrupts, Policy};
+use interrupt::{InterruptPolicy, Interrupts};
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
@@ -53,8 +53,8 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 /// What is done with the jobs that were submitted or named.
-struct Plan {
-    policy: Policy,
+struct RunPlan {
+    policy: InterruptPolicy,
     timeout: Option<Duration>,
     list: ListArgs,
 }
@@ -96,14 +96,14 @@ async fn submit_and_follow(
     if let Some(resumed) = &args.resume {
         resume::go_on(client, resumed, &mut jobs).await?;
     }
-    let key = submit::Key::of(&args);
+    let key = submit::CommandKey::of(&args);
     let deadline = args.follow.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let submitting = submit::submit(client, jobs, args.follow.into.as_deref(), &key, deadline);
     let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
     let submitted = submitted?;
     // Submitting took its part of the time.
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let plan = Plan { timeout: left, ..Plan::new(&args.follow, solo) };
+    let plan = RunPlan { timeout: left, ..RunPlan::new(&args.follow, solo) };
     follow_submitted(client, &args, submitted, &plan, interrupts).await
 }
 
@@ -112,7 +112,7 @@ async fn follow_submitted(
     client: &Client,
     args: &RunArgs,
     submitted: Vec<Followed>,
-    plan: &Plan,
+    plan: &RunPlan,
     interrupts: Interrupts,
 ) -> Result<Exit, CliError> {
     let output = output::choose(args.follow.list);
@@ -143,7 +143,7 @@ async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> 
     }
     let job = client.job(&args.name.job).await?;
     let followed = Followed::of(job.line, args.follow.into.clone());
-    follow_all(client, vec![followed], &Plan::new(&args.follow, solo), Interrupts::listen()?).await
+    follow_all(client, vec![followed], &RunPlan::new(&args.follow, solo), Interrupts::listen()?).await
 }
 
 /// `results --into`: what there is now, without waiting for more.
@@ -153,15 +153,15 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     }
     let job = client.job(&args.name.job).await?;
     let followed = Followed::of(job.line, args.into);
-    let progress = progress::Progress::lines();
+    let progress = progress::ProgressDisplay::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));
     Ok(if end.missing_files > 0 { Exit::Failed } else { Exit::Done })
 }
 
-impl Plan {
+impl RunPlan {
     fn new(args: &FollowArgs, solo: bool) -> Self {
-        let policy = Policy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
+        let policy = InterruptPolicy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
         Self { policy, timeout: args.timeout, list: args.list }
     }
 }
@@ -169,15 +169,15 @@ impl Plan {
 async fn follow_all(
     client: &Client,
     jobs: Vec<Followed>,
-    plan: &Plan,
+    plan: &RunPlan,
     mut interrupts: Interrupts,
 ) -> Result<Exit, CliError> {
-    let progress = progress::Progress::choose(plan.list.quiet);
+    let progress = progress::ProgressDisplay::choose(plan.list.quiet);
     let following = follow::follow_all(client, &jobs, &progress);
     let followed = interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;
     let (ends, interrupted) = match followed {
-        Ok(interrupt::Ended::Followed { ends, interrupted }) => (ends, interrupted),
-        Ok(interrupt::Ended::Detached) => return Ok(Exit::Interrupted),
+        Ok(interrupt::EndedBy::Followed { ends, interrupted }) => (ends, interrupted),
+        Ok(interrupt::EndedBy::Detached) => return Ok(Exit::Interrupted),
         Err(error) => {
             // The command could not go on, a full disk, say; that says nothing of the jobs.
             for job in &jobs {

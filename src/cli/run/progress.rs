@@ -16,13 +16,13 @@ const LINE_PERIOD: Duration = Duration::from_secs(3);
 /// Nodes shown below a job; the others are counted.
 const SHOWN_NODES: usize = 12;
 
-pub enum Progress {
+pub enum ProgressDisplay {
     Bars(MultiProgress),
     Lines,
     Silent,
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub fn choose(quiet: bool) -> Self {
         let bars = MultiProgress::new();
         // Hidden on a terminal too that cannot move its cursor (TERM=dumb, or none).
@@ -50,10 +50,10 @@ impl Progress {
         let name = text::shortened(name, 24).into_owned();
         let kind = match self {
             Self::Bars(all) => {
-                Kind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
+                LineKind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
             }
-            Self::Lines => Kind::Lines { told: Mutex::default() },
-            Self::Silent => Kind::Silent,
+            Self::Lines => LineKind::Lines { told: Mutex::default() },
+            Self::Silent => LineKind::Silent,
         };
         JobProgress { name, note: Mutex::default(), kind }
     }
@@ -63,10 +63,10 @@ pub struct JobProgress {
     name: String,
     /// What the job itself says.
     note: Mutex<String>,
-    kind: Kind,
+    kind: LineKind,
 }
 
-enum Kind {
+enum LineKind {
     Bars {
         all: MultiProgress,
         bar: ProgressBar,
@@ -83,14 +83,14 @@ impl JobProgress {
     /// `compute`: what the job's GPUs did so far.
     pub fn update(&self, progress: &ProgressView, compute: Option<&ComputeRate>) {
         match &self.kind {
-            Kind::Silent => {}
-            Kind::Lines { told } => {
+            LineKind::Silent => {}
+            LineKind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
                     tell!("{}: {line}", self.name);
                 }
             }
-            Kind::Bars { all, bar, nodes } => {
+            LineKind::Bars { all, bar, nodes } => {
                 bar.set_length(u64::from(progress.tasks));
                 bar.set_position(u64::from(progress.done));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,8 +116,8 @@ impl JobProgress {
     pub fn note(&self, line: &str) {
         let line = text::shortened(line, 160).into_owned();
         match &self.kind {
-            Kind::Silent => {}
-            Kind::Lines { told } => {
+            LineKind::Silent => {}
+            LineKind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 let is_due = told.as_ref().is_none_or(|(when, _)| when.elapsed() >= LINE_PERIOD);
                 if is_due {
@@ -125,14 +125,14 @@ impl JobProgress {
                     *told = Some((Instant::now(), told.take().map_or_else(String::new, |(_, line)| line)));
                 }
             }
-            Kind::Bars { bar, .. } => bar.set_message(line.clone()),
+            LineKind::Bars { bar, .. } => bar.set_message(line.clone()),
         }
         *self.note.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
     /// The job is over: its bar stays, its nodes' lines go.
     pub fn finish(&self) {
-        if let Kind::Bars { bar, nodes, .. } = &self.kind {
+        if let LineKind::Bars { bar, nodes, .. } = &self.kind {
             bar.abandon();
             let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.iter().for_each(ProgressBar::finish_and_clear);

@@ -2,7 +2,7 @@
 //! of any.
 
 use super::{
-    Plan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
+    RunPlan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
     interrupt::Interrupts, submit,
 };
 use crate::{
@@ -50,11 +50,11 @@ async fn submit_and_follow(client: &Client, resumed: &str, args: &RunArgs) -> Re
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
     let spec = JobSpec { work: Arc::new(work), submitter, submitted_ms, ..spec };
     args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(client, &spec, (&submit::Key::of(args), 0), None).await?.to_string();
+    let id = submit::submit_spec(client, &spec, (&submit::CommandKey::of(args), 0), None).await?.to_string();
     let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&line.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed { id, name: line.name, tasks, directory, is_step: false, delivery: None }];
-    let plan = Plan::new(&args.follow, client.node().await?.solo);
+    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
     follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
 }
 

@@ -7,7 +7,7 @@ use nodectl_http::{Client, ClientError, client::SubmissionKey};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::{BlobHash, JobId, JobSpec, NodeId, text, units::format_bytes};
 use nodectl_wire::api::Submitted;
-use nodectl_workloads::{PlannedJob, Source, Submission};
+use nodectl_workloads::{PlannedJob, Submission, UploadSource};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -33,7 +33,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// More than this is not sent to other nodes unless the job file says so.
 const MAX_UNASKED_BYTES: u64 = 16 << 30;
 
-type Stored = BTreeMap<Source, (BlobHash, u64)>;
+type StoredUploads = BTreeMap<UploadSource, (BlobHash, u64)>;
 
 /// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
 /// itself for one job, a directory in it for each of several. What is not submitted by the `deadline` takes back what was.
@@ -41,7 +41,7 @@ pub async fn submit(
     client: &Client,
     jobs: Vec<PlannedJob>,
     into: Option<&Path>,
-    key: &Key,
+    key: &CommandKey,
     deadline: Option<Instant>,
 ) -> Result<Vec<Followed>, CliError> {
     let jobs = with_cluster_uploads(client, jobs).await?;
@@ -108,7 +108,7 @@ fn too_late(what: &str) -> CliError {
 /// With the files that other nodes, where there are some, cannot read where they lie.
 async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Result<Vec<PlannedJob>, CliError> {
     if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
-        let sources: BTreeSet<&Source> =
+        let sources: BTreeSet<&UploadSource> =
             jobs.iter().flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source)).collect();
         let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
         if total > MAX_UNASKED_BYTES {
@@ -136,11 +136,11 @@ async fn cancel(client: &Client, submitted: &[Followed]) {
 async fn submit_one(
     client: &Client,
     (job, index): (&PlannedJob, usize),
-    stored: &Stored,
+    stored: &StoredUploads,
     ids: &BTreeMap<String, JobId>,
-    (key, deadline): (&Key, Option<Instant>),
+    (key, deadline): (&CommandKey, Option<Instant>),
 ) -> Result<JobId, CliError> {
-    let known = async |source: &Source| stored.get(source).copied().ok_or_else(|| changed(source));
+    let known = async |source: &UploadSource| stored.get(source).copied().ok_or_else(|| changed(source));
     let inputs = match job.manifest(known).await? {
         None => None,
         Some(manifest) => {
@@ -158,9 +158,9 @@ async fn submit_one(
 
 /// Names what one command submits. It is kept while the command tries, and shown when it gives up: with the same key another
 /// command submits the same jobs.
-pub struct Key(String);
+pub struct CommandKey(String);
 
-impl Key {
+impl CommandKey {
     pub fn of(args: &RunArgs) -> Self {
         args.key.clone().map_or_else(Self::draw, Self)
     }
@@ -175,7 +175,7 @@ impl Key {
 pub async fn submit_spec(
     client: &Client,
     spec: &JobSpec,
-    (key, index): (&Key, usize),
+    (key, index): (&CommandKey, usize),
     deadline: Option<Instant>,
 ) -> Result<JobId, CliError> {
     let name = &spec.work.name;
@@ -213,12 +213,12 @@ pub async fn submit_spec(
     }
 }
 
-fn unconfirmed(error: ClientError, job: JobId, key: &Key) -> CliError {
+fn unconfirmed(error: ClientError, job: JobId, key: &CommandKey) -> CliError {
     CliError::Unconfirmed { error: Box::new(error), job, key: key.0.clone() }
 }
 
-async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<Stored, CliError> {
-    let sources: BTreeSet<Source> =
+async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<StoredUploads, CliError> {
+    let sources: BTreeSet<UploadSource> =
         jobs.iter().flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone())).collect();
     let total = sources.iter().map(length).fold(0, u64::saturating_add);
     let read = Arc::new(AtomicU64::new(0));
@@ -235,24 +235,28 @@ async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<Stored, CliE
     telling(all, how_far).await
 }
 
-fn length(source: &Source) -> u64 {
+fn length(source: &UploadSource) -> u64 {
     match source {
-        Source::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
-        Source::Bytes(bytes) => bytes.len() as u64,
-        Source::Stored(_, bytes) => *bytes,
+        UploadSource::File(path) => path.metadata().map_or(0, |metadata| metadata.len()),
+        UploadSource::Bytes(bytes) => bytes.len() as u64,
+        UploadSource::Stored(_, bytes) => *bytes,
     }
 }
 
 /// `read` counts the bytes that were looked at.
-async fn upload(client: &Client, source: Source, read: Arc<AtomicU64>) -> Result<(Source, (BlobHash, u64)), CliError> {
+async fn upload(
+    client: &Client,
+    source: UploadSource,
+    read: Arc<AtomicU64>,
+) -> Result<(UploadSource, (BlobHash, u64)), CliError> {
     let stored = match &source {
-        Source::Bytes(bytes) => {
+        UploadSource::Bytes(bytes) => {
             client.put_bytes(bytes::Bytes::copy_from_slice(bytes)).await?;
             read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             (BlobHash::of(bytes), bytes.len() as u64)
         }
-        Source::Stored(hash, bytes) => (*hash, *bytes),
-        Source::File(path) => {
+        UploadSource::Stored(hash, bytes) => (*hash, *bytes),
+        UploadSource::File(path) => {
             let (hash, bytes) = hash_file(path.clone(), read).await?;
             if !client.has_blob(hash).await? {
                 client.put_file(path, Some(hash)).await?;
@@ -289,10 +293,10 @@ async fn hash_file(path: PathBuf, read: Arc<AtomicU64>) -> Result<(BlobHash, u64
     hashed.map_err(failed)
 }
 
-fn changed(source: &Source) -> CliError {
+fn changed(source: &UploadSource) -> CliError {
     let path = match source {
-        Source::File(path) => path.display().to_string(),
-        Source::Bytes(_) | Source::Stored(..) => "a part of the job".into(),
+        UploadSource::File(path) => path.display().to_string(),
+        UploadSource::Bytes(_) | UploadSource::Stored(..) => "a part of the job".into(),
     };
     CliError::Usage(format!("{path} was not there when the files were uploaded"))
 }

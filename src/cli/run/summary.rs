@@ -3,7 +3,7 @@
 use crate::{
     exit::{CliError, Exit},
     output::{RunSummary, compute_line, failures_text, indented},
-    shown::Shown,
+    shown::ShownLog,
 };
 use futures::TryStreamExt;
 use nodectl_http::{Client, client::LogRequest};
@@ -52,7 +52,7 @@ fn text(end: &RunSummary) -> String {
 pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<(), CliError> {
     for end in ends.iter().filter(|end| end.tasks == 1 && end.phase == PhaseName::Done) {
         let mut log = client.log(&end.job, 0, LogRequest::default()).await?;
-        let mut shown = Shown::new(false);
+        let mut shown = ShownLog::new(false);
         while let Some(bytes) = log.try_next().await? {
             shown.print(&bytes)?;
         }

@@ -3,9 +3,9 @@
 use super::{
     collector::Collector,
     follow::{self, Followed},
-    interrupt::{self, Policy},
+    interrupt::{self, InterruptPolicy},
     lines::Lines,
-    progress::Progress,
+    progress::ProgressDisplay,
     submit, *,
 };
 use crate::args::ListArgs;
@@ -82,7 +82,7 @@ async fn what_is_delivered_stays_in_its_directory() {
     fs::create_dir_all(node.directory.path().join("delivered/0")).unwrap();
     let delivery = Some(Delivery { directory: directory.clone(), replaces: true });
     let job = Followed { delivery, ..followed(node.directory.path()) };
-    follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
     assert_eq!(files(&job.directory.join("1")), ["a.txt"], "it has files of its own");
     assert_eq!(files(&directory), ["a.txt", "b.txt"]);
     assert_eq!(files(&node.directory.path().join("delivered/0")), Vec::<String>::new());
@@ -106,7 +106,7 @@ async fn results_logs_and_outputs_land_in_the_directory() {
     node.remote.lock().unwrap().insert(BlobHash::of(b"#!/bin/sh\n"), b"#!/bin/sh\n".to_vec());
 
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
     assert_eq!((end.phase, end.done, end.failed, end.missing_files), (PhaseName::Failed, 1, 1, 2));
     assert_eq!((end.failures[0].reason.as_str(), end.failures[0].example), ("exit status 3", 1));
     let out = &job.directory;
@@ -133,7 +133,7 @@ async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
     let told = vec![vec![done(0), failed()], vec![done(0), failed()], vec![done(1)]];
     let node = FakeNode::start(pages(told, progress(Phase::Done, 2, 0))).await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
     assert!(end.failures.is_empty());
     let statuses: Vec<_> = read(job.directory.join("results.jsonl"))
         .lines()
@@ -157,7 +157,7 @@ async fn a_job_without_a_coordinator_is_asked_about_again() {
     })
     .await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &Progress::Silent, true).await.unwrap();
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
     assert_eq!(end.phase, PhaseName::Done);
 }
 
@@ -166,7 +166,7 @@ async fn a_node_that_goes_away_ends_the_following_as_unreachable() {
     let directory = tempfile::tempdir().unwrap();
     let client = Client::new(socket_path(directory.path()));
     let job = followed(directory.path());
-    let error = follow::follow(&client, &job, &Progress::Silent, true).await.unwrap_err();
+    let error = follow::follow(&client, &job, &ProgressDisplay::Silent, true).await.unwrap_err();
     assert_eq!(error.exit(), Exit::Unreachable);
 }
 
@@ -181,12 +181,12 @@ async fn the_end_of_the_time_cancels() {
     .await;
     let jobs = [followed(node.directory.path())];
     let timeout = Some(Duration::from_millis(20));
-    let plan = Plan { policy: Policy::Cancel, timeout, list: ListArgs::default() };
-    let following = follow::follow_all(&node.client, &jobs, &Progress::Silent);
+    let plan = RunPlan { policy: InterruptPolicy::Cancel, timeout, list: ListArgs::default() };
+    let following = follow::follow_all(&node.client, &jobs, &ProgressDisplay::Silent);
     let mut interrupts = Interrupts::listen().unwrap();
-    let guarded = interrupt::guard(&node.client, &jobs, &plan, &Progress::Silent, &mut interrupts, following);
+    let guarded = interrupt::guard(&node.client, &jobs, &plan, &ProgressDisplay::Silent, &mut interrupts, following);
     match guarded.await.unwrap() {
-        interrupt::Ended::Followed { ends, interrupted: false } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
+        interrupt::EndedBy::Followed { ends, interrupted: false } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
         _ => panic!("not followed to the end"),
     }
 }
@@ -266,7 +266,7 @@ async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
     fs::write(directory.path().join("job.toml"), TWO_JOBS).unwrap();
     let jobs = || job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
     let submitted =
-        submit::submit(&node.client, jobs(), Some(Path::new("out")), &submit::Key::draw(), None).await.unwrap();
+        submit::submit(&node.client, jobs(), Some(Path::new("out")), &submit::CommandKey::draw(), None).await.unwrap();
     let told: Vec<_> = submitted.iter().map(|job| (job.name.as_str(), job.directory.to_str().unwrap())).collect();
     assert_eq!(told, [("first", "out/first"), ("second", "out/second")]);
     assert!(node.blobs.has(BlobHash::of(b"data")));
@@ -293,7 +293,7 @@ async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
     let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
-    let error = submit::submit(&node.client, jobs, None, &submit::Key::draw(), None).await.unwrap_err();
+    let error = submit::submit(&node.client, jobs, None, &submit::CommandKey::draw(), None).await.unwrap_err();
     assert!(error.to_string().contains("9 GPUs") && error.exit() == Exit::Usage, "{error}");
     assert!(node.asked.lock().unwrap().contains(&Query::Cancel { job: JobId(1) }));
 }

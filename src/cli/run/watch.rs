@@ -1,7 +1,7 @@
 //! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop. A file is taken once it
 //! has rested for a moment and can be read; one that changes afterwards is integrated again.
 
-use super::{Followed, Interrupts, Plan, follow, interrupt, progress::Progress, submit, summary};
+use super::{Followed, Interrupts, RunPlan, follow, interrupt, progress::ProgressDisplay, submit, summary};
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit, print},
@@ -33,17 +33,17 @@ const MOST_AT_ONCE: usize = 16;
 const MAX_DEPTH: usize = 8;
 
 /// Length and time of change.
-type State = (u64, u64);
+type FileState = (u64, u64);
 
 /// Files and what is known of them.
-struct Watch {
+struct FileWatch {
     dir: PathBuf,
     /// Directories below it that results are written to.
     results: Vec<PathBuf>,
     /// Since when a file has been as it is.
-    resting: BTreeMap<PathBuf, (State, Instant)>,
+    resting: BTreeMap<PathBuf, (FileState, Instant)>,
     /// As it was when it was integrated.
-    taken: BTreeMap<PathBuf, State>,
+    taken: BTreeMap<PathBuf, FileState>,
 }
 
 /// Runs the job of a file on what appears below `dir`.
@@ -53,16 +53,16 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
     }
     // Mistakes in the job file show at once.
     let jobs = job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
-    let watch = Watch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
+    let watch = FileWatch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
     let (client, stay) = solo::connect(settings, true).await?;
     let ended = integrate_all(&client, &args, watch, stay.is_solo()).await;
     stay.end().await;
     ended
 }
 
-async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: bool) -> Result<Exit, CliError> {
+async fn integrate_all(client: &Client, args: &RunArgs, mut watch: FileWatch, solo: bool) -> Result<Exit, CliError> {
     let mut interrupts = Interrupts::listen()?;
-    let plan = Plan::new(&args.follow, solo);
+    let plan = RunPlan::new(&args.follow, solo);
     let mut exit = Exit::Done;
     tell!("watching {}; Ctrl-C ends it", watch.dir.display());
     loop {
@@ -75,7 +75,7 @@ async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: 
         }
         let jobs = job_file::load_following(args.job_file(), &Following { files, is_again })?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
-        let key = submit::Key::draw();
+        let key = submit::CommandKey::draw();
         let submitting = submit::submit(client, jobs, Some(&into), &key, None);
         let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
         let (ended, is_over) = follow_batch(client, &submitted?, &plan, &mut interrupts).await?;
@@ -93,10 +93,10 @@ async fn integrate_all(client: &Client, args: &RunArgs, mut watch: Watch, solo: 
 async fn follow_batch(
     client: &Client,
     jobs: &[Followed],
-    plan: &Plan,
+    plan: &RunPlan,
     interrupts: &mut Interrupts,
 ) -> Result<(Exit, bool), CliError> {
-    let progress = Progress::choose(plan.list.quiet);
+    let progress = ProgressDisplay::choose(plan.list.quiet);
     let following = follow::follow_all(client, jobs, &progress);
     tokio::pin!(following);
     let (ends, is_over) = tokio::select! {
@@ -104,8 +104,8 @@ async fn follow_batch(
         _ = interrupts.next() => {
             tell!("ends with what is running; Ctrl-C again cancels it");
             match interrupt::guard(client, jobs, plan, &progress, interrupts, following).await? {
-                interrupt::Ended::Followed { ends, .. } => (ends, true),
-                interrupt::Ended::Detached => return Ok((Exit::Interrupted, true)),
+                interrupt::EndedBy::Followed { ends, .. } => (ends, true),
+                interrupt::EndedBy::Detached => return Ok((Exit::Interrupted, true)),
             }
         }
     };
@@ -132,7 +132,7 @@ fn results(jobs: &[PlannedJob], into: Option<&Path>) -> Vec<PathBuf> {
     deliveries.chain([runs(jobs, into)]).collect()
 }
 
-impl Watch {
+impl FileWatch {
     fn new(dir: &Path, results: Vec<PathBuf>) -> Result<Self, CliError> {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let (dir, results) = (absolute(dir), results.iter().map(|path| absolute(path)).collect::<Vec<_>>());
@@ -148,7 +148,7 @@ impl Watch {
         let found = integrate::files_below(&self.dir, MAX_DEPTH, &self.results);
         let names: BTreeSet<&PathBuf> = found.iter().map(|(path, _)| path).collect();
         self.resting.retain(|path, _| names.contains(path));
-        let mut ready: [Vec<(PathBuf, State)>; 2] = Default::default();
+        let mut ready: [Vec<(PathBuf, FileState)>; 2] = Default::default();
         for (path, state) in found {
             if self.taken.get(&path) == Some(&state) {
                 continue;
@@ -165,7 +165,7 @@ impl Watch {
         let [new, again] = ready;
         let (batch, is_again) = if new.is_empty() { (again, true) } else { (new, false) };
         let batch = batch.into_iter().take(MOST_AT_ONCE);
-        let take = |(path, state): (PathBuf, State)| {
+        let take = |(path, state): (PathBuf, FileState)| {
             self.resting.remove(&path);
             self.taken.insert(path.clone(), state);
             path
@@ -191,7 +191,7 @@ mod tests {
         let results = dir.path().join("patterns");
         fs::create_dir(&results).unwrap();
         fs::copy(fixture.join("chunked.h5"), results.join("of_a.h5")).unwrap();
-        let (mut watch, start) = (Watch::new(dir.path(), vec![results]).unwrap(), Instant::now());
+        let (mut watch, start) = (FileWatch::new(dir.path(), vec![results]).unwrap(), Instant::now());
         let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
         assert_eq!(ready(0), (Vec::new(), true), "it may still be written");
         assert_eq!(ready(3), (vec![path.clone()], false));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn results_have_a_directory_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
-        let refused = |results: &Path| Watch::new(&dir.path().join("raw"), vec![results.to_path_buf()]).is_err();
+        let refused = |results: &Path| FileWatch::new(&dir.path().join("raw"), vec![results.to_path_buf()]).is_err();
         assert!(refused(&dir.path().join("raw")));
         assert!(!refused(&dir.path().join("raw/patterns")) && !refused(dir.path()));
     }

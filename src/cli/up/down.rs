@@ -1,7 +1,7 @@
 //! Stopping what `up` started: everything written down in this data directory, or also whatever carries this data directory's tag in
 //! the schedulers' queues. What could not be stopped stays written down.
 
-use super::ground::Ground;
+use super::context::LaunchContext;
 use crate::{
     args::DownArgs,
     exit::{CliError, Exit},
@@ -15,7 +15,7 @@ use nodectl_launch::{
     process,
     slurm::Slurm,
     ssh,
-    state::{HostNode, Launch, Launches, Process, What},
+    state::{HostNode, Launches, StartedLaunch, StartedProcess, What},
 };
 use nodectl_ports::say::tell;
 use std::{path::Path, time::Duration};
@@ -30,7 +30,8 @@ pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError>
     let launches = Launches::below(&settings.node.data_dir);
     let client = Client::new(socket_path(&settings.node.data_dir));
     let known = launches.list()?;
-    let chosen: Vec<Launch> = known.iter().filter(|launch| is_meant(launch, args.what.as_deref())).cloned().collect();
+    let chosen: Vec<StartedLaunch> =
+        known.iter().filter(|launch| is_meant(launch, args.what.as_deref())).cloned().collect();
     if chosen.is_empty() && !args.all {
         return match &args.what {
             None => {
@@ -60,24 +61,29 @@ pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError>
 }
 
 /// Undoes the launch of this process.
-pub async fn take_back(ground: &Ground, connect: Duration) -> Result<(), CliError> {
+pub async fn take_back(context: &LaunchContext, connect: Duration) -> Result<(), CliError> {
     process::settled().await;
-    let own = ground.launches.list()?.into_iter().find(|launch| launch.id == ground.launch);
+    let own = context.launches.list()?.into_iter().find(|launch| launch.id == context.launch);
     if let Some(launch) = own {
-        let launch = Launch { launcher: None, ..launch };
-        stop(&ground.launches, &ground.client, launch, connect).await?;
+        let launch = StartedLaunch { launcher: None, ..launch };
+        stop(&context.launches, &context.client, launch, connect).await?;
     }
     Ok(())
 }
 
-fn is_meant(launch: &Launch, what: Option<&str>) -> bool {
+fn is_meant(launch: &StartedLaunch, what: Option<&str>) -> bool {
     let Some(what) = what else { return true };
     let is_file = std::path::absolute(Path::new(what)).is_ok_and(|path| path.display().to_string() == launch.source);
     launch.id == what || launch.source == what || is_file
 }
 
 /// Returns how many of its parts could not be stopped; these stay written down.
-async fn stop(launches: &Launches, client: &Client, launch: Launch, connect: Duration) -> Result<usize, CliError> {
+async fn stop(
+    launches: &Launches,
+    client: &Client,
+    launch: StartedLaunch,
+    connect: Duration,
+) -> Result<usize, CliError> {
     if let Some(launcher) = launch.launcher {
         end_launcher(launcher).await;
     }
@@ -101,7 +107,7 @@ async fn stop(launches: &Launches, client: &Client, launch: Launch, connect: Dur
         }
     };
     if let Some((what, problems)) = left {
-        launches.keep(&Launch { what, launcher: None, ..launch })?;
+        launches.keep(&StartedLaunch { what, launcher: None, ..launch })?;
         return Ok(problems);
     }
     launches.forget(&launch.id)?;
@@ -120,7 +126,7 @@ fn tell(stopped: Result<(), LaunchError>, what: impl Fn() -> What) -> Option<(Wh
     Some((what(), 1))
 }
 
-async fn end_launcher(launcher: Process) {
+async fn end_launcher(launcher: StartedProcess) {
     launcher.terminate();
     let deadline = Instant::now() + LAUNCHER_ENDS;
     while launcher.is_alive() && Instant::now() < deadline {

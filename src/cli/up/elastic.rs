@@ -2,8 +2,8 @@
 //! only asked.
 
 use super::{
-    ground::Ground,
-    scheduler::{Job, JobIs, Kind, Scheduler},
+    context::LaunchContext,
+    scheduler::{JobIs, LaunchJob, RequestKind, Scheduler},
     take_back,
 };
 use crate::{
@@ -12,9 +12,9 @@ use crate::{
     join,
 };
 use nodectl_launch::{
-    elastic::{Bounds, Seen, change},
+    elastic::{Bounds, ObservedLoad, change},
     node::{LAUNCH_LABEL, MEMBER_LABEL},
-    state::Process,
+    state::StartedProcess,
 };
 use nodectl_ports::say::tell;
 use nodectl_wire::api::{JobLine, Node};
@@ -34,32 +34,37 @@ pub fn bounds(request: &RequestArgs) -> Option<Bounds> {
 }
 
 /// Runs until someone interrupts; then takes everything back.
-pub async fn run(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, args: &UpArgs) -> Result<Exit, CliError> {
-    scheduler.keep(ground, Some(Process::own()))?;
+pub async fn run(
+    context: &LaunchContext,
+    scheduler: &Scheduler,
+    bounds: Bounds,
+    args: &UpArgs,
+) -> Result<Exit, CliError> {
+    scheduler.keep(context, Some(StartedProcess::own()))?;
     let per_node = args.request.tasks_per_node.unwrap_or_else(|| scheduler.tasks_per_node()).max(1);
     tell!("{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back", bounds.min, bounds.max);
-    let looping = look(ground, scheduler, bounds, per_node);
+    let looping = look(context, scheduler, bounds, per_node);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
         Some(error) => {
-            super::give_up(ground, args).await;
+            super::give_up(context, args).await;
             Err(error)
         }
         None => {
             tell!("taking everything back");
-            take_back(ground, args.connect_timeout).await?;
+            take_back(context, args.connect_timeout).await?;
             Ok(Exit::Interrupted)
         }
     }
 }
 
-async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: u32) -> CliError {
+async fn look(context: &LaunchContext, scheduler: &Scheduler, bounds: Bounds, per_node: u32) -> CliError {
     let mut idle_since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut waited_before = 0;
     let mut said = String::new();
     let mut has_submitted = false;
     loop {
-        match seen(ground, scheduler, &mut idle_since).await {
+        match seen(context, scheduler, &mut idle_since).await {
             Ok((mut seen, jobs)) => {
                 // A job that was submitted just now has not started where it can.
                 let waiting = std::mem::replace(&mut waited_before, seen.waiting);
@@ -79,7 +84,7 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
                     }
                 }
                 if !change.release.is_empty() {
-                    release(ground, scheduler, &change.release, &jobs).await;
+                    release(context, scheduler, &change.release, &jobs).await;
                 }
             }
             Err(error) => {
@@ -95,14 +100,14 @@ async fn look(ground: &Ground, scheduler: &Scheduler, bounds: Bounds, per_node: 
 }
 
 /// Drained first: no task comes between the decision and the end.
-async fn release(ground: &Ground, scheduler: &Scheduler, members: &[String], jobs: &[Job]) {
+async fn release(context: &LaunchContext, scheduler: &Scheduler, members: &[String], jobs: &[LaunchJob]) {
     for member in members.iter().filter(|member| jobs.iter().any(|job| job.id == **member)) {
         tell!("giving {member} back: nothing to do");
-        let node = ground.client.nodes().await.ok().and_then(|nodes| {
-            nodes.into_iter().find(|node| node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, ground))
+        let node = context.client.nodes().await.ok().and_then(|nodes| {
+            nodes.into_iter().find(|node| node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, context))
         });
         if let Some(node) = node {
-            let _ = ground.client.drain(Some(&node.id), true).await;
+            let _ = context.client.drain(Some(&node.id), true).await;
         }
     }
     if let Err(error) = scheduler.cancel(members).await {
@@ -110,22 +115,22 @@ async fn release(ground: &Ground, scheduler: &Scheduler, members: &[String], job
     }
 }
 
-fn is_ours(node: &Node, ground: &Ground) -> bool {
-    node.alive && node.labels.get(LAUNCH_LABEL) == Some(&ground.launch)
+fn is_ours(node: &Node, context: &LaunchContext) -> bool {
+    node.alive && node.labels.get(LAUNCH_LABEL) == Some(&context.launch)
 }
 
 async fn seen(
-    ground: &Ground,
+    context: &LaunchContext,
     scheduler: &Scheduler,
     idle_since: &mut BTreeMap<String, Instant>,
-) -> Result<(Seen, Vec<Job>), CliError> {
-    let (nodes, lines) = (ground.client.nodes().await?, ground.client.jobs().await?);
+) -> Result<(ObservedLoad, Vec<LaunchJob>), CliError> {
+    let (nodes, lines) = (context.client.nodes().await?, context.client.jobs().await?);
     let jobs = scheduler.jobs().await?;
     let running: u64 =
         nodes.iter().filter(|node| node.alive).filter_map(|node| Some(u64::from(node.load.as_ref()?.running))).sum();
-    let mut seen = Seen { waiting: open_tasks(&lines).saturating_sub(running), ..Seen::default() };
+    let mut seen = ObservedLoad { waiting: open_tasks(&lines).saturating_sub(running), ..ObservedLoad::default() };
     let now = Instant::now();
-    for node in nodes.iter().filter(|node| is_ours(node, ground)) {
+    for node in nodes.iter().filter(|node| is_ours(node, context)) {
         let Some(member) = node.labels.get(MEMBER_LABEL) else { continue };
         let is_idle = node.load.as_ref().is_some_and(|load| load.running + load.queued == 0);
         if !is_idle {
@@ -135,7 +140,7 @@ async fn seen(
         seen.nodes.push((member.clone(), now - since));
     }
     idle_since.retain(|member, _| seen.nodes.iter().any(|(known, _)| known == member));
-    let is_node = |job: &Job| seen.nodes.iter().any(|(member, _)| *member == job.id);
+    let is_node = |job: &LaunchJob| seen.nodes.iter().any(|(member, _)| *member == job.id);
     seen.coming = jobs.iter().filter(|job| job.state != JobIs::Ending && !is_node(job)).count() as u32;
     Ok((seen, jobs))
 }
@@ -147,19 +152,19 @@ fn open_tasks(lines: &[JobLine]) -> u64 {
 }
 
 /// The same command in the background, which goes on as it would here.
-pub async fn in_background(ground: &Ground, kind: Kind) -> Result<Exit, CliError> {
-    let log = ground.launches.directory(&ground.launch)?.join("launcher.log");
+pub async fn in_background(context: &LaunchContext, kind: RequestKind) -> Result<Exit, CliError> {
+    let log = context.launches.directory(&context.launch)?.join("launcher.log");
     let (file, begin) = join::open_log(&log)?;
-    Scheduler::new(ground, kind).await?.keep(ground, None)?;
+    Scheduler::new(context, kind).await?.keep(context, None)?;
     let mut args = join::background_args(std::env::args_os());
-    args.extend(["--resume".into(), ground.launch.clone().into()]);
-    let mut child = join::in_background(args, file, &ground.secret)?;
+    args.extend(["--resume".into(), context.launch.clone().into()]);
+    let mut child = join::in_background(args, file, &context.secret)?;
     let deadline = Instant::now() + FIRST_SUBMISSION;
     while Instant::now() < deadline {
         let status = child.try_wait().map_err(|source| CliError::file("waiting for", &log, source))?;
         if let Some(status) = status {
             let words = join::tail(&log, begin);
-            take_back(ground, CONNECT).await?;
+            take_back(context, CONNECT).await?;
             return Err(CliError::Node(anyhow::anyhow!("the launcher ended at once ({status})\n{words}")));
         }
         tokio::time::sleep(LOOK_AGAIN / 10).await;
@@ -167,7 +172,7 @@ pub async fn in_background(ground: &Ground, kind: Kind) -> Result<Exit, CliError
     tell!(
         "it goes on in the background (process {}); `nodectl down {}` stops it; its log: {}",
         child.id(),
-        ground.launch,
+        context.launch,
         log.display()
     );
     Ok(Exit::Done)

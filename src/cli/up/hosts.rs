@@ -1,15 +1,15 @@
 //! The hosts of a cluster file: all at once, each over its own `ssh`; who fails does not stop the others.
 
 use super::{
-    board::{Board, Row, State},
-    ground::Ground,
+    context::LaunchContext,
+    table::{HostState, LaunchTable, Row},
 };
 use crate::exit::CliError;
 use futures::{StreamExt, stream};
 use nodectl_launch::{
     cluster_file::Host,
-    node::NodeFacts,
-    ssh::{self, Program, Step, Target},
+    node::LaunchFacts,
+    ssh::{self, RemoteProgram, SshTarget, StartStep},
     state::{HostNode, What},
 };
 use std::time::Duration;
@@ -23,49 +23,49 @@ const JOIN: Duration = Duration::from_secs(120);
 
 /// Starts a node on each host and waits until it has joined, or it is clear that it will not.
 pub async fn start_hosts(
-    ground: &Ground,
+    context: &LaunchContext,
     hosts: Vec<Host>,
     connect: Duration,
     timeout: Option<Duration>,
-    board: &Board,
+    table: &LaunchTable,
 ) -> Result<(), CliError> {
-    let program = Program::open(&ground.facts.binary).await?;
-    let nodes = hosts.iter().map(|host| HostNode { target: Target::of(host), member: host.name.clone() }).collect();
-    ground.keep(What::Hosts { program: program.hash.clone(), hosts: nodes }, None)?;
+    let program = RemoteProgram::open(&context.facts.binary).await?;
+    let nodes = hosts.iter().map(|host| HostNode { target: SshTarget::of(host), member: host.name.clone() }).collect();
+    context.keep(What::Hosts { program: program.hash.clone(), hosts: nodes }, None)?;
     for host in &hosts {
-        board.add(Row::new(&host.name, &host.name, State::Connecting));
+        table.add(Row::new(&host.name, &host.name, HostState::Connecting));
     }
     let starting =
-        stream::iter(&hosts).for_each_concurrent(AT_ONCE, |host| start(ground, host, &program, connect, board));
+        stream::iter(&hosts).for_each_concurrent(AT_ONCE, |host| start(context, host, &program, connect, table));
     let deadline = Instant::now() + timeout.unwrap_or(JOIN);
-    tokio::join!(starting, watch(ground, board, deadline));
+    tokio::join!(starting, watch(context, table, deadline));
     Ok(())
 }
 
-async fn start(ground: &Ground, host: &Host, program: &Program, connect: Duration, board: &Board) {
+async fn start(context: &LaunchContext, host: &Host, program: &RemoteProgram, connect: Duration, table: &LaunchTable) {
     let node = facts(host);
     let tell = |step| {
         let state = match step {
-            Step::Connecting => State::Connecting,
-            Step::Copying => State::Copying,
-            Step::Starting => State::Starting,
-            Step::Started => State::Started,
+            StartStep::Connecting => HostState::Connecting,
+            StartStep::Copying => HostState::Copying,
+            StartStep::Starting => HostState::Starting,
+            StartStep::Started => HostState::Started,
         };
-        board.set(&host.name, state, "");
+        table.set(&host.name, state, "");
     };
-    if let Err(error) = ssh::start(host, &node, &ground.facts, program, &ground.secret, connect, tell).await {
-        board.set(&host.name, State::Failed, &error.to_string());
+    if let Err(error) = ssh::start(host, &node, &context.facts, program, &context.secret, connect, tell).await {
+        table.set(&host.name, HostState::Failed, &error.to_string());
     }
 }
 
 /// What the node of a host is told. Its roles are labels, for `where` in job files.
-fn facts(host: &Host) -> NodeFacts {
+fn facts(host: &Host) -> LaunchFacts {
     let mut labels = host.labels.clone();
     if host.workers + host.parameter_servers > 0 {
         labels.insert("workers".into(), host.workers.to_string());
         labels.insert("parameter_servers".into(), host.parameter_servers.to_string());
     }
-    NodeFacts {
+    LaunchFacts {
         name: None,
         member: host.name.clone(),
         port: host.port,
@@ -76,24 +76,24 @@ fn facts(host: &Host) -> NodeFacts {
 }
 
 /// Looks who has joined, until all are settled or the time is up.
-async fn watch(ground: &Ground, board: &Board, deadline: Instant) {
+async fn watch(context: &LaunchContext, table: &LaunchTable, deadline: Instant) {
     loop {
-        if let Ok(nodes) = ground.client.nodes().await {
-            board.see(&nodes, &ground.launch);
+        if let Ok(nodes) = context.client.nodes().await {
+            table.see(&nodes, &context.launch);
         }
-        if board.is_settled() {
+        if table.is_settled() {
             return;
         }
         if Instant::now() > deadline {
-            let late: Vec<Row> = board.rows().into_iter().filter(|row| !row.is_settled()).collect();
+            let late: Vec<Row> = table.rows().into_iter().filter(|row| !row.is_settled()).collect();
             for row in late {
                 let why = match row.state {
-                    State::Started => {
+                    HostState::Started => {
                         "it runs and did not join: is its way to this machine's node free? see its log there"
                     }
                     _ => "it did not start in time",
                 };
-                board.set(&row.member, State::Failed, why);
+                table.set(&row.member, HostState::Failed, why);
             }
             return;
         }

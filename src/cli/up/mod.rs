@@ -3,37 +3,37 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `ground` | what every launch stands on: secret, this machine's node, where it is written down |
-//! | `board` | the live table: host, state, GPUs found, time to join |
+//! | `context` | what every launch stands on: secret, this machine's node, where it is written down |
+//! | `table` | the live table: host, state, GPUs found, time to join |
 //! | `hosts` | the hosts of a cluster file |
 //! | `scheduled` | jobs of SLURM or HTCondor, a fixed number of them |
 //! | `elastic` | as many as the queue of tasks deserves |
 //! | `scheduler` | SLURM and HTCondor, seen alike |
 //! | `down` | stopping all of it |
 
-mod board;
+mod context;
 mod down;
 mod elastic;
-mod ground;
 mod hosts;
 mod scheduled;
 mod scheduler;
+mod table;
 
 use super::{
     args::{RequestArgs, UpArgs},
     exit::{CliError, Exit, print},
     output,
 };
-pub use board::Board;
+pub use context::{LaunchContext, own_binary};
 pub use down::{down, take_back};
-pub use ground::{Ground, own_binary};
 pub use hosts::start_hosts;
 use nodectl_app::settings::Settings;
 use nodectl_launch::{cluster_file, condor, slurm};
 use nodectl_ports::say::tell;
 pub use scheduled::start_jobs;
-pub use scheduler::{Kind, Scheduler};
+pub use scheduler::{RequestKind, Scheduler};
 use std::path::Path;
+pub use table::LaunchTable;
 use zeroize::Zeroizing;
 
 /// A partition of that name is no partition: integrator's word for this machine.
@@ -48,15 +48,15 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
         (None, true) => "slurm".to_string(),
         (None, false) => "condor".to_string(),
     };
-    let ground = Ground::lay(&settings, secret, variable, source, args.resume.clone()).await?;
+    let context = LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
     if let Some(hosts) = hosts {
-        let board = Board::new(!args.list.quiet);
-        let starting = start_hosts(&ground, hosts, args.connect_timeout, args.timeout, &board);
+        let table = LaunchTable::new(!args.list.quiet);
+        let starting = start_hosts(&context, hosts, args.connect_timeout, args.timeout, &table);
         let Some(started) = interruptible(starting).await? else {
-            return undo(&ground, &args, &board, Exit::Interrupted).await;
+            return undo(&context, &args, &table, Exit::Interrupted).await;
         };
         started?;
-        return finish(&ground, &args, &board).await;
+        return finish(&context, &args, &table).await;
     }
     if args.request.partition.as_deref() == Some(LOCAL) {
         tell!("partition `local` is this machine: its node is up, nothing was submitted");
@@ -64,42 +64,42 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
     }
     let kind = kind(&args)?;
     if args.detach {
-        return elastic::in_background(&ground, kind).await;
+        return elastic::in_background(&context, kind).await;
     }
-    let scheduler = Scheduler::new(&ground, kind).await?;
+    let scheduler = Scheduler::new(&context, kind).await?;
     if let Some(bounds) = elastic::bounds(&args.request) {
-        return elastic::run(&ground, &scheduler, bounds, &args).await;
+        return elastic::run(&context, &scheduler, bounds, &args).await;
     }
-    let board = Board::new(!args.list.quiet);
+    let table = LaunchTable::new(!args.list.quiet);
     tell!("{}", total(&args.request));
-    let starting = start_jobs(&ground, &scheduler, args.request.nodes, args.timeout, &board);
+    let starting = start_jobs(&context, &scheduler, args.request.nodes, args.timeout, &table);
     let Some(started) = interruptible(starting).await? else {
-        return undo(&ground, &args, &board, Exit::Interrupted).await;
+        return undo(&context, &args, &table, Exit::Interrupted).await;
     };
     if let Err(error) = started {
-        give_up(&ground, &args).await;
+        give_up(&context, &args).await;
         return Err(error);
     }
-    finish(&ground, &args, &board).await
+    finish(&context, &args, &table).await
 }
 
 /// Nothing came of it. In the background, whoever started this process reads the log first.
-async fn give_up(ground: &Ground, args: &UpArgs) {
+async fn give_up(context: &LaunchContext, args: &UpArgs) {
     if args.resume.is_none()
-        && let Err(error) = take_back(ground, args.connect_timeout).await
+        && let Err(error) = take_back(context, args.connect_timeout).await
     {
         error.tell();
     }
 }
 
 /// What the flags ask a scheduler for.
-fn kind(args: &UpArgs) -> Result<Kind, CliError> {
+fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
     let request = args.request.clone();
     if args.slurm {
         if request.requirements.is_some() || request.create_environment.is_some() {
             return Err(CliError::Usage("--requirements and --create-environment are HTCondor's: use --condor".into()));
         }
-        return Ok(Kind::Slurm(slurm::Request {
+        return Ok(RequestKind::Slurm(slurm::SlurmRequest {
             partition: request.partition,
             account: request.account,
             time: request.time,
@@ -120,7 +120,7 @@ fn kind(args: &UpArgs) -> Result<Kind, CliError> {
     let absolute = |path: &std::path::PathBuf| {
         std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))
     };
-    Ok(Kind::Condor(condor::Request {
+    Ok(RequestKind::Condor(condor::CondorRequest {
         time: request.time,
         cpus: request.cpus_per_node,
         gpus: request.gpus_per_node,
@@ -148,35 +148,35 @@ fn total(request: &RequestArgs) -> String {
 }
 
 /// Says how it went. Who failed does not stop the others, unless that was asked for.
-async fn finish(ground: &Ground, args: &UpArgs, board: &Board) -> Result<Exit, CliError> {
-    board.end();
-    let failed = board.failed();
+async fn finish(context: &LaunchContext, args: &UpArgs, table: &LaunchTable) -> Result<Exit, CliError> {
+    table.end();
+    let failed = table.failed();
     if args.strict && failed > 0 {
-        return undo(ground, args, board, Exit::Failed).await;
+        return undo(context, args, table, Exit::Failed).await;
     }
-    show(args, board)?;
+    show(args, table)?;
     if failed > 0 {
-        tell!("{failed} of {} did not join; the others are up. `nodectl down` stops them", board.rows().len());
+        tell!("{failed} of {} did not join; the others are up. `nodectl down` stops them", table.rows().len());
         return Ok(Exit::Failed);
     }
-    tell!("all are up; `nodectl down {}` stops them", ground.launch);
+    tell!("all are up; `nodectl down {}` stops them", context.launch);
     Ok(Exit::Done)
 }
 
-async fn undo(ground: &Ground, args: &UpArgs, board: &Board, exit: Exit) -> Result<Exit, CliError> {
-    board.end();
-    show(args, board)?;
+async fn undo(context: &LaunchContext, args: &UpArgs, table: &LaunchTable, exit: Exit) -> Result<Exit, CliError> {
+    table.end();
+    show(args, table)?;
     tell!("taking everything back");
-    take_back(ground, args.connect_timeout).await?;
+    take_back(context, args.connect_timeout).await?;
     Ok(exit)
 }
 
-fn show(args: &UpArgs, board: &Board) -> Result<(), CliError> {
-    let rows = board.rows();
+fn show(args: &UpArgs, table: &LaunchTable) -> Result<(), CliError> {
+    let rows = table.rows();
     match (args.list.json, args.list.quiet) {
         (true, _) => print(&output::document(&rows)),
         (_, true) => print(&rows.iter().map(|row| format!("{}\n", row.host)).collect::<String>()),
-        _ => print(&board::table(&rows)),
+        _ => print(&table::table(&rows)),
     }
 }
 

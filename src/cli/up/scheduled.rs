@@ -1,9 +1,9 @@
 //! A fixed number of a scheduler's jobs: submitted at once, watched until each has become a node, or ended before.
 
 use super::{
-    board::{Board, Row, State},
-    ground::Ground,
-    scheduler::{Job, JobIs, Scheduler},
+    context::LaunchContext,
+    scheduler::{JobIs, LaunchJob, Scheduler},
+    table::{HostState, LaunchTable, Row},
 };
 use crate::exit::CliError;
 use std::{collections::BTreeSet, time::Duration};
@@ -15,17 +15,17 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Submits, and waits until all jobs are nodes, or it is clear that they will not be.
 pub async fn start_jobs(
-    ground: &Ground,
+    context: &LaunchContext,
     scheduler: &Scheduler,
     count: u32,
     timeout: Option<Duration>,
-    board: &Board,
+    table: &LaunchTable,
 ) -> Result<(), CliError> {
-    scheduler.keep(ground, None)?;
+    scheduler.keep(context, None)?;
     let mut seen = BTreeSet::new();
     // Known from now on: one may end before anybody looks at the queue.
     for id in scheduler.submit(count).await? {
-        add(scheduler, board, &id, &mut seen, count);
+        add(scheduler, table, &id, &mut seen, count);
     }
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut asked: Option<Instant> = None;
@@ -33,19 +33,19 @@ pub async fn start_jobs(
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
             let jobs = scheduler.jobs().await?;
             asked = Some(Instant::now());
-            note(scheduler, board, &jobs, &mut seen, count);
+            note(scheduler, table, &jobs, &mut seen, count);
         }
-        if let Ok(nodes) = ground.client.nodes().await {
-            board.see(&nodes, &ground.launch);
+        if let Ok(nodes) = context.client.nodes().await {
+            table.see(&nodes, &context.launch);
         }
-        let rows = board.rows();
-        if rows.len() >= count as usize && board.is_settled() {
+        let rows = table.rows();
+        if rows.len() >= count as usize && table.is_settled() {
             return Ok(());
         }
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             let late: Vec<Row> = rows.into_iter().filter(|row| !row.is_settled()).collect();
             for row in late {
-                board.set(&row.member, State::Failed, &format!("not within the time given; {}", row.note));
+                table.set(&row.member, HostState::Failed, &format!("not within the time given; {}", row.note));
             }
             return Ok(());
         }
@@ -54,13 +54,13 @@ pub async fn start_jobs(
 }
 
 /// Brings the table up to what the scheduler says.
-fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<String>, count: u32) {
+fn note(scheduler: &Scheduler, table: &LaunchTable, jobs: &[LaunchJob], seen: &mut BTreeSet<String>, count: u32) {
     for job in jobs {
-        add(scheduler, board, &job.id, seen, count);
+        add(scheduler, table, &job.id, seen, count);
         for member in members(scheduler, &job.id, count) {
             match &job.state {
-                JobIs::Waiting(why) => board.set(&member, State::Waiting, why),
-                JobIs::Running(place) => board.set(&member, State::Started, &format!("on {place}")),
+                JobIs::Waiting(why) => table.set(&member, HostState::Waiting, why),
+                JobIs::Running(place) => table.set(&member, HostState::Started, &format!("on {place}")),
                 JobIs::Ending => {}
             }
         }
@@ -70,18 +70,18 @@ fn note(scheduler: &Scheduler, board: &Board, jobs: &[Job], seen: &mut BTreeSet<
             if scheduler.is_together() { row.member.rsplit_once('.').map_or("", |(id, _)| id) } else { &row.member };
         !jobs.iter().any(|job| job.id == id && job.state != JobIs::Ending)
     };
-    for row in board.rows().into_iter().filter(|row| !row.is_settled() && gone(row)) {
+    for row in table.rows().into_iter().filter(|row| !row.is_settled() && gone(row)) {
         let words = scheduler.last_words(&row.member);
         let words = if words.is_empty() { scheduler.silence() } else { format!("its job has ended: {words}") };
-        board.set(&row.member, State::Failed, &words);
+        table.set(&row.member, HostState::Failed, &words);
     }
 }
 
 /// Rows for a job that has none.
-fn add(scheduler: &Scheduler, board: &Board, id: &str, seen: &mut BTreeSet<String>, count: u32) {
+fn add(scheduler: &Scheduler, table: &LaunchTable, id: &str, seen: &mut BTreeSet<String>, count: u32) {
     if seen.insert(id.to_string()) {
         for member in members(scheduler, id, count) {
-            board.add(Row::new(&member, format!("job {member}"), State::Waiting));
+            table.add(Row::new(&member, format!("job {member}"), HostState::Waiting));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! SLURM and HTCondor, seen alike: submit, look, cancel.
 
-use super::ground::Ground;
+use super::context::LaunchContext;
 use crate::exit::CliError;
 use nodectl_launch::{
     LaunchError,
-    condor::{self, Condor, JobState, Submission},
-    node::NodeFacts,
+    condor::{self, Condor, CondorSubmission, JobState},
+    node::LaunchFacts,
     slurm::{self, AllocationState, Script, Slurm},
-    ssh::Program,
-    state::{Process, What},
+    ssh::RemoteProgram,
+    state::{StartedProcess, What},
 };
 use nodectl_ports::say::tell;
 use std::{
@@ -23,9 +23,9 @@ const SHOWN_LOG_BYTES: u64 = 600;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub enum Kind {
-    Slurm(slurm::Request),
-    Condor(condor::Request),
+pub enum RequestKind {
+    Slurm(slurm::SlurmRequest),
+    Condor(condor::CondorRequest),
 }
 
 /// A scheduler, ready for one launch.
@@ -33,20 +33,20 @@ pub enum Scheduler {
     /// `sent`: the jobs that were sent what they need, where that is so.
     Slurm {
         slurm: Slurm,
-        request: slurm::Request,
+        request: slurm::SlurmRequest,
         script: Script,
         sent: Mutex<BTreeSet<String>>,
     },
     Condor {
         condor: Condor,
-        request: condor::Request,
-        submission: Submission,
+        request: condor::CondorRequest,
+        submission: CondorSubmission,
     },
 }
 
 /// A job of the launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct LaunchJob {
     pub id: String,
     pub state: JobIs,
 }
@@ -62,23 +62,23 @@ pub enum JobIs {
 
 impl Scheduler {
     /// Puts the secret where jobs of this user find it, and prepares the script.
-    pub async fn new(ground: &Ground, kind: Kind) -> Result<Self, CliError> {
-        let name = ground.launches.job_name()?;
-        let launch = ground.launch.clone();
-        let directory = ground.launches.directory(&launch)?;
+    pub async fn new(context: &LaunchContext, kind: RequestKind) -> Result<Self, CliError> {
+        let name = context.launches.job_name()?;
+        let launch = context.launch.clone();
+        let directory = context.launches.directory(&launch)?;
         let directory =
             std::path::absolute(&directory).map_err(|source| CliError::file("resolving", &directory, source))?;
-        let secret_file = ground.launches.keep_secret(&launch, &ground.secret)?;
-        let (facts, node) = (ground.facts.clone(), NodeFacts::default());
+        let secret_file = context.launches.keep_secret(&launch, &context.secret)?;
+        let (facts, node) = (context.facts.clone(), LaunchFacts::default());
         Ok(match kind {
-            Kind::Slurm(request) => {
+            RequestKind::Slurm(request) => {
                 let together = request.together;
-                let sent = if request.transfer { Some(Program::open(&facts.binary).await?.hash) } else { None };
+                let sent = if request.transfer { Some(RemoteProgram::open(&facts.binary).await?.hash) } else { None };
                 let script = Script { launch, directory, secret_file, facts, node, together, sent };
                 Self::Slurm { slurm: Slurm::new(name), request, script, sent: Mutex::default() }
             }
-            Kind::Condor(request) => {
-                let submission = Submission { launch, directory, secret_file, facts, node };
+            RequestKind::Condor(request) => {
+                let submission = CondorSubmission { launch, directory, secret_file, facts, node };
                 Self::Condor { condor: Condor::new(name), request, submission }
             }
         })
@@ -93,8 +93,8 @@ impl Scheduler {
     }
 
     /// Writes the launch down, with this process if it goes on with it.
-    pub fn keep(&self, ground: &Ground, launcher: Option<Process>) -> Result<(), LaunchError> {
-        ground.keep(self.what(), launcher)
+    pub fn keep(&self, context: &LaunchContext, launcher: Option<StartedProcess>) -> Result<(), LaunchError> {
+        context.keep(self.what(), launcher)
     }
 
     /// Returns the ids of the jobs that this makes, as far as the scheduler says them.
@@ -107,7 +107,7 @@ impl Scheduler {
 
     /// The launch's jobs that have not ended. Whoever starts one looks at it until it is a node: so those that see no files of ours
     /// are sent them here, when they are seen to run.
-    pub async fn jobs(&self) -> Result<Vec<Job>, LaunchError> {
+    pub async fn jobs(&self) -> Result<Vec<LaunchJob>, LaunchError> {
         match self {
             Self::Slurm { slurm, script, sent, .. } => {
                 let jobs = slurm.jobs(Some(&script.launch)).await?;
@@ -115,11 +115,11 @@ impl Scheduler {
                     let failed = slurm.deliver(&jobs, script, &mut *sent.lock().await).await;
                     failed.into_iter().for_each(|error| tell!("warning: {error}"));
                 }
-                Ok(jobs.into_iter().map(|job| Job { state: slurm_state(&job), id: job.id }).collect())
+                Ok(jobs.into_iter().map(|job| LaunchJob { state: slurm_state(&job), id: job.id }).collect())
             }
             Self::Condor { condor, submission, .. } => {
                 let jobs = condor.jobs(Some(&submission.launch)).await?;
-                Ok(jobs.into_iter().map(|job| Job { state: condor_state(&job), id: job.id }).collect())
+                Ok(jobs.into_iter().map(|job| LaunchJob { state: condor_state(&job), id: job.id }).collect())
             }
         }
     }
@@ -189,7 +189,7 @@ fn slurm_state(job: &slurm::Allocation) -> JobIs {
     }
 }
 
-fn condor_state(job: &condor::Job) -> JobIs {
+fn condor_state(job: &condor::CondorJob) -> JobIs {
     match job.state {
         JobState::Idle => JobIs::Waiting(String::new()),
         JobState::Held => JobIs::Waiting(job.hold_reason.clone().unwrap_or_else(|| "held".into())),

@@ -1,6 +1,6 @@
 //! The calls that wait for a device's thread, and what their callers wait on. Bounded: who fills the queue waits.
 
-use super::{DeviceError, Failure, memory::Buffer, recording::Recording};
+use super::{DeviceError, DeviceFailure, memory::DeviceBuffer, recording::DeviceRecording};
 use bytes::Bytes;
 use std::{
     collections::VecDeque,
@@ -21,22 +21,22 @@ const ROOM_LIMIT: Duration = Duration::from_secs(600);
 const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// What the device's thread is asked to do.
-pub(super) enum Call {
+pub(super) enum DeviceCall {
     Zero {
-        buffer: Buffer,
+        buffer: DeviceBuffer,
     },
     Upload {
-        to: Buffer,
+        to: DeviceBuffer,
         offset: u64,
         bytes: Bytes,
         reply: Reply<()>,
     },
     Run {
-        recording: Recording,
+        recording: DeviceRecording,
         reply: Reply<()>,
     },
     Download {
-        from: Buffer,
+        from: DeviceBuffer,
         range: Range<u64>,
         reply: Reply<Vec<u8>>,
     },
@@ -49,20 +49,20 @@ pub(super) enum Call {
 /// The calls in the order in which they take effect.
 #[derive(Default)]
 pub(super) struct Calls {
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     room: Condvar,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Call>,
+struct CallState {
+    waiting: VecDeque<DeviceCall>,
     closed: bool,
 }
 
 impl Calls {
     /// Adds a call, which is dropped when the device has ended.
-    pub(super) fn push(&self, call: Call, failure: &Failure) {
+    pub(super) fn push(&self, call: DeviceCall, failure: &DeviceFailure) {
         let end = Instant::now() + ROOM_LIMIT;
         let mut state = self.state.lock().expect("no code panics while it holds this lock");
         while state.waiting.len() >= MAX_WAITING && !state.closed {
@@ -81,7 +81,7 @@ impl Calls {
     }
 
     /// Everything that waits, at least one; `None` after `close` when all was taken.
-    pub(super) fn take(&self) -> Option<VecDeque<Call>> {
+    pub(super) fn take(&self) -> Option<VecDeque<DeviceCall>> {
         let mut state = self.state.lock().expect("no code panics while it holds this lock");
         while state.waiting.is_empty() {
             if state.closed {
@@ -113,20 +113,20 @@ pub(super) type Reply<T> = SyncSender<Result<T, DeviceError>>;
 
 /// A call that was made and has not been waited for. Dropping it changes nothing about the call.
 #[must_use = "errors of the call are known only to who waits for it"]
-pub struct Pending<T> {
+pub struct PendingCall<T> {
     result: Receiver<Result<T, DeviceError>>,
-    failure: Arc<Failure>,
+    failure: Arc<DeviceFailure>,
     what: String,
 }
 
-impl<T> Pending<T> {
-    pub(super) fn new(what: String, failure: &Arc<Failure>) -> (Self, Reply<T>) {
+impl<T> PendingCall<T> {
+    pub(super) fn new(what: String, failure: &Arc<DeviceFailure>) -> (Self, Reply<T>) {
         let (reply, result) = sync_channel(1);
         (Self { result, failure: failure.clone(), what }, reply)
     }
 
     /// A call that failed before it reached the device.
-    pub(super) fn failed(error: DeviceError, failure: &Arc<Failure>) -> Self {
+    pub(super) fn failed(error: DeviceError, failure: &Arc<DeviceFailure>) -> Self {
         let (pending, reply) = Self::new(String::new(), failure);
         let _ = reply.send(Err(error));
         pending
@@ -145,7 +145,7 @@ impl<T> Pending<T> {
                 self.failure.set(error.clone());
                 Err(error)
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.failure.get().unwrap_or_else(Failure::ended)),
+            Err(RecvTimeoutError::Disconnected) => Err(self.failure.get().unwrap_or_else(DeviceFailure::ended)),
         }
     }
 }

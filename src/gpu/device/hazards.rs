@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// One use of a buffer by a step: bytes of the buffer, by its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Access {
+pub(super) struct BufferAccess {
     pub(super) buffer: u64,
     pub(super) range: Range<u64>,
     pub(super) writes: bool,
@@ -19,7 +19,7 @@ pub(super) struct Hazards {
 impl Hazards {
     /// Adds a step. True: it reads or writes what a step since the last barrier wrote, or writes what one read, so that a
     /// barrier must stand before it.
-    pub(super) fn add(&mut self, step: &[Access]) -> bool {
+    pub(super) fn add(&mut self, step: &[BufferAccess]) -> bool {
         let conflict = step.iter().any(|access| self.conflicts(access));
         if conflict {
             self.since.clear();
@@ -34,7 +34,7 @@ impl Hazards {
         conflict
     }
 
-    fn conflicts(&self, access: &Access) -> bool {
+    fn conflicts(&self, access: &BufferAccess) -> bool {
         let Some(earlier) = self.since.get(&access.buffer) else { return false };
         earlier.iter().any(|(range, wrote)| {
             let overlap = range.start < access.range.end && access.range.start < range.end;
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn access(buffer: u64, range: Range<u64>, writes: bool) -> Access {
-        Access { buffer, range, writes }
+    fn access(buffer: u64, range: Range<u64>, writes: bool) -> BufferAccess {
+        BufferAccess { buffer, range, writes }
     }
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         #[test]
         fn conflicting_steps_are_separated(steps in proptest::collection::vec(
             proptest::collection::vec((0u64..3, 0u64..8, 1u64..5, any::<bool>()), 1..4), 1..20)) {
-            let steps: Vec<Vec<Access>> = steps.into_iter().map(|step| {
+            let steps: Vec<Vec<BufferAccess>> = steps.into_iter().map(|step| {
                 step.into_iter().map(|(buffer, start, length, writes)| access(buffer, start..start + length, writes)).collect()
             }).collect();
             let mut hazards = Hazards::default();

@@ -60,9 +60,9 @@ pub enum Constant {
 
 /// A compiled kernel. Clones name the same one.
 #[derive(Clone)]
-pub struct Kernel(pub(super) Arc<Compiled>);
+pub struct Kernel(pub(super) Arc<CompiledKernel>);
 
-pub(super) struct Compiled {
+pub(super) struct CompiledKernel {
     pub(super) name: String,
     pub(super) pipeline: Arc<ComputePipeline>,
     pub(super) layout: Arc<PipelineLayout>,
@@ -175,7 +175,7 @@ fn compile(device: &Arc<Device>, info: &DeviceInfo, source: &KernelSource<'_>) -
     let create = ComputePipelineCreateInfo::stage_layout(stage, layout.clone());
     let pipeline = ComputePipeline::new(device.clone(), None, create)
         .map_err(refused::<Validated<VulkanError>>("the driver cannot compile it"))?;
-    Ok(Kernel(Arc::new(Compiled { name: source.name.into(), pipeline, layout, buffers, push_bytes, workgroup })))
+    Ok(Kernel(Arc::new(CompiledKernel { name: source.name.into(), pipeline, layout, buffers, push_bytes, workgroup })))
 }
 
 fn entry_point(module: &Arc<ShaderModule>, source: &KernelSource<'_>) -> Result<EntryPoint, DeviceError> {

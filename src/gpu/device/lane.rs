@@ -24,7 +24,7 @@ pub(super) struct Lane {
 }
 
 /// One command buffer, and the points of other lanes that must be reached before it starts.
-pub(super) struct Submission<'a> {
+pub(super) struct LaneSubmission<'a> {
     pub(super) commands: &'a CommandBuffer,
     pub(super) after: Vec<Point>,
 }
@@ -48,10 +48,10 @@ impl Lane {
     }
 
     /// Submits in order; the first gets the number after `submitted()`.
-    pub(super) fn submit(&mut self, submissions: &[Submission<'_>]) -> Result<(), DeviceError> {
-        let parts: Vec<Parts> =
+    pub(super) fn submit(&mut self, submissions: &[LaneSubmission<'_>]) -> Result<(), DeviceError> {
+        let parts: Vec<SubmitParts> =
             submissions.iter().zip(self.submitted + 1..).map(|(one, number)| self.parts(one, number)).collect();
-        let mut timelines: Vec<_> = parts.iter().map(Parts::timeline).collect();
+        let mut timelines: Vec<_> = parts.iter().map(SubmitParts::timeline).collect();
         let infos: Vec<_> = parts.iter().zip(&mut timelines).map(|(parts, timeline)| parts.info(timeline)).collect();
         self.queue.with(|_guard| {
             let submit = self.queue.device().fns().v1_0.queue_submit;
@@ -64,8 +64,8 @@ impl Lane {
         Ok(())
     }
 
-    fn parts(&self, submission: &Submission<'_>, number: u64) -> Parts {
-        Parts {
+    fn parts(&self, submission: &LaneSubmission<'_>, number: u64) -> SubmitParts {
+        SubmitParts {
             commands: [submission.commands.handle()],
             wait: submission.after.iter().map(|point| point.timeline.handle()).collect(),
             wait_numbers: submission.after.iter().map(|point| point.number).collect(),
@@ -77,7 +77,7 @@ impl Lane {
 }
 
 /// The arrays that a `vk::SubmitInfo` points to.
-struct Parts {
+struct SubmitParts {
     commands: [vk::CommandBuffer; 1],
     wait: Vec<vk::Semaphore>,
     wait_numbers: Vec<u64>,
@@ -86,7 +86,7 @@ struct Parts {
     signal_number: [u64; 1],
 }
 
-impl Parts {
+impl SubmitParts {
     fn timeline(&self) -> vk::TimelineSemaphoreSubmitInfo<'_> {
         vk::TimelineSemaphoreSubmitInfo::default()
             .wait_semaphore_values(&self.wait_numbers)

@@ -35,34 +35,34 @@ const SMALLEST_BYTES: u64 = 256;
 /// Bytes of device memory. Clones name the same bytes. They go back to the pool when the last clone, and the last recording
 /// or call that uses them, is gone.
 #[derive(Clone)]
-pub struct Buffer(pub(super) Arc<Region>);
+pub struct DeviceBuffer(pub(super) Arc<MemoryRegion>);
 
-/// What a `Buffer` names.
-pub(super) struct Region {
+/// What a `DeviceBuffer` names.
+pub(super) struct MemoryRegion {
     pub(super) memory: Subbuffer<[u8]>,
     pub(super) number: u64,
     bytes: u64,
-    pool: Arc<Pool>,
+    pool: Arc<MemoryPool>,
     /// The last submission of each lane that uses it. Only the device's thread writes them.
     pub(super) last_use: [AtomicU64; LANES],
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// The size that was asked for.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
     }
 
     /// Whether both name the same memory.
-    pub fn is_same(&self, other: &Buffer) -> bool {
+    pub fn is_same(&self, other: &DeviceBuffer) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(super) fn new(pool: &Arc<Pool>, bytes: u64) -> Result<Self, DeviceError> {
+    pub(super) fn new(pool: &Arc<MemoryPool>, bytes: u64) -> Result<Self, DeviceError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let memory = pool.take(bytes)?;
-        Ok(Self(Arc::new(Region { memory, number, bytes, pool: pool.clone(), last_use: Default::default() })))
+        Ok(Self(Arc::new(MemoryRegion { memory, number, bytes, pool: pool.clone(), last_use: Default::default() })))
     }
 
     /// The device that it is memory of.
@@ -71,13 +71,13 @@ impl Buffer {
     }
 }
 
-impl Drop for Region {
+impl Drop for MemoryRegion {
     fn drop(&mut self) {
         self.pool.give(self.memory.clone());
     }
 }
 
-impl fmt::Debug for Buffer {
+impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer {{ number: {}, bytes: {} }}", self.0.number, self.0.bytes)
     }
@@ -85,7 +85,7 @@ impl fmt::Debug for Buffer {
 
 /// Which memory a pool is of.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum MemoryKind {
     Device,
     /// The host writes it, the device reads it.
     ToDevice,
@@ -94,10 +94,10 @@ pub(super) enum Kind {
 }
 
 /// Memory that was used before, by size.
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     allocator: Arc<StandardMemoryAllocator>,
     families: Vec<u32>,
-    kind: Kind,
+    kind: MemoryKind,
     /// The largest piece that the device gives.
     largest: u64,
     /// How much of it may lie unused.
@@ -111,11 +111,11 @@ struct Free {
     bytes: u64,
 }
 
-impl Pool {
+impl MemoryPool {
     pub(super) fn new(
         allocator: &Arc<StandardMemoryAllocator>,
         families: &[u32],
-        kind: Kind,
+        kind: MemoryKind,
         largest: u64,
         keep_bytes: u64,
     ) -> Arc<Self> {
@@ -167,11 +167,15 @@ impl Pool {
     fn allocate(&self, size: u64) -> Result<Subbuffer<[u8]>, DeviceError> {
         let transfer = BufferUsage::TRANSFER_SRC | BufferUsage::TRANSFER_DST;
         let (usage, memory_type_filter) = match self.kind {
-            Kind::Device => {
+            MemoryKind::Device => {
                 (transfer | BufferUsage::STORAGE_BUFFER | BufferUsage::UNIFORM_BUFFER, MemoryTypeFilter::PREFER_DEVICE)
             }
-            Kind::ToDevice => (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_SEQUENTIAL_WRITE)),
-            Kind::FromDevice => (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_RANDOM_ACCESS)),
+            MemoryKind::ToDevice => {
+                (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_SEQUENTIAL_WRITE))
+            }
+            MemoryKind::FromDevice => {
+                (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_RANDOM_ACCESS))
+            }
         };
         let sharing = match self.families.as_slice() {
             [] | [_] => Sharing::Exclusive,
@@ -220,20 +224,20 @@ fn size_class(bytes: u64) -> u64 {
 
 /// Host memory on its way to or from the device: a pool, and a bound on what is used at once.
 pub(super) struct Staging {
-    pool: Arc<Pool>,
+    pool: Arc<MemoryPool>,
     limit: u64,
     used: Mutex<u64>,
     freed: Condvar,
 }
 
 /// A piece of staging memory; back in the pool when dropped.
-pub(super) struct Stage {
+pub(super) struct StagingPiece {
     pub(super) memory: Subbuffer<[u8]>,
     staging: Arc<Staging>,
 }
 
 impl Staging {
-    pub(super) fn new(pool: Arc<Pool>, limit: u64) -> Arc<Self> {
+    pub(super) fn new(pool: Arc<MemoryPool>, limit: u64) -> Arc<Self> {
         Arc::new(Self { pool, limit, used: Mutex::new(0), freed: Condvar::new() })
     }
 
@@ -243,7 +247,7 @@ impl Staging {
     }
 
     /// Waits until what is used at once leaves room for `bytes`.
-    pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Result<Stage, DeviceError> {
+    pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Result<StagingPiece, DeviceError> {
         let size = size_class(bytes);
         let mut used = self.used.lock().expect("no code panics while it holds this lock");
         while self.lacks(*used, size) {
@@ -251,7 +255,7 @@ impl Staging {
         }
         let memory = self.pool.take(bytes)?;
         *used += memory.size();
-        Ok(Stage { memory, staging: self.clone() })
+        Ok(StagingPiece { memory, staging: self.clone() })
     }
 
     /// One piece larger than the limit is let through alone.
@@ -260,7 +264,7 @@ impl Staging {
     }
 }
 
-impl Drop for Stage {
+impl Drop for StagingPiece {
     fn drop(&mut self) {
         let mut used = self.staging.used.lock().expect("no code panics while it holds this lock");
         *used -= self.memory.size();

@@ -30,20 +30,20 @@ mod reflect;
 mod tests;
 mod thread;
 
-pub use calls::Pending;
+pub use calls::PendingCall;
 pub use error::DeviceError;
 pub(super) use error::{NO_DRIVER, no_loader};
 pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
 pub use kernel::{Constant, Kernel, KernelSource};
-pub use memory::Buffer;
-pub use recording::{Binding, Recording, Step};
+pub use memory::DeviceBuffer;
+pub use recording::{BufferBinding, DeviceRecording, RecordingStep};
 
 use bytes::Bytes;
-use calls::{Call, Calls};
+use calls::{Calls, DeviceCall};
 use kernel::Kernels;
-use memory::{Kind, Pool, Staging};
+use memory::{MemoryKind, MemoryPool, Staging};
 use open::{Messages, Opened, Wanted};
-use recording::Recorder;
+use recording::DeviceRecorder;
 use std::{
     fmt,
     ops::Range,
@@ -73,22 +73,22 @@ pub struct DeviceOptions {
 
 /// A GPU. Clones name the same one; it ends with the last.
 #[derive(Clone)]
-pub struct Device(Arc<Handle>);
+pub struct Device(Arc<DeviceHandle>);
 
-struct Handle {
+struct DeviceHandle {
     kernels: Kernels,
-    memory: Arc<Pool>,
+    memory: Arc<MemoryPool>,
     commands: Arc<StandardCommandBufferAllocator>,
     sets: Arc<StandardDescriptorSetAllocator>,
     calls: Arc<Calls>,
-    failure: Arc<Failure>,
+    failure: Arc<DeviceFailure>,
     ended: std::sync::Mutex<Receiver<()>>,
     /// Last, so that the validation layers are heard until the device is gone.
     opened: Opened,
 }
 
 /// Why the device can no longer be used, once it cannot, and what validation said.
-pub(crate) struct Failure {
+pub(crate) struct DeviceFailure {
     error: OnceLock<DeviceError>,
     messages: Arc<Messages>,
 }
@@ -117,21 +117,21 @@ impl Device {
         families.sort_unstable();
         families.dedup();
         let (largest, own) = (opened.info.limits.buffer_bytes, opened.info.gpu.memory_bytes);
-        let pool = |kind, keep| Pool::new(&allocator, &families, kind, largest, keep);
+        let pool = |kind, keep| MemoryPool::new(&allocator, &families, kind, largest, keep);
         let staging = |kind| Staging::new(pool(kind, STAGING_BYTES), STAGING_BYTES);
         let commands = Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default()));
-        let failure = Arc::new(Failure { error: OnceLock::new(), messages: opened.messages.clone() });
+        let failure = Arc::new(DeviceFailure { error: OnceLock::new(), messages: opened.messages.clone() });
         let calls = Arc::new(Calls::default());
         let setup = thread::Setup {
             calls: calls.clone(),
             failure: failure.clone(),
             commands: Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default())),
-            to_device: staging(Kind::ToDevice),
-            from_device: staging(Kind::FromDevice),
+            to_device: staging(MemoryKind::ToDevice),
+            from_device: staging(MemoryKind::FromDevice),
         };
         let ended = thread::start(setup, &opened)?;
-        Ok(Self(Arc::new(Handle {
-            memory: pool(Kind::Device, own / 4),
+        Ok(Self(Arc::new(DeviceHandle {
+            memory: pool(MemoryKind::Device, own / 4),
             kernels: Kernels::default(),
             sets: Arc::new(StandardDescriptorSetAllocator::new(device.clone(), Default::default())),
             commands,
@@ -156,25 +156,25 @@ impl Device {
     /// # Errors
     /// `OutOfMemory`, also for more than the device gives in one piece (`DeviceLimits::buffer_bytes`). Where memory is short,
     /// earlier calls are waited for first, since they may hold some that was dropped.
-    pub fn buffer(&self, bytes: u64) -> Result<Buffer, DeviceError> {
+    pub fn buffer(&self, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         self.0.failure.verdict()?;
-        let first = Buffer::new(&self.0.memory, bytes);
+        let first = DeviceBuffer::new(&self.0.memory, bytes);
         let buffer = match first {
             // Dropped memory may be in use by calls that have not ended.
             Err(DeviceError::OutOfMemory { .. }) if bytes <= self.info().limits.buffer_bytes => {
                 self.settle()?;
-                Buffer::new(&self.0.memory, bytes)?
+                DeviceBuffer::new(&self.0.memory, bytes)?
             }
             other => other?,
         };
-        self.0.calls.push(Call::Zero { buffer: buffer.clone() }, &self.0.failure);
+        self.0.calls.push(DeviceCall::Zero { buffer: buffer.clone() }, &self.0.failure);
         Ok(buffer)
     }
 
     /// Waits until all earlier calls have ended.
     fn settle(&self) -> Result<(), DeviceError> {
-        let (pending, reply) = Pending::new("the work before an allocation".into(), &self.0.failure);
-        self.0.calls.push(Call::Settle { reply }, &self.0.failure);
+        let (pending, reply) = PendingCall::new("the work before an allocation".into(), &self.0.failure);
+        self.0.calls.push(DeviceCall::Settle { reply }, &self.0.failure);
         pending.wait(SETTLE_LIMIT)
     }
 
@@ -193,56 +193,61 @@ impl Device {
     ///
     /// # Errors
     /// `Invalid` names the step and what is wrong with it; nothing has reached the GPU then.
-    pub fn record(&self, steps: Vec<Step>) -> Result<Recording, DeviceError> {
+    pub fn record(&self, steps: Vec<RecordingStep>) -> Result<DeviceRecording, DeviceError> {
         let opened = &self.0.opened;
         let family = opened.queues[0].queue_family_index();
         let (commands, sets) = (&self.0.commands, &self.0.sets);
-        let recorder = Recorder { device: &opened.device, info: &opened.info, commands, sets, family };
+        let recorder = DeviceRecorder { device: &opened.device, info: &opened.info, commands, sets, family };
         let recording = recorder.record(steps)?;
         self.0.failure.verdict()?;
         Ok(recording)
     }
 
     /// Writes `bytes` into the buffer from byte `offset` on.
-    pub fn upload(&self, to: &Buffer, offset: u64, bytes: Bytes) -> Pending<()> {
+    pub fn upload(&self, to: &DeviceBuffer, offset: u64, bytes: Bytes) -> PendingCall<()> {
         let range = match recording::inside(to, offset, bytes.len() as u64) {
             Ok(range) => range,
             Err(why) => return self.invalid(format!("uploading: {why}")),
         };
-        let (pending, reply) = Pending::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
+        let (pending, reply) = PendingCall::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
         if range.is_empty() {
             let _ = reply.try_send(self.0.failure.verdict());
             return pending;
         }
-        self.call(to.device(), Call::Upload { to: to.clone(), offset, bytes, reply }, pending)
+        self.call(to.device(), DeviceCall::Upload { to: to.clone(), offset, bytes, reply }, pending)
     }
 
     /// Runs a recording, once more.
-    pub fn run(&self, recording: &Recording) -> Pending<()> {
-        let (pending, reply) = Pending::new("running a recording".into(), &self.0.failure);
-        self.call(recording.device(), Call::Run { recording: recording.clone(), reply }, pending)
+    pub fn run(&self, recording: &DeviceRecording) -> PendingCall<()> {
+        let (pending, reply) = PendingCall::new("running a recording".into(), &self.0.failure);
+        self.call(recording.device(), DeviceCall::Run { recording: recording.clone(), reply }, pending)
     }
 
     /// Reads bytes of a buffer.
-    pub fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {
+    pub fn download(&self, from: &DeviceBuffer, range: Range<u64>) -> PendingCall<Vec<u8>> {
         if let Err(why) = recording::check_range(from, &range) {
             return self.invalid(format!("downloading: {why}"));
         }
         let what = format!("downloading {} bytes", range.end - range.start);
-        let (pending, reply) = Pending::new(what, &self.0.failure);
+        let (pending, reply) = PendingCall::new(what, &self.0.failure);
         if range.is_empty() {
             let _ = reply.try_send(self.0.failure.verdict().map(|()| Vec::new()));
             return pending;
         }
-        self.call(from.device(), Call::Download { from: from.clone(), range, reply }, pending)
+        self.call(from.device(), DeviceCall::Download { from: from.clone(), range, reply }, pending)
     }
 
-    fn call<T>(&self, owner: &Arc<vulkano::device::Device>, call: Call, pending: Pending<T>) -> Pending<T> {
+    fn call<T>(
+        &self,
+        owner: &Arc<vulkano::device::Device>,
+        call: DeviceCall,
+        pending: PendingCall<T>,
+    ) -> PendingCall<T> {
         if owner != &self.0.opened.device {
             return self.invalid("it belongs to another device".into());
         }
         match self.0.failure.get() {
-            Some(error) => Pending::failed(error, &self.0.failure),
+            Some(error) => PendingCall::failed(error, &self.0.failure),
             None => {
                 self.0.calls.push(call, &self.0.failure);
                 pending
@@ -250,8 +255,8 @@ impl Device {
         }
     }
 
-    fn invalid<T>(&self, why: String) -> Pending<T> {
-        Pending::failed(DeviceError::Invalid(why), &self.0.failure)
+    fn invalid<T>(&self, why: String) -> PendingCall<T> {
+        PendingCall::failed(DeviceError::Invalid(why), &self.0.failure)
     }
 }
 
@@ -261,7 +266,7 @@ impl fmt::Debug for Device {
     }
 }
 
-impl Drop for Handle {
+impl Drop for DeviceHandle {
     fn drop(&mut self) {
         self.calls.close();
         // Drivers do not like a process that exits while they work. A device that hangs is left behind.
@@ -274,7 +279,7 @@ impl Drop for Handle {
     }
 }
 
-impl Failure {
+impl DeviceFailure {
     /// The first error stays.
     fn set(&self, error: DeviceError) {
         let _ = self.error.set(error);

@@ -3,9 +3,9 @@
 use super::{
     DeviceError, DeviceInfo,
     error::refused,
-    hazards::{Access, Hazards},
-    kernel::{Compiled, Kernel},
-    memory::Buffer,
+    hazards::{BufferAccess, Hazards},
+    kernel::{CompiledKernel, Kernel},
+    memory::DeviceBuffer,
 };
 use ash::vk;
 use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
@@ -26,39 +26,39 @@ use vulkano::{
 
 /// One thing that a recording does. Steps take effect in order; those that do not depend on each other may overlap.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum RecordingStep {
     /// Runs a kernel over `groups` workgroups. `push` holds its push constants, all of them.
-    Dispatch { kernel: Kernel, bindings: Vec<Binding>, push: Vec<u8>, groups: [u32; 3] },
+    Dispatch { kernel: Kernel, bindings: Vec<BufferBinding>, push: Vec<u8>, groups: [u32; 3] },
     /// Offsets and size in bytes. Source and target may be one buffer if the ranges do not overlap.
-    Copy { from: Buffer, from_offset: u64, to: Buffer, to_offset: u64, bytes: u64 },
+    Copy { from: DeviceBuffer, from_offset: u64, to: DeviceBuffer, to_offset: u64, bytes: u64 },
     /// Writes `value` over and over. The range, in bytes, starts and ends at multiples of 4.
-    Fill { buffer: Buffer, range: Range<u64>, value: u32 },
+    Fill { buffer: DeviceBuffer, range: Range<u64>, value: u32 },
 }
 
 /// Bytes of a buffer as a kernel's `@group(set) @binding(binding)`.
 #[derive(Clone, Debug)]
-pub struct Binding {
+pub struct BufferBinding {
     pub set: u32,
     pub binding: u32,
-    pub buffer: Buffer,
+    pub buffer: DeviceBuffer,
     pub range: Range<u64>,
 }
 
-impl Binding {
+impl BufferBinding {
     /// The whole buffer as a binding of set 0.
-    pub fn whole(binding: u32, buffer: &Buffer) -> Self {
+    pub fn whole(binding: u32, buffer: &DeviceBuffer) -> Self {
         Self { set: 0, binding, buffer: buffer.clone(), range: 0..buffer.bytes() }
     }
 }
 
 /// Steps that can be run again and again. Clones name the same one. It keeps its buffers and kernels.
 #[derive(Clone, Debug)]
-pub struct Recording(pub(super) Arc<Recorded>);
+pub struct DeviceRecording(pub(super) Arc<Recorded>);
 
 pub(super) struct Recorded {
     pub(super) commands: CommandBuffer,
     /// Every buffer once.
-    pub(super) buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<DeviceBuffer>,
     kernels: Vec<Kernel>,
     /// Kept for the commands.
     _sets: Vec<Arc<DescriptorSet>>,
@@ -70,14 +70,14 @@ impl fmt::Debug for Recorded {
     }
 }
 
-impl Recording {
+impl DeviceRecording {
     pub(super) fn device(&self) -> &Arc<Device> {
         self.0.commands.device()
     }
 }
 
 /// What recording needs of the device.
-pub(super) struct Recorder<'a> {
+pub(super) struct DeviceRecorder<'a> {
     pub(super) device: &'a Arc<Device>,
     pub(super) info: &'a DeviceInfo,
     pub(super) commands: &'a Arc<StandardCommandBufferAllocator>,
@@ -85,8 +85,8 @@ pub(super) struct Recorder<'a> {
     pub(super) family: u32,
 }
 
-impl Recorder<'_> {
-    pub(super) fn record(&self, steps: Vec<Step>) -> Result<Recording, DeviceError> {
+impl DeviceRecorder<'_> {
+    pub(super) fn record(&self, steps: Vec<RecordingStep>) -> Result<DeviceRecording, DeviceError> {
         for (index, step) in steps.iter().enumerate() {
             self.check(step).map_err(|why| DeviceError::Invalid(format!("step {index}: {why}")))?;
         }
@@ -101,26 +101,26 @@ impl Recorder<'_> {
             }
             buffers.extend(buffers_of(&step).into_iter().map(|buffer| (buffer.0.number, buffer.clone())));
             match step {
-                Step::Dispatch { kernel, bindings, push, groups } => {
+                RecordingStep::Dispatch { kernel, bindings, push, groups } => {
                     sets.extend(self.dispatch(&mut commands, &kernel.0, bindings, &push, groups)?);
                     kernels.push(kernel);
                 }
-                Step::Copy { from, from_offset, to, to_offset, bytes } => {
+                RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => {
                     copy(&mut commands, &from.0.memory, from_offset, &to.0.memory, to_offset, bytes)?;
                 }
-                Step::Fill { buffer, range, value } => fill(&mut commands, &buffer.0.memory, range, value)?,
+                RecordingStep::Fill { buffer, range, value } => fill(&mut commands, &buffer.0.memory, range, value)?,
             }
         }
         let commands = end(commands)?;
         let buffers = buffers.into_values().collect();
-        Ok(Recording(Arc::new(Recorded { commands, buffers, kernels, _sets: sets })))
+        Ok(DeviceRecording(Arc::new(Recorded { commands, buffers, kernels, _sets: sets })))
     }
 
     fn dispatch(
         &self,
         commands: &mut RecordingCommandBuffer,
-        kernel: &Compiled,
-        bindings: Vec<Binding>,
+        kernel: &CompiledKernel,
+        bindings: Vec<BufferBinding>,
         push: &[u8],
         groups: [u32; 3],
     ) -> Result<Vec<Arc<DescriptorSet>>, DeviceError> {
@@ -153,13 +153,15 @@ impl Recorder<'_> {
         Ok(sets)
     }
 
-    fn check(&self, step: &Step) -> Result<(), String> {
+    fn check(&self, step: &RecordingStep) -> Result<(), String> {
         if buffers_of(step).iter().any(|buffer| buffer.device() != self.device) {
             return Err("a buffer of another device".into());
         }
         match step {
-            Step::Dispatch { kernel, bindings, push, groups } => self.check_dispatch(kernel, bindings, push, *groups),
-            Step::Copy { from, from_offset, to, to_offset, bytes } => {
+            RecordingStep::Dispatch { kernel, bindings, push, groups } => {
+                self.check_dispatch(kernel, bindings, push, *groups)
+            }
+            RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => {
                 let source = inside(from, *from_offset, *bytes)?;
                 let target = inside(to, *to_offset, *bytes)?;
                 let overlap = source.start < target.end && target.start < source.end;
@@ -168,7 +170,7 @@ impl Recorder<'_> {
                 }
                 Ok(())
             }
-            Step::Fill { buffer, range, .. } => {
+            RecordingStep::Fill { buffer, range, .. } => {
                 check_range(buffer, range)?;
                 if !range.start.is_multiple_of(4) || !range.end.is_multiple_of(4) {
                     return Err(format!("bytes {range:?} do not start and end at multiples of 4"));
@@ -181,7 +183,7 @@ impl Recorder<'_> {
     fn check_dispatch(
         &self,
         kernel: &Kernel,
-        bindings: &[Binding],
+        bindings: &[BufferBinding],
         push: &[u8],
         groups: [u32; 3],
     ) -> Result<(), String> {
@@ -215,7 +217,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn check_binding(&self, kernel: &Compiled, binding: &Binding) -> Result<(), String> {
+    fn check_binding(&self, kernel: &CompiledKernel, binding: &BufferBinding) -> Result<(), String> {
         let Some(needed) = kernel.buffers.get(&(binding.set, binding.binding)) else {
             return Err("the kernel has no such buffer".into());
         };
@@ -240,39 +242,40 @@ impl Recorder<'_> {
 }
 
 /// The whole range, if it lies in the buffer.
-pub(super) fn inside(buffer: &Buffer, offset: u64, bytes: u64) -> Result<Range<u64>, String> {
+pub(super) fn inside(buffer: &DeviceBuffer, offset: u64, bytes: u64) -> Result<Range<u64>, String> {
     let range = offset..offset.saturating_add(bytes);
     check_range(buffer, &range)?;
     Ok(range)
 }
 
-pub(super) fn check_range(buffer: &Buffer, range: &Range<u64>) -> Result<(), String> {
+pub(super) fn check_range(buffer: &DeviceBuffer, range: &Range<u64>) -> Result<(), String> {
     if range.start > range.end || range.end > buffer.bytes() {
         return Err(format!("bytes {range:?} of a buffer of {}", buffer.bytes()));
     }
     Ok(())
 }
 
-fn buffers_of(step: &Step) -> Vec<&Buffer> {
+fn buffers_of(step: &RecordingStep) -> Vec<&DeviceBuffer> {
     match step {
-        Step::Dispatch { bindings, .. } => bindings.iter().map(|binding| &binding.buffer).collect(),
-        Step::Copy { from, to, .. } => vec![from, to],
-        Step::Fill { buffer, .. } => vec![buffer],
+        RecordingStep::Dispatch { bindings, .. } => bindings.iter().map(|binding| &binding.buffer).collect(),
+        RecordingStep::Copy { from, to, .. } => vec![from, to],
+        RecordingStep::Fill { buffer, .. } => vec![buffer],
     }
 }
 
-fn accesses(step: &Step) -> Vec<Access> {
-    let access = |buffer: &Buffer, range: Range<u64>, writes| Access { buffer: buffer.0.number, range, writes };
+fn accesses(step: &RecordingStep) -> Vec<BufferAccess> {
+    let access =
+        |buffer: &DeviceBuffer, range: Range<u64>, writes| BufferAccess { buffer: buffer.0.number, range, writes };
     match step {
-        Step::Dispatch { kernel, bindings, .. } => {
-            let writes = |binding: &Binding| kernel.0.buffers[&(binding.set, binding.binding)].writes;
+        RecordingStep::Dispatch { kernel, bindings, .. } => {
+            let writes = |binding: &BufferBinding| kernel.0.buffers[&(binding.set, binding.binding)].writes;
             bindings.iter().map(|binding| access(&binding.buffer, binding.range.clone(), writes(binding))).collect()
         }
-        Step::Copy { from, from_offset, to, to_offset, bytes } => vec![
+        RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => vec![
             access(from, *from_offset..from_offset + bytes, false),
             access(to, *to_offset..to_offset + bytes, true),
         ],
-        Step::Fill { buffer, range, .. } => vec![access(buffer, range.clone(), true)],
+        RecordingStep::Fill { buffer, range, .. } => vec![access(buffer, range.clone(), true)],
     }
 }
 
@@ -362,7 +365,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-fn push_constants(commands: &mut RecordingCommandBuffer, kernel: &Compiled, push: &[u8]) {
+fn push_constants(commands: &mut RecordingCommandBuffer, kernel: &CompiledKernel, push: &[u8]) {
     let functions = commands.device().fns();
     for range in kernel.layout.push_constant_ranges() {
         let bytes = &push[range.offset as usize..][..range.size as usize];

@@ -2,12 +2,12 @@
 //! memory. The second waits for submissions to end, in order, and answers. What a submission uses is kept until then.
 
 use super::{
-    DeviceError, Failure,
-    calls::{Call, Calls, Reply},
-    lane::{Lane, Point, Submission},
-    memory::{Buffer, LANES, Stage, Staging},
+    DeviceError, DeviceFailure,
+    calls::{Calls, DeviceCall, Reply},
+    lane::{Lane, LaneSubmission, Point},
+    memory::{DeviceBuffer, LANES, Staging, StagingPiece},
     open::Opened,
-    recording::{self, Recording},
+    recording::{self, DeviceRecording},
 };
 use std::{
     ops::Range,
@@ -39,7 +39,7 @@ const FROM_DEVICE: usize = 2;
 /// What the threads need.
 pub(super) struct Setup {
     pub(super) calls: Arc<Calls>,
-    pub(super) failure: Arc<Failure>,
+    pub(super) failure: Arc<DeviceFailure>,
     pub(super) commands: Arc<StandardCommandBufferAllocator>,
     pub(super) to_device: Arc<Staging>,
     pub(super) from_device: Arc<Staging>,
@@ -82,31 +82,31 @@ pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, Devic
 }
 
 /// One submission and what is done when it has ended.
-struct Flight {
+struct InFlight {
     lane: usize,
     number: u64,
     commands: Commands,
     after: Vec<Point>,
-    _buffers: Vec<Buffer>,
-    then: Then,
+    _buffers: Vec<DeviceBuffer>,
+    then: AfterSubmission,
 }
 
 enum Commands {
-    Replayed(Recording),
+    Replayed(DeviceRecording),
     Once(CommandBuffer),
 }
 
-enum Then {
+enum AfterSubmission {
     Nothing,
     Answer(Reply<()>),
     /// Staging memory is free again.
     Uploaded {
-        stage: Stage,
+        stage: StagingPiece,
         reply: Option<Reply<()>>,
     },
     /// The next part of what is read.
     Downloaded {
-        stage: Stage,
+        stage: StagingPiece,
         range: Range<u64>,
         total: u64,
         reply: Option<Reply<Vec<u8>>>,
@@ -116,7 +116,7 @@ enum Then {
 /// A submission that was made.
 struct Landing {
     point: Point,
-    flight: Flight,
+    flight: InFlight,
 }
 
 struct Submitter {
@@ -128,7 +128,7 @@ struct Submitter {
     /// `waited[a][b]`: what lane `a` has already waited for on lane `b`.
     waited: [[u64; LANES]; LANES],
     /// Planned and not yet submitted: one call of the driver for all calls that were waiting.
-    batch: Vec<Flight>,
+    batch: Vec<InFlight>,
     flights: SyncSender<Landing>,
 }
 
@@ -155,29 +155,29 @@ impl Submitter {
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: DeviceCall) {
         match call {
-            Call::Zero { buffer } => {
+            DeviceCall::Zero { buffer } => {
                 if let Err(error) = self.zero(buffer) {
                     // Nobody waits for this call, and nobody may find other contents than zeros.
                     self.setup.failure.set(DeviceError::Lost(error.to_string()));
                 }
             }
-            Call::Run { recording, reply } => {
+            DeviceCall::Run { recording, reply } => {
                 let buffers = recording.0.buffers.clone();
-                self.plan(COMPUTE, Commands::Replayed(recording), buffers, Then::Answer(reply));
+                self.plan(COMPUTE, Commands::Replayed(recording), buffers, AfterSubmission::Answer(reply));
             }
-            Call::Settle { reply } => match self.begin(COMPUTE).and_then(recording::end) {
-                Ok(nothing) => self.plan(COMPUTE, Commands::Once(nothing), Vec::new(), Then::Answer(reply)),
+            DeviceCall::Settle { reply } => match self.begin(COMPUTE).and_then(recording::end) {
+                Ok(nothing) => self.plan(COMPUTE, Commands::Once(nothing), Vec::new(), AfterSubmission::Answer(reply)),
                 Err(error) => drop(reply.try_send(Err(error))),
             },
-            Call::Upload { to, offset, bytes, reply } => {
+            DeviceCall::Upload { to, offset, bytes, reply } => {
                 let refused = reply.clone();
                 if let Err(error) = self.upload(&to, offset, &bytes, reply) {
                     let _ = refused.try_send(Err(error));
                 }
             }
-            Call::Download { from, range, reply } => {
+            DeviceCall::Download { from, range, reply } => {
                 let refused = reply.clone();
                 if let Err(error) = self.download(&from, range, reply) {
                     let _ = refused.try_send(Err(error));
@@ -186,15 +186,15 @@ impl Submitter {
         }
     }
 
-    fn zero(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+    fn zero(&mut self, buffer: DeviceBuffer) -> Result<(), DeviceError> {
         let mut commands = self.begin(COMPUTE)?;
         let memory = &buffer.0.memory;
         recording::fill(&mut commands, memory, 0..memory.size(), 0)?;
-        self.plan(COMPUTE, Commands::Once(recording::end(commands)?), vec![buffer], Then::Nothing);
+        self.plan(COMPUTE, Commands::Once(recording::end(commands)?), vec![buffer], AfterSubmission::Nothing);
         Ok(())
     }
 
-    fn upload(&mut self, to: &Buffer, offset: u64, bytes: &[u8], reply: Reply<()>) -> Result<(), DeviceError> {
+    fn upload(&mut self, to: &DeviceBuffer, offset: u64, bytes: &[u8], reply: Reply<()>) -> Result<(), DeviceError> {
         let lane = self.lane_for(TO_DEVICE, bytes.len() as u64);
         let mut chunks = bytes.chunks(CHUNK_BYTES as usize).peekable();
         let mut at = offset;
@@ -207,7 +207,7 @@ impl Submitter {
             recording::copy(&mut commands, &stage.memory, 0, &to.0.memory, at, length)?;
             let commands = Commands::Once(recording::end(commands)?);
             let reply = if chunks.peek().is_none() { Some(reply.clone()) } else { None };
-            self.plan(lane, commands, vec![to.clone()], Then::Uploaded { stage, reply });
+            self.plan(lane, commands, vec![to.clone()], AfterSubmission::Uploaded { stage, reply });
             at += length;
             // The GPU copies this one while the CPU copies the next.
             if chunks.peek().is_some() {
@@ -217,7 +217,7 @@ impl Submitter {
         Ok(())
     }
 
-    fn download(&mut self, from: &Buffer, range: Range<u64>, reply: Reply<Vec<u8>>) -> Result<(), DeviceError> {
+    fn download(&mut self, from: &DeviceBuffer, range: Range<u64>, reply: Reply<Vec<u8>>) -> Result<(), DeviceError> {
         let total = range.end - range.start;
         let lane = self.lane_for(FROM_DEVICE, total);
         let mut at = 0;
@@ -230,7 +230,7 @@ impl Submitter {
             recording::barrier_to_host(&mut commands)?;
             let commands = Commands::Once(recording::end(commands)?);
             let reply = if at + length == total { Some(reply.clone()) } else { None };
-            let then = Then::Downloaded { stage, range: at..at + length, total, reply };
+            let then = AfterSubmission::Downloaded { stage, range: at..at + length, total, reply };
             self.plan(lane, commands, vec![from.clone()], then);
             at += length;
         }
@@ -242,7 +242,7 @@ impl Submitter {
     }
 
     /// Staging memory, after what was planned is on its way: it is what frees some.
-    fn stage(&mut self, staging: &Arc<Staging>, bytes: u64) -> Result<Stage, DeviceError> {
+    fn stage(&mut self, staging: &Arc<Staging>, bytes: u64) -> Result<StagingPiece, DeviceError> {
         if staging.is_full(bytes) {
             self.flush();
         }
@@ -255,7 +255,7 @@ impl Submitter {
     }
 
     /// Adds a submission to the batch, after all that other lanes do with its buffers.
-    fn plan(&mut self, lane: usize, commands: Commands, buffers: Vec<Buffer>, then: Then) {
+    fn plan(&mut self, lane: usize, commands: Commands, buffers: Vec<DeviceBuffer>, then: AfterSubmission) {
         self.planned[lane] += 1;
         let number = self.planned[lane];
         let mut after = Vec::new();
@@ -272,7 +272,7 @@ impl Submitter {
         }
         // A recording keeps its buffers itself.
         let buffers = if matches!(commands, Commands::Replayed(_)) { Vec::new() } else { buffers };
-        self.batch.push(Flight { lane, number, commands, after, _buffers: buffers, then });
+        self.batch.push(InFlight { lane, number, commands, after, _buffers: buffers, then });
         if self.batch.len() >= MAX_IN_FLIGHT / 8 {
             self.flush();
         }
@@ -284,7 +284,7 @@ impl Submitter {
         for same_lane in batch.chunk_by(|a, b| a.lane == b.lane) {
             let submissions: Vec<_> = same_lane
                 .iter()
-                .map(|flight| Submission { commands: flight.commands.get(), after: flight.after.clone() })
+                .map(|flight| LaneSubmission { commands: flight.commands.get(), after: flight.after.clone() })
                 .collect();
             let lane = &mut self.lanes[same_lane[0].lane];
             debug_assert_eq!(lane.submitted() + 1, same_lane[0].number);
@@ -312,14 +312,14 @@ impl Commands {
     }
 }
 
-fn write(stage: &Stage, bytes: &[u8]) -> Result<(), DeviceError> {
+fn write(stage: &StagingPiece, bytes: &[u8]) -> Result<(), DeviceError> {
     let memory = stage.memory.clone().slice(0..bytes.len() as u64);
     memory.write().map_err(DeviceError::invalid)?.copy_from_slice(bytes);
     Ok(())
 }
 
 /// The second thread: answers in order, as submissions end.
-fn land(landings: &Receiver<Landing>, failure: &Failure) {
+fn land(landings: &Receiver<Landing>, failure: &DeviceFailure) {
     let mut read = Vec::new();
     for Landing { point, flight } in landings {
         let ended = wait(&point);
@@ -328,13 +328,13 @@ fn land(landings: &Receiver<Landing>, failure: &Failure) {
         }
         let verdict = ended.and_then(|()| failure.verdict());
         match flight.then {
-            Then::Nothing => {}
-            Then::Answer(reply) => drop(reply.try_send(verdict)),
-            Then::Uploaded { stage, reply } => {
+            AfterSubmission::Nothing => {}
+            AfterSubmission::Answer(reply) => drop(reply.try_send(verdict)),
+            AfterSubmission::Uploaded { stage, reply } => {
                 drop(stage);
                 let _ = reply.map(|reply| reply.try_send(verdict));
             }
-            Then::Downloaded { stage, range, total, reply } => {
+            AfterSubmission::Downloaded { stage, range, total, reply } => {
                 if range.start == 0 {
                     read = Vec::with_capacity(total as usize);
                 }
@@ -352,7 +352,7 @@ fn wait(point: &Point) -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn append(read: &mut Vec<u8>, stage: &Stage, bytes: u64) -> Result<(), DeviceError> {
+fn append(read: &mut Vec<u8>, stage: &StagingPiece, bytes: u64) -> Result<(), DeviceError> {
     let memory = stage.memory.clone().slice(0..bytes);
     read.extend_from_slice(&memory.read().map_err(DeviceError::invalid)?);
     Ok(())

@@ -1,14 +1,14 @@
 //! What an op reads and writes, and the rules all ops share: views have the kind and length that the op needs, lie inside
 //! their buffers, and what is written overlaps nothing else. The engines rely on it for memory safety.
 
-use super::buffer::{Kind, View};
+use super::buffer::{BufferView, ElementKind};
 
 /// Indices in shaders have 32 bits, and step beyond the end by less than 2³¹.
 const MAX_ELEMENTS: u64 = 1 << 31;
 
 /// The views of an op, checked one by one as they are added.
 #[derive(Default)]
-pub struct Access {
+pub struct OpAccess {
     reads: Vec<Used>,
     /// Read by one thread before the same thread writes there: may be the very view that is written.
     in_place: Vec<Used>,
@@ -17,36 +17,54 @@ pub struct Access {
 
 struct Used {
     name: &'static str,
-    view: View,
+    view: BufferView,
 }
 
-impl Access {
+impl OpAccess {
     /// An input of at least `len` elements.
-    pub fn read(mut self, name: &'static str, view: &View, kind: Kind, len: u64) -> Result<Self, String> {
+    pub fn read(mut self, name: &'static str, view: &BufferView, kind: ElementKind, len: u64) -> Result<Self, String> {
         self.reads.push(checked(name, view, &[kind], len)?);
         Ok(self)
     }
 
     /// An input that may be of several kinds.
-    pub fn read_any(mut self, name: &'static str, view: &View, kinds: &[Kind], len: u64) -> Result<Self, String> {
+    pub fn read_any(
+        mut self,
+        name: &'static str,
+        view: &BufferView,
+        kinds: &[ElementKind],
+        len: u64,
+    ) -> Result<Self, String> {
         self.reads.push(checked(name, view, kinds, len)?);
         Ok(self)
     }
 
     /// An input that may be exactly the view of an output.
-    pub fn read_in_place(mut self, name: &'static str, view: &View, kind: Kind, len: u64) -> Result<Self, String> {
+    pub fn read_in_place(
+        mut self,
+        name: &'static str,
+        view: &BufferView,
+        kind: ElementKind,
+        len: u64,
+    ) -> Result<Self, String> {
         self.in_place.push(checked(name, view, &[kind], len)?);
         Ok(self)
     }
 
     /// An output, or what is read and written.
-    pub fn write(mut self, name: &'static str, view: &View, kind: Kind, len: u64) -> Result<Self, String> {
+    pub fn write(mut self, name: &'static str, view: &BufferView, kind: ElementKind, len: u64) -> Result<Self, String> {
         self.writes.push(checked(name, view, &[kind], len)?);
         Ok(self)
     }
 
     /// An output that may be of several kinds.
-    pub fn write_any(mut self, name: &'static str, view: &View, kinds: &[Kind], len: u64) -> Result<Self, String> {
+    pub fn write_any(
+        mut self,
+        name: &'static str,
+        view: &BufferView,
+        kinds: &[ElementKind],
+        len: u64,
+    ) -> Result<Self, String> {
         self.writes.push(checked(name, view, kinds, len)?);
         Ok(self)
     }
@@ -66,14 +84,14 @@ impl Access {
         Ok(())
     }
 
-    pub fn views(&self) -> impl Iterator<Item = &View> {
+    pub fn views(&self) -> impl Iterator<Item = &BufferView> {
         self.reads.iter().chain(&self.in_place).chain(&self.writes).map(|used| &used.view)
     }
 }
 
-fn checked(name: &'static str, view: &View, kinds: &[Kind], len: u64) -> Result<Used, String> {
+fn checked(name: &'static str, view: &BufferView, kinds: &[ElementKind], len: u64) -> Result<Used, String> {
     if !kinds.contains(&view.kind) {
-        let wanted: Vec<String> = kinds.iter().map(Kind::to_string).collect();
+        let wanted: Vec<String> = kinds.iter().map(ElementKind::to_string).collect();
         return Err(format!("`{name}` is {}, not {}", view.kind, wanted.join(" or ")));
     }
     if view.len < len {

@@ -25,23 +25,23 @@ impl Buffer {
     }
 
     /// The whole buffer as numbers of 32 bits.
-    pub fn f32s(&self) -> View {
-        self.view(Kind::F32, 0, self.bytes / 4)
+    pub fn f32s(&self) -> BufferView {
+        self.view(ElementKind::F32, 0, self.bytes / 4)
     }
 
     /// The whole buffer as unsigned integers of 32 bits.
-    pub fn u32s(&self) -> View {
-        self.view(Kind::U32, 0, self.bytes / 4)
+    pub fn u32s(&self) -> BufferView {
+        self.view(ElementKind::U32, 0, self.bytes / 4)
     }
 
     /// The whole buffer as numbers of 16 bits.
-    pub fn f16s(&self) -> View {
-        self.view(Kind::F16, 0, self.bytes / 2)
+    pub fn f16s(&self) -> BufferView {
+        self.view(ElementKind::F16, 0, self.bytes / 2)
     }
 
     /// `len` elements from element `offset` on. Whether they are inside is checked when an op is recorded.
-    pub fn view(&self, kind: Kind, offset: u64, len: u64) -> View {
-        View { buffer: self.clone(), kind, offset, len }
+    pub fn view(&self, kind: ElementKind, offset: u64, len: u64) -> BufferView {
+        BufferView { buffer: self.clone(), kind, offset, len }
     }
 
     fn is(&self, other: &Buffer) -> bool {
@@ -57,14 +57,14 @@ impl fmt::Debug for Buffer {
 
 /// What the elements of a view are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ElementKind {
     F32,
     /// IEEE 754 binary16.
     F16,
     U32,
 }
 
-impl Kind {
+impl ElementKind {
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::U32 => 4,
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ElementKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::F32 => "f32",
@@ -85,23 +85,23 @@ impl fmt::Display for Kind {
 
 /// `len` elements of a kind in a buffer, side by side, from element `offset` on.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct BufferView {
     pub buffer: Buffer,
-    pub kind: Kind,
+    pub kind: ElementKind,
     pub offset: u64,
     pub len: u64,
 }
 
-impl View {
+impl BufferView {
     /// `len` elements of this view, from its element `offset` on.
-    pub fn part(&self, offset: u64, len: u64) -> View {
-        View { offset: self.offset + offset, len, ..self.clone() }
+    pub fn part(&self, offset: u64, len: u64) -> BufferView {
+        BufferView { offset: self.offset + offset, len, ..self.clone() }
     }
 
     /// Both as one view, where `next` begins in the same buffer where this one ends.
-    pub fn joined(&self, next: &View) -> Option<View> {
+    pub fn joined(&self, next: &BufferView) -> Option<BufferView> {
         let follows = self.buffer.is(&next.buffer) && self.kind == next.kind && self.offset + self.len == next.offset;
-        follows.then(|| View { len: self.len + next.len, ..self.clone() })
+        follows.then(|| BufferView { len: self.len + next.len, ..self.clone() })
     }
 
     /// Bytes within the buffer. Only for views that `Access` has checked.
@@ -114,7 +114,7 @@ impl View {
         end.is_some_and(|end| end <= self.buffer.bytes)
     }
 
-    pub(super) fn overlaps(&self, other: &View) -> bool {
+    pub(super) fn overlaps(&self, other: &BufferView) -> bool {
         let (ours, theirs) = (self.range(), other.range());
         self.len > 0
             && other.len > 0
@@ -123,7 +123,7 @@ impl View {
             && theirs.start < ours.end
     }
 
-    pub(super) fn is_same(&self, other: &View) -> bool {
+    pub(super) fn is_same(&self, other: &BufferView) -> bool {
         self.buffer.is(&other.buffer) && self.range() == other.range() && self.kind == other.kind
     }
 }

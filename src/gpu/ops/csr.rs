@@ -1,9 +1,9 @@
 //! Products of a sparse matrix in compressed rows with dense vectors.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{Lowering, grid},
     engine::EngineError,
     op::Operation,
@@ -17,15 +17,15 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Csr {
     /// rows + 1, u32, rising from 0 to `nonzeros`.
-    pub starts: View,
+    pub starts: BufferView,
     /// `nonzeros`, u32, each below `width`.
-    pub columns: View,
+    pub columns: BufferView,
     /// `nonzeros`, f32.
-    pub values: View,
+    pub values: BufferView,
     /// vectors × width, f32.
-    pub x: View,
+    pub x: BufferView,
     /// vectors × rows, f32.
-    pub y: View,
+    pub y: BufferView,
     pub rows: u32,
     pub width: u32,
     pub nonzeros: u32,
@@ -59,19 +59,19 @@ impl Operation for Csr {
         "csr"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         if self.width == 0 && self.nonzeros > 0 {
             return Err("elements in a matrix without columns".into());
         }
         let starts = u64::from(self.rows) + 1;
-        let access = Access::default().read("starts", &self.starts, Kind::U32, starts)?;
-        let access = access.read("columns", &self.columns, Kind::U32, self.nonzeros.into())?;
-        let access = access.read("values", &self.values, Kind::F32, self.nonzeros.into())?;
-        let access = access.read("x", &self.x, Kind::F32, elements(&[self.vectors, self.width])?)?;
-        access.write("y", &self.y, Kind::F32, elements(&[self.vectors, self.rows])?)
+        let access = OpAccess::default().read("starts", &self.starts, ElementKind::U32, starts)?;
+        let access = access.read("columns", &self.columns, ElementKind::U32, self.nonzeros.into())?;
+        let access = access.read("values", &self.values, ElementKind::F32, self.nonzeros.into())?;
+        let access = access.read("x", &self.x, ElementKind::F32, elements(&[self.vectors, self.width])?)?;
+        access.write("y", &self.y, ElementKind::F32, elements(&[self.vectors, self.rows])?)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (rows, width, nonzeros) = (self.rows as usize, self.width as usize, self.nonzeros as usize);
         if rows == 0 || self.vectors == 0 {
             return;

@@ -5,7 +5,7 @@
 //! element at which the view begins (bindings must begin at aligned bytes, views need not), then the op's own parameters.
 
 use super::{
-    buffer::{Buffer, Kind, View},
+    buffer::{Buffer, BufferView, ElementKind},
     compile::compile,
     engine::EngineError,
 };
@@ -21,35 +21,35 @@ const MAX_GROUPS: u64 = 65_535;
 
 /// A compiled shader, entry point `main`.
 #[derive(Clone, Debug)]
-pub struct Shader {
+pub struct CompiledShader {
     pub name: &'static str,
     pub spirv: Arc<[u32]>,
 }
 
 /// One step of a program.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum ProgramStep {
     Dispatch {
-        shader: Shader,
+        shader: CompiledShader,
         /// Empty views are bound to memory that nobody uses.
-        bindings: Vec<View>,
+        bindings: Vec<BufferView>,
         /// The op's parameters, which follow the bindings' first elements.
         parameters: Vec<u32>,
         groups: [u32; 3],
     },
     /// Every 32 bits of the view become `value`.
-    Fill { view: View, value: u32 },
+    Fill { view: BufferView, value: u32 },
 }
 
 /// Collects the steps of a program and gives ops memory for what they keep between steps.
 pub struct Lowering<'a> {
     allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
     generated: &'a Generated,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ProgramStep>,
     /// Bytes of workgroup memory that a shader may use.
     pub shared_bytes: u64,
     /// `gemm_cooperative`, on devices that can run it.
-    pub cooperative: Option<Shader>,
+    pub cooperative: Option<CompiledShader>,
 }
 
 impl<'a> Lowering<'a> {
@@ -57,43 +57,43 @@ impl<'a> Lowering<'a> {
         allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
         generated: &'a Generated,
         shared_bytes: u64,
-        cooperative: Option<Shader>,
+        cooperative: Option<CompiledShader>,
     ) -> Self {
         Self { allocate, generated, steps: Vec::new(), shared_bytes, cooperative }
     }
 
     /// The shader of WGSL that an op wrote itself.
-    pub fn generated(&self, name: &'static str, source: &str) -> Shader {
+    pub fn generated(&self, name: &'static str, source: &str) -> CompiledShader {
         self.generated.shader(name, source)
     }
 
     /// Memory of `len` elements that lives as long as the program. What is in it when the program starts is undefined.
-    pub fn scratch(&mut self, kind: Kind, len: u64) -> Result<View, EngineError> {
+    pub fn scratch(&mut self, kind: ElementKind, len: u64) -> Result<BufferView, EngineError> {
         let buffer = (self.allocate)((len * kind.bytes()).max(4))?;
         Ok(buffer.view(kind, 0, len))
     }
 
-    pub fn dispatch(&mut self, shader: Shader, bindings: &[&View], parameters: &[u32], groups: [u32; 3]) {
+    pub fn dispatch(&mut self, shader: CompiledShader, bindings: &[&BufferView], parameters: &[u32], groups: [u32; 3]) {
         let bindings = bindings.iter().map(|view| (*view).clone()).collect();
-        self.steps.push(Step::Dispatch { shader, bindings, parameters: parameters.to_vec(), groups });
+        self.steps.push(ProgramStep::Dispatch { shader, bindings, parameters: parameters.to_vec(), groups });
     }
 
-    pub fn fill(&mut self, view: &View, value: u32) {
+    pub fn fill(&mut self, view: &BufferView, value: u32) {
         if view.len > 0 {
-            self.steps.push(Step::Fill { view: view.clone(), value });
+            self.steps.push(ProgramStep::Fill { view: view.clone(), value });
         }
     }
 }
 
 /// Shaders that were compiled while the program runs, by their source.
 #[derive(Default)]
-pub struct Generated(Mutex<BTreeMap<String, Shader>>);
+pub struct Generated(Mutex<BTreeMap<String, CompiledShader>>);
 
 impl Generated {
     /// More are forgotten, all at once: they are compiled again in milliseconds.
     const MOST: usize = 1024;
 
-    fn shader(&self, name: &'static str, source: &str) -> Shader {
+    fn shader(&self, name: &'static str, source: &str) -> CompiledShader {
         // A panic while it was held left the map whole.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shader) = known.get(source) {
@@ -101,7 +101,7 @@ impl Generated {
         }
         let spirv =
             compile(name, source).unwrap_or_else(|error| panic!("an op wrote a broken shader: {error}\n{source}"));
-        let shader = Shader { name, spirv: spirv.into() };
+        let shader = CompiledShader { name, spirv: spirv.into() };
         if known.len() == Self::MOST {
             known.clear();
         }
@@ -116,6 +116,6 @@ pub fn grid(items: u64, per_group: u64) -> [u32; 3] {
 }
 
 /// An empty view in place of a binding that is not used.
-pub fn unused(like: &View, kind: Kind) -> View {
-    View { kind, offset: 0, len: 0, ..like.clone() }
+pub fn unused(like: &BufferView, kind: ElementKind) -> BufferView {
+    BufferView { kind, offset: 0, len: 0, ..like.clone() }
 }

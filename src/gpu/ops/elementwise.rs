@@ -1,12 +1,12 @@
 //! Fused element-wise expressions: one pass over memory, however long the expression.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
-    expression::{Binary, Expression, Line, Step, Unary},
+    expression::{Binary, Expression, ExpressionStep, Line, Unary},
     op::Operation,
 };
 use rayon::prelude::*;
@@ -21,8 +21,8 @@ pub struct Elementwise {
     pub expression: Expression,
     /// Each as long as the output, or shorter by a whole factor: then it is repeated, as a bias is for each row. An input
     /// may be the very view of the output.
-    pub inputs: Vec<View>,
-    pub output: View,
+    pub inputs: Vec<BufferView>,
+    pub output: BufferView,
 }
 
 impl Operation for Elementwise {
@@ -30,7 +30,7 @@ impl Operation for Elementwise {
         "elementwise"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         if self.inputs.len() > MAX_INPUTS {
             return Err(format!("{} inputs, more than {MAX_INPUTS}; hint: make it two ops", self.inputs.len()));
         }
@@ -39,22 +39,22 @@ impl Operation for Elementwise {
             return Err(format!("{constants} constants, more than {MAX_CONSTANTS}; hint: make it two ops"));
         }
         let len = self.output.len;
-        let mut access = Access::default().write("output", &self.output, Kind::F32, len)?;
+        let mut access = OpAccess::default().write("output", &self.output, ElementKind::F32, len)?;
         for input in &self.inputs {
             if len > 0 && (input.len == 0 || !len.is_multiple_of(input.len)) {
                 return Err(format!("an input of {} elements cannot be repeated to {len}", input.len));
             }
-            access = access.read_in_place("input", input, Kind::F32, input.len)?;
+            access = access.read_in_place("input", input, ElementKind::F32, input.len)?;
         }
         Ok(access)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         /// Elements to a thread at a time, and to a register: registers stay in the first cache.
         const CHUNK: usize = 1 << 15;
         const BLOCK: usize = 256;
         let line = Line::new(&self.expression, self.inputs.len()).expect("access() has checked it");
-        let in_place = |input: &View| input.is_same(&self.output);
+        let in_place = |input: &BufferView| input.is_same(&self.output);
         let inputs = self.inputs.iter().map(|input| (!in_place(input)).then(|| memory.read::<f32>(input)));
         let inputs: Vec<Option<&[f32]>> = inputs.collect();
         let chunks = memory.write::<f32>(&self.output).par_chunks_mut(CHUNK).enumerate();
@@ -81,7 +81,7 @@ impl Operation for Elementwise {
         let line = Line::new(&self.expression, self.inputs.len()).expect("access() has checked it");
         let repeated: Vec<bool> = self.inputs.iter().map(|input| input.len < len).collect();
         let shader = lowering.generated("elementwise", &wgsl(&line, &repeated));
-        let bindings: Vec<&View> = self.inputs.iter().chain([&self.output]).collect();
+        let bindings: Vec<&BufferView> = self.inputs.iter().chain([&self.output]).collect();
         let lengths = self.inputs.iter().map(|input| input.len as u32);
         let constants = line.constants.iter().map(|constant| constant.to_bits());
         let parameters: Vec<u32> =
@@ -123,12 +123,12 @@ fn wgsl(line: &Line, repeated: &[bool]) -> String {
     text += "    for (var i = id.x; i < p.n; i += groups.x * 256u) {\n";
     for (index, step) in line.steps.iter().enumerate() {
         let value = match *step {
-            Step::Input(input) if repeated[input] => format!("i{input}[p.at{input} + i % p.len{input}]"),
-            Step::Input(input) => format!("i{input}[p.at{input} + i]"),
-            Step::Constant(constant) => format!("p.c{constant}"),
-            Step::Unary(function, x) => unary(function, x),
-            Step::Binary(function, x, y) => binary(function, x, y),
-            Step::Select(condition, x, y) => format!("select(v{x}, v{y}, v{condition} == 0.0)"),
+            ExpressionStep::Input(input) if repeated[input] => format!("i{input}[p.at{input} + i % p.len{input}]"),
+            ExpressionStep::Input(input) => format!("i{input}[p.at{input} + i]"),
+            ExpressionStep::Constant(constant) => format!("p.c{constant}"),
+            ExpressionStep::Unary(function, x) => unary(function, x),
+            ExpressionStep::Binary(function, x, y) => binary(function, x, y),
+            ExpressionStep::Select(condition, x, y) => format!("select(v{x}, v{y}, v{condition} == 0.0)"),
         };
         text += &format!("        let v{index} = {value};\n");
     }

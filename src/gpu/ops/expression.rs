@@ -89,7 +89,7 @@ operators! { Add add, Sub sub, Mul mul, Div div }
 
 /// One step of the straight-line form; its operands are earlier steps, by number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
+pub enum ExpressionStep {
     Input(usize),
     /// By its number among the constants.
     Constant(usize),
@@ -101,7 +101,7 @@ pub enum Step {
 /// An expression in straight-line form: equal parts are computed once. The last step is the result.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExpressionStep>,
     pub constants: Vec<f32>,
 }
 
@@ -120,12 +120,14 @@ impl Line {
             Expression::Input(index) if usize::from(*index) >= inputs => {
                 return Err(format!("the expression uses input {index}, there are {inputs}"));
             }
-            Expression::Input(index) => Step::Input(usize::from(*index)),
-            Expression::Constant(value) => Step::Constant(self.constant(*value)),
-            Expression::Unary(function, x) => Step::Unary(*function, self.add(x, inputs)?),
-            Expression::Binary(function, x, y) => Step::Binary(*function, self.add(x, inputs)?, self.add(y, inputs)?),
+            Expression::Input(index) => ExpressionStep::Input(usize::from(*index)),
+            Expression::Constant(value) => ExpressionStep::Constant(self.constant(*value)),
+            Expression::Unary(function, x) => ExpressionStep::Unary(*function, self.add(x, inputs)?),
+            Expression::Binary(function, x, y) => {
+                ExpressionStep::Binary(*function, self.add(x, inputs)?, self.add(y, inputs)?)
+            }
             Expression::Select(condition, x, y) => {
-                Step::Select(self.add(condition, inputs)?, self.add(x, inputs)?, self.add(y, inputs)?)
+                ExpressionStep::Select(self.add(condition, inputs)?, self.add(x, inputs)?, self.add(y, inputs)?)
             }
         };
         if let Some(known) = self.steps.iter().position(|known| *known == step) {
@@ -153,11 +155,11 @@ impl Line {
             let (before, rest) = registers.split_at_mut(index);
             let (before, to) = (|register: usize| &before[register][..len], &mut rest[0][..len]);
             match *step {
-                Step::Input(input) => load(input, to),
-                Step::Constant(constant) => to.fill(self.constants[constant]),
-                Step::Unary(function, x) => unary(function, before(x), to),
-                Step::Binary(function, x, y) => binary(function, before(x), before(y), to),
-                Step::Select(condition, x, y) => {
+                ExpressionStep::Input(input) => load(input, to),
+                ExpressionStep::Constant(constant) => to.fill(self.constants[constant]),
+                ExpressionStep::Unary(function, x) => unary(function, before(x), to),
+                ExpressionStep::Binary(function, x, y) => binary(function, before(x), before(y), to),
+                ExpressionStep::Select(condition, x, y) => {
                     let choices = before(condition).iter().zip(before(x).iter().zip(before(y)));
                     to.iter_mut().zip(choices).for_each(|(to, (c, (x, y)))| *to = if *c != 0.0 { *x } else { *y });
                 }

@@ -1,10 +1,10 @@
 //! Matrix products: C = act(α op(A) op(B) + β C + bias), batched, f32 or f16 inputs, f32 sums.
 
 use super::{
-    access::{Access, elements},
+    access::{OpAccess, elements},
     activation::Activation,
-    buffer::{Kind, View},
-    cpu::{Memory, Product, product},
+    buffer::{BufferView, ElementKind},
+    cpu::{CpuMemory, Product, product},
     dispatch::{Lowering, unused},
     engine::EngineError,
     op::Operation,
@@ -32,14 +32,14 @@ pub struct Gemm {
     pub alpha: f32,
     pub beta: f32,
     /// n values, added to each row.
-    pub bias: Option<View>,
+    pub bias: Option<BufferView>,
     pub activation: Activation,
 }
 
 /// Matrices of the same size in a view.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    pub view: View,
+    pub view: BufferView,
     /// Elements from one row to the next.
     pub row_stride: u32,
     /// Elements from one matrix of a batch to the next. 0: the same one for all.
@@ -48,7 +48,7 @@ pub struct Matrix {
 
 impl Matrix {
     /// Rows side by side, matrices side by side. Sizes beyond 32 bits do not pass `record`.
-    pub fn dense(view: View, rows: u32, columns: u32) -> Self {
+    pub fn dense(view: BufferView, rows: u32, columns: u32) -> Self {
         Self { view, row_stride: columns, batch_stride: rows.saturating_mul(columns) }
     }
 
@@ -67,7 +67,7 @@ impl Matrix {
 
 impl Gemm {
     /// C = A B with matrices side by side.
-    pub fn new(a: View, b: View, c: View, [m, n, k]: [u32; 3]) -> Self {
+    pub fn new(a: BufferView, b: BufferView, c: BufferView, [m, n, k]: [u32; 3]) -> Self {
         Self {
             a: Matrix::dense(a, m, k),
             b: Matrix::dense(b, k, n),
@@ -91,7 +91,7 @@ impl Operation for Gemm {
         "gemm"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (m, n, k, batch) = (self.m, self.n, self.k, self.batch);
         let (a_rows, a_columns) = if self.transpose_a { (k, m) } else { (m, k) };
         let (b_rows, b_columns) = if self.transpose_b { (n, k) } else { (k, n) };
@@ -102,17 +102,17 @@ impl Operation for Gemm {
         if batch > 1 && u64::from(self.c.batch_stride) < u64::from(m) * u64::from(self.c.row_stride) {
             return Err("the matrices of `c` overlap each other".into());
         }
-        let inputs = [Kind::F32, Kind::F16];
+        let inputs = [ElementKind::F32, ElementKind::F16];
         let access =
-            Access::default().read_any("a", &self.a.view, &inputs, a)?.read_any("b", &self.b.view, &inputs, b)?;
-        let access = access.write("c", &self.c.view, Kind::F32, c)?;
+            OpAccess::default().read_any("a", &self.a.view, &inputs, a)?.read_any("b", &self.b.view, &inputs, b)?;
+        let access = access.write("c", &self.c.view, ElementKind::F32, c)?;
         match &self.bias {
-            Some(bias) => access.read("bias", bias, Kind::F32, u64::from(n)),
+            Some(bias) => access.read("bias", bias, ElementKind::F32, u64::from(n)),
             None => Ok(access),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (m, n) = (self.m as usize, self.n as usize);
         if m == 0 || n == 0 || self.batch == 0 {
             return;
@@ -139,14 +139,14 @@ impl Operation for Gemm {
         }
         // The large tiles need 16.5 and 26.5 KiB, more than Vulkan promises.
         let large = self.m > 64 && self.n > 64 && lowering.shared_bytes >= 32 << 10;
-        let half = |matrix: &Matrix| matrix.view.kind == Kind::F16;
+        let half = |matrix: &Matrix| matrix.view.kind == ElementKind::F16;
         let cooperative = lowering.cooperative.clone().filter(|_| large && half(&self.a) && half(&self.b));
         let (shader, tile) = match cooperative {
             Some(shader) => (shader, 128),
             None if large => (shaders::gemm_large(), 128),
             None => (shaders::gemm_small(), 32),
         };
-        let none = unused(&self.c.view, Kind::F32);
+        let none = unused(&self.c.view, ElementKind::F32);
         let bias = self.bias.as_ref().unwrap_or(&none);
         let flags = [self.transpose_a, self.transpose_b, half(&self.a), half(&self.b), self.bias.is_some()];
         let flags = flags.iter().enumerate().fold(0, |flags, (bit, set)| flags | u32::from(*set) << bit);
@@ -214,9 +214,9 @@ impl Gemm {
 }
 
 /// The view's elements as f32.
-fn numbers<'a>(memory: &'a Memory, view: &View) -> Cow<'a, [f32]> {
+fn numbers<'a>(memory: &'a CpuMemory, view: &BufferView) -> Cow<'a, [f32]> {
     match view.kind {
-        Kind::F16 => memory.read::<f16>(view).par_iter().map(|half| half.to_f32()).collect::<Vec<_>>().into(),
-        Kind::F32 | Kind::U32 => memory.read::<f32>(view).into(),
+        ElementKind::F16 => memory.read::<f16>(view).par_iter().map(|half| half.to_f32()).collect::<Vec<_>>().into(),
+        ElementKind::F32 | ElementKind::U32 => memory.read::<f32>(view).into(),
     }
 }

@@ -1,9 +1,9 @@
 //! Counts of values in bins of equal width.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::{Memory, simd},
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::{CpuMemory, simd},
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
     op::Operation,
@@ -15,9 +15,9 @@ use rayon::prelude::*;
 /// engine counts alike. `high` itself is in the last bin, as in numpy. NaN and what is outside are not counted.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    pub values: View,
+    pub values: BufferView,
     /// u32, overwritten.
-    pub counts: View,
+    pub counts: BufferView,
     pub bins: u32,
     pub low: f32,
     pub high: f32,
@@ -39,16 +39,16 @@ impl Operation for Histogram {
         "histogram"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let finite = self.low < self.high && (self.high - self.low).is_finite() && self.scale().is_finite();
         if self.bins == 0 || self.bins > MAX_BINS || !finite {
             return Err(format!("{} bins from {} to {}", self.bins, self.low, self.high));
         }
-        let access = Access::default().read("values", &self.values, Kind::F32, self.values.len)?;
-        access.write("counts", &self.counts, Kind::U32, self.bins.into())
+        let access = OpAccess::default().read("values", &self.values, ElementKind::F32, self.values.len)?;
+        access.write("counts", &self.counts, ElementKind::U32, self.bins.into())
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let bins = self.bins as usize;
         let values = memory.read::<f32>(&self.values);
         let counts = &mut memory.write::<u32>(&self.counts)[..bins];

@@ -1,9 +1,9 @@
 //! Rows of a table by their numbers, and the gradient by the table: what an embedding is.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
     op::Operation,
@@ -14,11 +14,11 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Lookup {
     /// rows × columns, f32.
-    pub table: View,
+    pub table: BufferView,
     /// `count`, u32.
-    pub indices: View,
+    pub indices: BufferView,
     /// count × columns, f32.
-    pub output: View,
+    pub output: BufferView,
     pub rows: u32,
     pub columns: u32,
     pub count: u32,
@@ -28,11 +28,11 @@ pub struct Lookup {
 #[derive(Clone, Debug)]
 pub struct LookupBackward {
     /// count × columns, f32.
-    pub gradient: View,
+    pub gradient: BufferView,
     /// `count`, u32.
-    pub indices: View,
+    pub indices: BufferView,
     /// rows × columns, f32, overwritten.
-    pub table_gradient: View,
+    pub table_gradient: BufferView,
     pub rows: u32,
     pub columns: u32,
     pub count: u32,
@@ -46,13 +46,14 @@ impl Operation for Lookup {
         "lookup"
     }
 
-    fn access(&self) -> Result<Access, String> {
-        let access = Access::default().read("table", &self.table, Kind::F32, elements(&[self.rows, self.columns])?)?;
-        let access = access.read("indices", &self.indices, Kind::U32, self.count.into())?;
-        access.write("output", &self.output, Kind::F32, elements(&[self.count, self.columns])?)
+    fn access(&self) -> Result<OpAccess, String> {
+        let access =
+            OpAccess::default().read("table", &self.table, ElementKind::F32, elements(&[self.rows, self.columns])?)?;
+        let access = access.read("indices", &self.indices, ElementKind::U32, self.count.into())?;
+        access.write("output", &self.output, ElementKind::F32, elements(&[self.count, self.columns])?)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let columns = self.columns as usize;
         if columns == 0 || self.count == 0 {
             return;
@@ -86,14 +87,18 @@ impl Operation for LookupBackward {
         "lookup backward"
     }
 
-    fn access(&self) -> Result<Access, String> {
-        let access =
-            Access::default().read("gradient", &self.gradient, Kind::F32, elements(&[self.count, self.columns])?)?;
-        let access = access.read("indices", &self.indices, Kind::U32, self.count.into())?;
-        access.write("table_gradient", &self.table_gradient, Kind::F32, elements(&[self.rows, self.columns])?)
+    fn access(&self) -> Result<OpAccess, String> {
+        let access = OpAccess::default().read(
+            "gradient",
+            &self.gradient,
+            ElementKind::F32,
+            elements(&[self.count, self.columns])?,
+        )?;
+        let access = access.read("indices", &self.indices, ElementKind::U32, self.count.into())?;
+        access.write("table_gradient", &self.table_gradient, ElementKind::F32, elements(&[self.rows, self.columns])?)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let columns = self.columns as usize;
         let gradient = memory.read::<f32>(&self.gradient);
         let indices = &memory.read::<u32>(&self.indices)[..self.count as usize];

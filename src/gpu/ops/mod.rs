@@ -62,7 +62,7 @@ mod vulkan;
 mod window;
 
 pub use activation::Activation;
-pub use buffer::{Buffer, Kind, View};
+pub use buffer::{Buffer, BufferView, ElementKind};
 pub use compile::{compile, shader_source};
 pub use convolution::{Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient};
 pub use cpu::Cpu;
@@ -77,7 +77,7 @@ pub use norm::{Groups, Norm, NormBackward};
 pub use op::Op;
 pub use optimize::Optimize;
 pub use pool::{Pool2d, Pool2dBackward, Pool2dShape, Pooling};
-pub use random::{Distribution, Random};
+pub use random::{Random, RandomDistribution};
 pub use reduce::{Reduce, Reduction};
 pub use scan::Scan;
 pub use softmax::{Softmax, SoftmaxBackward, SoftmaxCrossEntropy};

@@ -2,9 +2,9 @@
 //! a group lie, and in what has a scale and a shift of its own.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -25,13 +25,13 @@ pub enum Groups {
 #[derive(Clone, Debug)]
 pub struct Norm {
     pub groups: Groups,
-    pub x: View,
-    pub scale: View,
-    pub shift: View,
-    pub y: View,
+    pub x: BufferView,
+    pub scale: BufferView,
+    pub shift: BufferView,
+    pub y: BufferView,
     /// One a group, and so is `inverses`: written, or read if `given`.
-    pub means: View,
-    pub inverses: View,
+    pub means: BufferView,
+    pub inverses: BufferView,
     /// They come from elsewhere: running averages, when a network is used.
     pub given: bool,
     pub epsilon: f32,
@@ -41,15 +41,15 @@ pub struct Norm {
 #[derive(Clone, Debug)]
 pub struct NormBackward {
     pub groups: Groups,
-    pub x: View,
-    pub scale: View,
-    pub dy: View,
+    pub x: BufferView,
+    pub scale: BufferView,
+    pub dy: BufferView,
     /// As the forward op wrote them.
-    pub means: View,
-    pub inverses: View,
-    pub dx: View,
-    pub dscale: View,
-    pub dshift: View,
+    pub means: BufferView,
+    pub inverses: BufferView,
+    pub dx: BufferView,
+    pub dscale: BufferView,
+    pub dshift: BufferView,
 }
 
 impl Groups {
@@ -83,21 +83,30 @@ impl Operation for Norm {
         "norm"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (len, scales) = self.groups.lengths()?;
         let groups = self.groups.layout()[0].into();
-        let access = Access::default().read("x", &self.x, Kind::F32, len)?;
-        let access =
-            access.read("scale", &self.scale, Kind::F32, scales)?.read("shift", &self.shift, Kind::F32, scales)?;
-        let access = access.write("y", &self.y, Kind::F32, len)?;
+        let access = OpAccess::default().read("x", &self.x, ElementKind::F32, len)?;
+        let access = access.read("scale", &self.scale, ElementKind::F32, scales)?.read(
+            "shift",
+            &self.shift,
+            ElementKind::F32,
+            scales,
+        )?;
+        let access = access.write("y", &self.y, ElementKind::F32, len)?;
         let (means, inverses) = (&self.means, &self.inverses);
         if self.given {
-            return access.read("means", means, Kind::F32, groups)?.read("inverses", inverses, Kind::F32, groups);
+            return access.read("means", means, ElementKind::F32, groups)?.read(
+                "inverses",
+                inverses,
+                ElementKind::F32,
+                groups,
+            );
         }
-        access.write("means", means, Kind::F32, groups)?.write("inverses", inverses, Kind::F32, groups)
+        access.write("means", means, ElementKind::F32, groups)?.write("inverses", inverses, ElementKind::F32, groups)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let [groups, outer, inner] = self.groups.layout().map(|size| size as usize);
         if groups * outer * inner == 0 {
             return;
@@ -148,18 +157,32 @@ impl Operation for NormBackward {
         "norm backward"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (len, scales) = self.groups.lengths()?;
         let groups = self.groups.layout()[0].into();
-        let access = Access::default().read("x", &self.x, Kind::F32, len)?.read("dy", &self.dy, Kind::F32, len)?;
-        let access = access.read("scale", &self.scale, Kind::F32, scales)?;
-        let access = access.read("means", &self.means, Kind::F32, groups)?;
-        let access =
-            access.read("inverses", &self.inverses, Kind::F32, groups)?.write("dx", &self.dx, Kind::F32, len)?;
-        access.write("dscale", &self.dscale, Kind::F32, scales)?.write("dshift", &self.dshift, Kind::F32, scales)
+        let access = OpAccess::default().read("x", &self.x, ElementKind::F32, len)?.read(
+            "dy",
+            &self.dy,
+            ElementKind::F32,
+            len,
+        )?;
+        let access = access.read("scale", &self.scale, ElementKind::F32, scales)?;
+        let access = access.read("means", &self.means, ElementKind::F32, groups)?;
+        let access = access.read("inverses", &self.inverses, ElementKind::F32, groups)?.write(
+            "dx",
+            &self.dx,
+            ElementKind::F32,
+            len,
+        )?;
+        access.write("dscale", &self.dscale, ElementKind::F32, scales)?.write(
+            "dshift",
+            &self.dshift,
+            ElementKind::F32,
+            scales,
+        )
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let [groups, outer, inner] = self.groups.layout().map(|size| size as usize);
         let scales = if self.groups.per_element() { inner } else { groups };
         let dscale = &mut memory.write::<f32>(&self.dscale)[..scales];
@@ -226,7 +249,7 @@ impl Operation for NormBackward {
             lowering.fill(&self.dshift.part(0, scales), 0);
             return Ok(());
         }
-        let none = unused(&self.dx, Kind::F32);
+        let none = unused(&self.dx, ElementKind::F32);
         let (dscale, dshift) = if per_element { (&none, &none) } else { (&self.dscale, &self.dshift) };
         let bindings = [&self.x, &self.scale, &self.dy, &self.means, &self.inverses, &self.dx, dscale, dshift];
         let parameters = [groups, outer, inner, u32::from(per_element)];

@@ -1,9 +1,9 @@
 //! Steps of optimizers.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::{Memory, simd},
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::{CpuMemory, simd},
     dispatch::{GROUP, Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -16,13 +16,13 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Optimize {
     pub rule: Optimizer,
-    pub parameters: View,
+    pub parameters: BufferView,
     /// As many as parameters.
-    pub gradients: View,
+    pub gradients: BufferView,
     /// `Optimizer::states` views of as many, zero at first.
-    pub state: Vec<View>,
+    pub state: Vec<BufferView>,
     /// Four f32, see `Optimize::schedule`: in memory, so that a recorded program can run with another one each time.
-    pub schedule: View,
+    pub schedule: BufferView,
     /// λ: added to each gradient is λ times its parameter; for `AdamW` the parameter shrinks by rate · λ instead.
     pub weight_decay: f32,
 }
@@ -53,7 +53,7 @@ impl Operation for Optimize {
         "optimize"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (wanted, given) = (self.rule.states(), self.state.len());
         if wanted != given {
             return Err(format!(
@@ -62,16 +62,16 @@ impl Operation for Optimize {
             ));
         }
         let len = self.parameters.len;
-        let access = Access::default().read("gradients", &self.gradients, Kind::F32, len)?;
-        let access = access.read("schedule", &self.schedule, Kind::F32, 4)?;
-        let access = access.write("parameters", &self.parameters, Kind::F32, len)?;
-        self.state.iter().try_fold(access, |access, state| access.write("state", state, Kind::F32, len))
+        let access = OpAccess::default().read("gradients", &self.gradients, ElementKind::F32, len)?;
+        let access = access.read("schedule", &self.schedule, ElementKind::F32, 4)?;
+        let access = access.write("parameters", &self.parameters, ElementKind::F32, len)?;
+        self.state.iter().try_fold(access, |access, state| access.write("state", state, ElementKind::F32, len))
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         const CHUNK: usize = 1 << 14;
         let schedule = memory.read::<f32>(&self.schedule);
-        let step = Step::new(self.rule, self.weight_decay, schedule);
+        let step = OptimizerStep::new(self.rule, self.weight_decay, schedule);
         let parameters = memory.write::<f32>(&self.parameters);
         let len = parameters.len();
         let gradients = memory.read::<f32>(&self.gradients).par_chunks(CHUNK);
@@ -88,7 +88,7 @@ impl Operation for Optimize {
         let len = self.parameters.len;
         if len > 0 {
             let (rule, first, second, epsilon) = constants(self.rule);
-            let none = unused(&self.parameters, Kind::F32);
+            let none = unused(&self.parameters, ElementKind::F32);
             let state = |index: usize| self.state.get(index).unwrap_or(&none);
             let bindings = [&self.parameters, &self.gradients, state(0), state(1), &self.schedule];
             let constants = [first, second, epsilon, self.weight_decay].map(f32::to_bits);
@@ -100,7 +100,7 @@ impl Operation for Optimize {
 }
 
 /// What is the same for all parameters.
-struct Step {
+struct OptimizerStep {
     rate: f32,
     /// Of gradients.
     scale: f32,
@@ -113,7 +113,7 @@ struct Step {
     growth: [f32; 2],
 }
 
-impl Step {
+impl OptimizerStep {
     fn new(rule: Optimizer, decay: f32, schedule: &[f32]) -> Self {
         let is_decoupled = matches!(rule, Optimizer::AdamW { .. });
         let (rate, scale) = (schedule[0], schedule[1]);
@@ -134,13 +134,13 @@ impl Step {
 }
 
 simd! {
-    fn of_none(step: &Step, x: &mut [f32], g: &[f32]) {
+    fn of_none(step: &OptimizerStep, x: &mut [f32], g: &[f32]) {
         x.iter_mut().zip(g).for_each(|(x, g)| *x -= step.rate * step.gradient(*x, *g));
     }
 }
 
 simd! {
-    fn of_one(step: &Step, x: &mut [f32], g: &[f32], a: &mut [f32]) {
+    fn of_one(step: &OptimizerStep, x: &mut [f32], g: &[f32], a: &mut [f32]) {
         let each = x.iter_mut().zip(g).zip(a);
         let (rule, momentum, _, epsilon) = step.rule;
         match rule {
@@ -163,7 +163,7 @@ simd! {
 }
 
 simd! {
-    fn of_two(step: &Step, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
+    fn of_two(step: &OptimizerStep, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
         let (_, first, second, epsilon) = step.rule;
         let (rest, square_rest) = (1.0 - first, 1.0 - second);
         x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {

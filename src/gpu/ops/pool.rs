@@ -1,9 +1,9 @@
 //! Pooling of images, and its gradient.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{GROUP, Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -37,11 +37,11 @@ pub struct Pool2d {
     pub pooling: Pooling,
     pub shape: Pool2dShape,
     /// planes × height × width, f32.
-    pub x: View,
+    pub x: BufferView,
     /// planes × places of the window, f32; see `Pool2dShape::places`.
-    pub y: View,
+    pub y: BufferView,
     /// As `y`, u32: which pixel of its plane each maximum was. For `Max` whose gradient is wanted.
-    pub maxima: Option<View>,
+    pub maxima: Option<BufferView>,
 }
 
 /// The gradient by the input. That of a maximum goes to the pixel that it was.
@@ -50,11 +50,11 @@ pub struct Pool2dBackward {
     pub pooling: Pooling,
     pub shape: Pool2dShape,
     /// As `y`.
-    pub dy: View,
+    pub dy: BufferView,
     /// As the forward op wrote them; for `Max` alone.
-    pub maxima: Option<View>,
+    pub maxima: Option<BufferView>,
     /// As `x`, overwritten.
-    pub dx: View,
+    pub dx: BufferView,
 }
 
 impl Pool2dShape {
@@ -102,17 +102,18 @@ impl Operation for Pool2d {
         "pool2d"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (x, y) = self.shape.lengths()?;
-        let access = Access::default().read("x", &self.x, Kind::F32, x)?.write("y", &self.y, Kind::F32, y)?;
+        let access =
+            OpAccess::default().read("x", &self.x, ElementKind::F32, x)?.write("y", &self.y, ElementKind::F32, y)?;
         match &self.maxima {
             Some(_) if self.pooling == Pooling::Average => Err("averages have no `maxima`".into()),
-            Some(maxima) => access.write("maxima", maxima, Kind::U32, y),
+            Some(maxima) => access.write("maxima", maxima, ElementKind::U32, y),
             None => Ok(access),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (pixels, places, [_, columns]) = self.shape.sizes();
         let planes = self.shape.planes as usize;
         let x = memory.read::<f32>(&self.x);
@@ -145,7 +146,7 @@ impl Operation for Pool2d {
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         let (_, y) = self.shape.lengths().expect("access() has checked it");
         if y > 0 {
-            let none = unused(&self.y, Kind::U32);
+            let none = unused(&self.y, ElementKind::U32);
             let maxima = self.maxima.as_ref().unwrap_or(&none);
             let parameters = self.shape.parameters(self.pooling, self.maxima.is_some());
             lowering.dispatch(shaders::pool(), &[&self.x, &self.y, maxima], &parameters, grid(y, GROUP));
@@ -188,18 +189,23 @@ impl Operation for Pool2dBackward {
         "pool2d backward"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let (x, y) = self.shape.lengths()?;
-        let access = Access::default().read("dy", &self.dy, Kind::F32, y)?.write("dx", &self.dx, Kind::F32, x)?;
+        let access = OpAccess::default().read("dy", &self.dy, ElementKind::F32, y)?.write(
+            "dx",
+            &self.dx,
+            ElementKind::F32,
+            x,
+        )?;
         match (self.pooling, &self.maxima) {
-            (Pooling::Max, Some(maxima)) => access.read("maxima", maxima, Kind::U32, y),
+            (Pooling::Max, Some(maxima)) => access.read("maxima", maxima, ElementKind::U32, y),
             (Pooling::Average, None) => Ok(access),
             (Pooling::Max, None) => Err("the gradient of maxima needs `maxima`".into()),
             (Pooling::Average, Some(_)) => Err("averages have no `maxima`".into()),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (pixels, places, [_, columns]) = self.shape.sizes();
         let planes = self.shape.planes as usize;
         let dy = &memory.read::<f32>(&self.dy)[..planes * places];
@@ -225,7 +231,7 @@ impl Operation for Pool2dBackward {
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         let (x, _) = self.shape.lengths().expect("access() has checked it");
         if x > 0 {
-            let none = unused(&self.dx, Kind::U32);
+            let none = unused(&self.dx, ElementKind::U32);
             let maxima = self.maxima.as_ref().unwrap_or(&none);
             let parameters = self.shape.parameters(self.pooling, self.maxima.is_some());
             lowering.dispatch(shaders::pool_backward(), &[&self.dy, maxima, &self.dx], &parameters, grid(x, GROUP));

@@ -2,9 +2,9 @@
 //! same. Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
     op::Operation,
@@ -15,16 +15,16 @@ use rayon::prelude::*;
 /// Fills `output`. Element 4 i + w comes from word w of Philox at counter `start` + i.
 #[derive(Clone, Debug)]
 pub struct Random {
-    pub distribution: Distribution,
+    pub distribution: RandomDistribution,
     /// Four u32: the key, low and high word; the counter to start from, low and high word. In memory, so that a recorded
     /// program can go on where it was: add ⌈len / 4⌉ to the counter.
-    pub state: View,
+    pub state: BufferView,
     /// f32; u32 for `Bits`.
-    pub output: View,
+    pub output: BufferView,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Distribution {
+pub enum RandomDistribution {
     /// All 32 bits.
     Bits,
     /// Multiples of 2⁻²⁴ from 0 up to, not including, 1. The same bits on every engine.
@@ -38,13 +38,13 @@ impl Operation for Random {
         "random"
     }
 
-    fn access(&self) -> Result<Access, String> {
-        let kind = if self.distribution == Distribution::Bits { Kind::U32 } else { Kind::F32 };
-        let access = Access::default().read("state", &self.state, Kind::U32, 4)?;
+    fn access(&self) -> Result<OpAccess, String> {
+        let kind = if self.distribution == RandomDistribution::Bits { ElementKind::U32 } else { ElementKind::F32 };
+        let access = OpAccess::default().read("state", &self.state, ElementKind::U32, 4)?;
         access.write("output", &self.output, kind, self.output.len)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         const CHUNK: usize = 1 << 14;
         let state = memory.read::<u32>(&self.state);
         let start = u64::from(state[2]) | u64::from(state[3]) << 32;
@@ -61,9 +61,9 @@ impl Operation for Random {
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         let len = self.output.len;
         let (kind, a, b) = match self.distribution {
-            Distribution::Bits => (0, 0.0, 0.0),
-            Distribution::Uniform => (1, 0.0, 0.0),
-            Distribution::Normal { mean, deviation } => (2, mean, deviation),
+            RandomDistribution::Bits => (0, 0.0, 0.0),
+            RandomDistribution::Uniform => (1, 0.0, 0.0),
+            RandomDistribution::Normal { mean, deviation } => (2, mean, deviation),
         };
         if len > 0 {
             let parameters = [len as u32, kind, f32::to_bits(a), f32::to_bits(b)];
@@ -73,7 +73,7 @@ impl Operation for Random {
     }
 }
 
-impl Distribution {
+impl RandomDistribution {
     /// Bits of the elements that come from four words.
     fn of(self, words: [u32; 4]) -> [u32; 4] {
         let [a, b, c, d] = words;

@@ -1,9 +1,9 @@
 //! Reductions over one axis. In a fixed order on each engine, without atomics: the same input gives the same bits.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -16,9 +16,9 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Reduce {
     pub kind: Reduction,
-    pub input: View,
+    pub input: BufferView,
     /// f32; u32 for `ArgMax`.
-    pub output: View,
+    pub output: BufferView,
     pub outer: u32,
     pub axis: u32,
     pub inner: u32,
@@ -78,17 +78,22 @@ impl Operation for Reduce {
         "reduce"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let output = elements(&[self.outer, self.inner])?;
         if self.kind == Reduction::ArgMax && self.axis == 0 && output > 0 {
             return Err("the place of the maximum of nothing".into());
         }
-        let kind = if self.kind == Reduction::ArgMax { Kind::U32 } else { Kind::F32 };
+        let kind = if self.kind == Reduction::ArgMax { ElementKind::U32 } else { ElementKind::F32 };
         let input = elements(&[self.outer, self.axis, self.inner])?;
-        Access::default().read("input", &self.input, Kind::F32, input)?.write("output", &self.output, kind, output)
+        OpAccess::default().read("input", &self.input, ElementKind::F32, input)?.write(
+            "output",
+            &self.output,
+            kind,
+            output,
+        )
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (axis, inner) = (self.axis as usize, self.inner as usize);
         let outputs = self.outer as usize * inner;
         if outputs == 0 {
@@ -141,14 +146,14 @@ impl Operation for Reduce {
         let parts = if u64::from(outputs) * u64::from(wanted) < 1 << 31 { wanted } else { 1 };
         let none = |kind| unused(&self.output, kind);
         let (values, places) = match self.kind {
-            Reduction::ArgMax => (none(Kind::F32), self.output.clone()),
-            _ => (self.output.clone(), none(Kind::U32)),
+            Reduction::ArgMax => (none(ElementKind::F32), self.output.clone()),
+            _ => (self.output.clone(), none(ElementKind::U32)),
         };
         let mut round =
             Round { lanes, from: self.input.clone(), from_places: None, axis: self.axis, parts, values, places };
         if parts > 1 {
             let len = u64::from(outputs) * u64::from(parts);
-            let (values, places) = (lowering.scratch(Kind::F32, len)?, lowering.scratch(Kind::U32, len)?);
+            let (values, places) = (lowering.scratch(ElementKind::F32, len)?, lowering.scratch(ElementKind::U32, len)?);
             let next = Round {
                 from: values.clone(),
                 from_places: Some(places.clone()),
@@ -168,18 +173,18 @@ impl Operation for Reduce {
 #[derive(Clone)]
 struct Round {
     lanes: u32,
-    from: View,
-    from_places: Option<View>,
+    from: BufferView,
+    from_places: Option<BufferView>,
     axis: u32,
     parts: u32,
     /// Empty: not wanted.
-    values: View,
-    places: View,
+    values: BufferView,
+    places: BufferView,
 }
 
 impl Reduce {
     fn round(&self, lowering: &mut Lowering<'_>, round: &Round) {
-        let none = unused(&self.output, Kind::U32);
+        let none = unused(&self.output, ElementKind::U32);
         let flag = |bit: u32, set: bool| u32::from(set) << bit;
         let flags =
             flag(0, round.from_places.is_some()) | flag(1, round.values.len > 0) | flag(2, round.places.len > 0);

@@ -1,9 +1,9 @@
 //! Running sums.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -15,9 +15,9 @@ use rayon::prelude::*;
 /// `output[i]` = Σ `input[..=i]`, or Σ `input[..i]` if `exclusive`. f32, or u32 modulo 2³².
 #[derive(Clone, Debug)]
 pub struct Scan {
-    pub input: View,
+    pub input: BufferView,
     /// Of the same kind and length.
-    pub output: View,
+    pub output: BufferView,
     pub exclusive: bool,
 }
 
@@ -29,18 +29,23 @@ impl Operation for Scan {
         "scan"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         if self.input.len != self.output.len {
             return Err(format!("input and output have {} and {} elements", self.input.len, self.output.len));
         }
-        let access = Access::default().read_any("input", &self.input, &[Kind::F32, Kind::U32], self.input.len)?;
+        let access = OpAccess::default().read_any(
+            "input",
+            &self.input,
+            &[ElementKind::F32, ElementKind::U32],
+            self.input.len,
+        )?;
         access.write("output", &self.output, self.input.kind, self.input.len)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         match self.input.kind {
-            Kind::U32 => self.scan::<u32>(memory, u32::wrapping_add),
-            Kind::F32 | Kind::F16 => self.scan::<f32>(memory, |a, b| a + b),
+            ElementKind::U32 => self.scan::<u32>(memory, u32::wrapping_add),
+            ElementKind::F32 | ElementKind::F16 => self.scan::<f32>(memory, |a, b| a + b),
         }
     }
 
@@ -49,9 +54,9 @@ impl Operation for Scan {
             return Ok(());
         }
         let len = self.input.len;
-        let kind = u32::from(self.input.kind == Kind::U32) << 1;
+        let kind = u32::from(self.input.kind == ElementKind::U32) << 1;
         let none = unused(&self.output, self.input.kind);
-        let pass = |before: &View, output: &View, flags: u32, lowering: &mut Lowering<'_>| {
+        let pass = |before: &BufferView, output: &BufferView, flags: u32, lowering: &mut Lowering<'_>| {
             let bindings = [&self.input, before, output];
             lowering.dispatch(shaders::scan(), &bindings, &[len as u32, flags | kind], grid(len, BLOCK));
         };
@@ -71,7 +76,7 @@ impl Operation for Scan {
 
 impl Scan {
     /// Sums of blocks, then each block on top of those before it: bits do not depend on the number of threads.
-    fn scan<T: Pod + Default + Send + Sync>(&self, memory: &Memory, add: fn(T, T) -> T) {
+    fn scan<T: Pod + Default + Send + Sync>(&self, memory: &CpuMemory, add: fn(T, T) -> T) {
         const CHUNK: usize = 1 << 14;
         let (input, output) = (memory.read::<T>(&self.input), memory.write::<T>(&self.output));
         let sum = |chunk: &[T]| chunk.iter().copied().fold(T::default(), add);

@@ -1,11 +1,11 @@
 //! The shipped shaders. Their sources are in `shaders/`; `tests/shaders.rs` checks that these are what they compile to.
 
-use super::dispatch::Shader;
+use super::dispatch::CompiledShader;
 
 macro_rules! shaders {
     ($($function:ident: $file:literal),* $(,)?) => {$(
-        pub fn $function() -> Shader {
-            Shader { name: $file, spirv: words(include_bytes!(concat!("../../../shaders/", $file, ".spv"))) }
+        pub fn $function() -> CompiledShader {
+            CompiledShader { name: $file, spirv: words(include_bytes!(concat!("../../../shaders/", $file, ".spv"))) }
         }
     )*};
 }

@@ -1,9 +1,9 @@
 //! Softmax over rows, and its cross-entropy against labels. The maximum is taken off first, so that nothing overflows.
 
 use super::{
-    access::{Access, elements},
-    buffer::{Kind, View},
-    cpu::{Memory, math},
+    access::{OpAccess, elements},
+    buffer::{BufferView, ElementKind},
+    cpu::{CpuMemory, math},
     dispatch::{Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -15,8 +15,8 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Softmax {
     /// rows × columns; may be the view of `y`.
-    pub x: View,
-    pub y: View,
+    pub x: BufferView,
+    pub y: BufferView,
     pub rows: u32,
     pub columns: u32,
 }
@@ -25,10 +25,10 @@ pub struct Softmax {
 #[derive(Clone, Debug)]
 pub struct SoftmaxBackward {
     /// What `Softmax` gave, rows × columns.
-    pub y: View,
+    pub y: BufferView,
     /// May be the view of `dx`.
-    pub dy: View,
-    pub dx: View,
+    pub dy: BufferView,
+    pub dx: BufferView,
     pub rows: u32,
     pub columns: u32,
 }
@@ -37,13 +37,13 @@ pub struct SoftmaxBackward {
 #[derive(Clone, Debug)]
 pub struct SoftmaxCrossEntropy {
     /// rows × columns; may be the view of `gradient`.
-    pub logits: View,
+    pub logits: BufferView,
     /// A column for each row, u32. One that does not exist makes the row's loss and gradient NaN.
-    pub labels: View,
+    pub labels: BufferView,
     /// One a row.
-    pub loss: Option<View>,
+    pub loss: Option<BufferView>,
     /// (softmax - one-hot) · `scale`, rows × columns.
-    pub gradient: Option<View>,
+    pub gradient: Option<BufferView>,
     /// 1 / rows where the loss that counts is the mean.
     pub scale: f32,
     pub rows: u32,
@@ -73,13 +73,18 @@ impl Operation for Softmax {
         "softmax"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let len = elements(&[self.rows, self.columns])?;
         exact(&self.x, &self.y, len)?;
-        Access::default().read_in_place("x", &self.x, Kind::F32, len)?.write("y", &self.y, Kind::F32, len)
+        OpAccess::default().read_in_place("x", &self.x, ElementKind::F32, len)?.write(
+            "y",
+            &self.y,
+            ElementKind::F32,
+            len,
+        )
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let columns = self.columns as usize;
         if self.y.len == 0 {
             return;
@@ -100,7 +105,7 @@ impl Operation for Softmax {
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         if self.y.len > 0 {
-            let none = (unused(&self.y, Kind::U32), unused(&self.y, Kind::F32));
+            let none = (unused(&self.y, ElementKind::U32), unused(&self.y, ElementKind::F32));
             let parameters = [self.rows, self.columns, 2, 1f32.to_bits(), f32::NAN.to_bits()];
             let bindings = [&self.x, &none.0, &self.y, &none.1];
             lowering.dispatch(shaders::softmax(), &bindings, &parameters, grid(self.rows.into(), 1));
@@ -114,14 +119,14 @@ impl Operation for SoftmaxBackward {
         "softmax backward"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let len = elements(&[self.rows, self.columns])?;
         exact(&self.dy, &self.dx, len)?;
-        let access = Access::default().read("y", &self.y, Kind::F32, len)?;
-        access.read_in_place("dy", &self.dy, Kind::F32, len)?.write("dx", &self.dx, Kind::F32, len)
+        let access = OpAccess::default().read("y", &self.y, ElementKind::F32, len)?;
+        access.read_in_place("dy", &self.dy, ElementKind::F32, len)?.write("dx", &self.dx, ElementKind::F32, len)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let columns = self.columns as usize;
         if self.dx.len == 0 {
             return;
@@ -152,19 +157,19 @@ impl Operation for SoftmaxCrossEntropy {
         "softmax cross-entropy"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         if self.columns == 0 && self.rows > 0 {
             return Err("there are no classes".into());
         }
         let len = elements(&[self.rows, self.columns])?;
-        let access = Access::default().read("labels", &self.labels, Kind::U32, self.rows.into())?;
-        let mut access = access.read_in_place("logits", &self.logits, Kind::F32, len)?;
+        let access = OpAccess::default().read("labels", &self.labels, ElementKind::U32, self.rows.into())?;
+        let mut access = access.read_in_place("logits", &self.logits, ElementKind::F32, len)?;
         if let Some(loss) = &self.loss {
-            access = access.write("loss", loss, Kind::F32, self.rows.into())?;
+            access = access.write("loss", loss, ElementKind::F32, self.rows.into())?;
         }
         if let Some(gradient) = &self.gradient {
             exact(&self.logits, gradient, len)?;
-            access = access.write("gradient", gradient, Kind::F32, len)?;
+            access = access.write("gradient", gradient, ElementKind::F32, len)?;
         }
         // Only the gradient may take the logits' place: it has their shape.
         match &self.loss {
@@ -173,7 +178,7 @@ impl Operation for SoftmaxCrossEntropy {
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let (rows, columns) = (self.rows as usize, self.columns as usize);
         if rows == 0 {
             return;
@@ -214,7 +219,7 @@ impl Operation for SoftmaxCrossEntropy {
         if self.rows == 0 {
             return Ok(());
         }
-        let none = unused(&self.logits, Kind::F32);
+        let none = unused(&self.logits, ElementKind::F32);
         let flags = 1 | u32::from(self.gradient.is_some()) << 1 | u32::from(self.loss.is_some()) << 2;
         let parameters = [self.rows, self.columns, flags, self.scale.to_bits(), f32::NAN.to_bits()];
         let (gradient, loss) = (self.gradient.as_ref().unwrap_or(&none), self.loss.as_ref().unwrap_or(&none));
@@ -225,7 +230,7 @@ impl Operation for SoftmaxCrossEntropy {
 }
 
 /// Views that may be one and the same must have exactly the op's length.
-fn exact(input: &View, output: &View, len: u64) -> Result<(), String> {
+fn exact(input: &BufferView, output: &BufferView, len: u64) -> Result<(), String> {
     if input.len == len && output.len == len {
         return Ok(());
     }

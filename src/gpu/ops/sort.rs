@@ -1,9 +1,9 @@
 //! Stable sorting by keys, with a payload that goes along.
 
 use super::{
-    access::Access,
-    buffer::{Kind, View},
-    cpu::Memory,
+    access::OpAccess,
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::{Lowering, grid, unused},
     engine::EngineError,
     op::Operation,
@@ -17,9 +17,9 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Sort {
     /// f32 or u32.
-    pub keys: View,
+    pub keys: BufferView,
     /// u32, as many as keys.
-    pub payload: Option<View>,
+    pub payload: Option<BufferView>,
     pub descending: bool,
 }
 
@@ -32,16 +32,16 @@ impl Operation for Sort {
         "sort"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let len = self.keys.len;
-        let access = Access::default().write_any("keys", &self.keys, &[Kind::F32, Kind::U32], len)?;
+        let access = OpAccess::default().write_any("keys", &self.keys, &[ElementKind::F32, ElementKind::U32], len)?;
         match &self.payload {
-            Some(payload) => access.write("payload", payload, Kind::U32, len),
+            Some(payload) => access.write("payload", payload, ElementKind::U32, len),
             None => Ok(access),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         let keys = memory.write::<u32>(&self.keys);
         let Some(payload) = &self.payload else {
             keys.par_sort_by_key(|key| self.order(*key));
@@ -59,15 +59,16 @@ impl Operation for Sort {
             return Ok(());
         }
         let blocks = len.div_ceil(BLOCK);
-        let none = unused(&self.keys, Kind::U32);
+        let none = unused(&self.keys, ElementKind::U32);
         let payload = self.payload.as_ref().unwrap_or(&none).clone();
-        let spare_keys = lowering.scratch(Kind::U32, len)?;
-        let spare_payload = if self.payload.is_some() { lowering.scratch(Kind::U32, len)? } else { none };
-        let counts = lowering.scratch(Kind::U32, blocks << DIGIT_BITS)?;
-        let firsts = lowering.scratch(Kind::U32, blocks << DIGIT_BITS)?;
+        let spare_keys = lowering.scratch(ElementKind::U32, len)?;
+        let spare_payload = if self.payload.is_some() { lowering.scratch(ElementKind::U32, len)? } else { none };
+        let counts = lowering.scratch(ElementKind::U32, blocks << DIGIT_BITS)?;
+        let firsts = lowering.scratch(ElementKind::U32, blocks << DIGIT_BITS)?;
         let (mut from, mut to) = ((self.keys.clone(), payload), (spare_keys, spare_payload));
         let flag = |bit: u32, set: bool| u32::from(set) << bit;
-        let kind = flag(0, self.keys.kind == Kind::F32) | flag(1, self.descending) | flag(2, self.payload.is_some());
+        let kind =
+            flag(0, self.keys.kind == ElementKind::F32) | flag(1, self.descending) | flag(2, self.payload.is_some());
         // An even number of passes: the result is where the keys were.
         for shift in (0..u32::BITS).step_by(DIGIT_BITS as usize) {
             let parameters = [len as u32, shift, blocks as u32, kind];
@@ -85,7 +86,7 @@ impl Sort {
     /// Unsigned integers in the order of the keys' bits.
     fn order(&self, key: u32) -> u32 {
         let mut bits = key;
-        if self.keys.kind == Kind::F32 {
+        if self.keys.kind == ElementKind::F32 {
             let value = f32::from_bits(key);
             if value.is_nan() {
                 return u32::MAX;

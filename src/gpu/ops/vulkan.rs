@@ -1,9 +1,9 @@
 //! Ops on a GPU: their dispatches become steps of a recording on a `Device`. Only in worker processes: a driver may crash.
 
 use super::{
-    super::device::{self, Device, DeviceError, KernelSource, Recording},
-    buffer::{Buffer, View},
-    dispatch::{Generated, Lowering, Shader, Step},
+    super::device::{self, Device, DeviceError, DeviceRecording, KernelSource},
+    buffer::{Buffer, BufferView},
+    dispatch::{CompiledShader, Generated, Lowering, ProgramStep},
     engine::{Engine, EngineError, Pending, Program, check_inside},
     op::{Op, checked},
     shaders,
@@ -13,21 +13,21 @@ use std::{ops::Range, sync::Arc};
 
 /// Runs ops on one GPU. Clones are the same engine.
 #[derive(Clone)]
-pub struct Vulkan(Arc<State>);
+pub struct Vulkan(Arc<VulkanState>);
 
-struct State {
+struct VulkanState {
     device: Device,
     generated: Generated,
     /// Bound where a shader has a binding that an op does not use.
-    nothing: device::Buffer,
+    nothing: device::DeviceBuffer,
     /// Products of f16 by cooperative matrices, where the device has them.
-    cooperative: Option<Shader>,
+    cooperative: Option<CompiledShader>,
 }
 
 /// What a `Buffer` of this engine is.
-struct Memory {
-    device: device::Buffer,
-    engine: Arc<State>,
+struct VulkanMemory {
+    device: device::DeviceBuffer,
+    engine: Arc<VulkanState>,
 }
 
 impl Vulkan {
@@ -36,9 +36,9 @@ impl Vulkan {
         Self::with(device, cooperative)
     }
 
-    pub(super) fn with(device: Device, cooperative: Option<Shader>) -> Result<Self, EngineError> {
+    pub(super) fn with(device: Device, cooperative: Option<CompiledShader>) -> Result<Self, EngineError> {
         let nothing = device.buffer(256)?;
-        Ok(Self(Arc::new(State { device, generated: Generated::default(), nothing, cooperative })))
+        Ok(Self(Arc::new(VulkanState { device, generated: Generated::default(), nothing, cooperative })))
     }
 
     pub fn device(&self) -> &Device {
@@ -46,24 +46,27 @@ impl Vulkan {
     }
 
     /// The buffer as the device knows it; `None` if it is another engine's.
-    fn find<'a>(&self, buffer: &'a Buffer) -> Option<&'a device::Buffer> {
-        buffer.memory::<Memory>().filter(|memory| Arc::ptr_eq(&memory.engine, &self.0)).map(|memory| &memory.device)
+    fn find<'a>(&self, buffer: &'a Buffer) -> Option<&'a device::DeviceBuffer> {
+        buffer
+            .memory::<VulkanMemory>()
+            .filter(|memory| Arc::ptr_eq(&memory.engine, &self.0))
+            .map(|memory| &memory.device)
     }
 
     /// The same, if the range is inside.
-    fn part<'a>(&self, buffer: &'a Buffer, range: &Range<u64>) -> Result<&'a device::Buffer, EngineError> {
+    fn part<'a>(&self, buffer: &'a Buffer, range: &Range<u64>) -> Result<&'a device::DeviceBuffer, EngineError> {
         let found = self.find(buffer).ok_or(EngineError::Foreign)?;
         check_inside(buffer, range)?;
         Ok(found)
     }
 
-    fn step(&self, step: Step) -> Result<device::Step, EngineError> {
+    fn step(&self, step: ProgramStep) -> Result<device::RecordingStep, EngineError> {
         match step {
-            Step::Fill { view, value } => {
+            ProgramStep::Fill { view, value } => {
                 let buffer = self.find(&view.buffer).ok_or(EngineError::Foreign)?.clone();
-                Ok(device::Step::Fill { buffer, range: view.range(), value })
+                Ok(device::RecordingStep::Fill { buffer, range: view.range(), value })
             }
-            Step::Dispatch { shader, bindings, parameters, groups } => {
+            ProgramStep::Dispatch { shader, bindings, parameters, groups } => {
                 let source = KernelSource { spirv: &shader.spirv, entry: "main", constants: &[], name: shader.name };
                 let kernel = self.0.device.kernel(&source)?;
                 let mut firsts = Vec::new();
@@ -71,16 +74,16 @@ impl Vulkan {
                 for (binding, view) in bindings.iter().enumerate() {
                     let (buffer, range, first) = self.bind(view)?;
                     firsts.push(first);
-                    bound.push(device::Binding { set: 0, binding: binding as u32, buffer, range });
+                    bound.push(device::BufferBinding { set: 0, binding: binding as u32, buffer, range });
                 }
                 let push = firsts.into_iter().chain(parameters).flat_map(u32::to_le_bytes).collect();
-                Ok(device::Step::Dispatch { kernel, bindings: bound, push, groups })
+                Ok(device::RecordingStep::Dispatch { kernel, bindings: bound, push, groups })
             }
         }
     }
 
     /// The bytes to bind for a view, from an aligned one on, and the element of them that is the view's first.
-    fn bind(&self, view: &View) -> Result<(device::Buffer, Range<u64>, u32), EngineError> {
+    fn bind(&self, view: &BufferView) -> Result<(device::DeviceBuffer, Range<u64>, u32), EngineError> {
         if view.len == 0 {
             return Ok((self.0.nothing.clone(), 0..self.0.nothing.bytes(), 0));
         }
@@ -110,7 +113,7 @@ impl Engine for Vulkan {
             DeviceError::OutOfMemory { .. } => EngineError::OutOfMemory { bytes },
             other => other.into(),
         })?;
-        Ok(Buffer::new(Memory { device, engine: self.0.clone() }, bytes))
+        Ok(Buffer::new(VulkanMemory { device, engine: self.0.clone() }, bytes))
     }
 
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError> {
@@ -138,7 +141,7 @@ impl Engine for Vulkan {
     }
 
     fn run(&self, program: &Program) -> Pending<()> {
-        match program.prepared::<(Recording, Arc<State>)>() {
+        match program.prepared::<(DeviceRecording, Arc<VulkanState>)>() {
             Ok((recording, engine)) if Arc::ptr_eq(engine, &self.0) => later(self.0.device.run(recording)),
             Ok(_) => Pending::ready(Err(EngineError::Foreign)),
             Err(error) => Pending::ready(Err(error)),
@@ -153,6 +156,6 @@ impl Engine for Vulkan {
     }
 }
 
-fn later<T: Send + 'static>(pending: device::Pending<T>) -> Pending<T> {
+fn later<T: Send + 'static>(pending: device::PendingCall<T>) -> Pending<T> {
     Pending::new(move |limit| Ok(pending.wait(limit)?))
 }

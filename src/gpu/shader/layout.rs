@@ -30,7 +30,7 @@ pub struct Field {
 
 /// What the bound type of a storage buffer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredType {
     pub(super) element: Element,
     /// None: as many as are bound.
     pub(super) count: Option<u32>,
@@ -123,7 +123,7 @@ fn numbers(module: &Module, ty: Handle<Type>, base: u32, places: &mut Vec<u32>) 
 
 /// The type of a storage buffer, as an array of elements. A struct with nothing but a runtime-sized array, as GLSL has it,
 /// is that array.
-pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<Stored, String> {
+pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<StoredType, String> {
     match module.types[ty].inner {
         TypeInner::Array { base, size, stride } => {
             let count = match size {
@@ -131,7 +131,7 @@ pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<Stored, String
                 ArraySize::Dynamic => None,
                 ArraySize::Pending(_) => return Err("its length is an override, which buffers cannot have".into()),
             };
-            Ok(Stored { element: element(module, base, stride)?, count })
+            Ok(StoredType { element: element(module, base, stride)?, count })
         }
         TypeInner::Struct { ref members, span } => match members.as_slice() {
             [only] if matches!(module.types[only.ty].inner, TypeInner::Array { .. }) => stored(module, only.ty),
@@ -142,12 +142,12 @@ pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<Stored, String
                 if members.iter().any(|member| runtime(member.ty)) {
                     return Err("it is a struct that ends in a runtime-sized array".into());
                 }
-                Ok(Stored { element: element(module, ty, span)?, count: Some(1) })
+                Ok(StoredType { element: element(module, ty, span)?, count: Some(1) })
             }
         },
         ref inner => {
             let bytes = inner.size(module.to_ctx());
-            Ok(Stored { element: element(module, ty, bytes)?, count: Some(1) })
+            Ok(StoredType { element: element(module, ty, bytes)?, count: Some(1) })
         }
     }
 }

@@ -24,4 +24,4 @@ mod tests;
 pub use compile::Compiled;
 pub use layout::{Element, Field};
 pub use parse::{Language, Shader, ShaderError};
-pub use reflect::{Binding, BindingKind, Constant, EntryPoint, Feature};
+pub use reflect::{Binding, BindingKind, EntryPoint, Feature, SpecializationConstant};

@@ -53,7 +53,7 @@ pub enum BindingKind {
 
 /// A constant that can be given a value before compilation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Constant {
+pub struct SpecializationConstant {
     /// The override's name; its number where it has one by `@id` or `SpecId`.
     pub name: String,
     /// As written in the shader, of one that goes by its number.
@@ -111,7 +111,7 @@ impl Shader {
     }
 
     /// The constants that may be given values.
-    pub fn constants(&self) -> Vec<Constant> {
+    pub fn constants(&self) -> Vec<SpecializationConstant> {
         let overrides = self.module.overrides.iter();
         let constant = overrides.filter_map(|(_, constant)| {
             let scalar = match self.module.types[constant.ty].inner {
@@ -120,7 +120,7 @@ impl Shader {
             };
             let name = constant.id.map(|id| id.to_string()).or_else(|| constant.name.clone())?;
             let alias = constant.id.and(constant.name.clone());
-            Some(Constant { name, alias, scalar, has_default: constant.init.is_some() })
+            Some(SpecializationConstant { name, alias, scalar, has_default: constant.init.is_some() })
         });
         constant.collect()
     }

@@ -11,11 +11,11 @@ pub mod submit;
 
 use super::{
     LaunchError,
-    process::{Call, Finished},
+    process::{Finished, Invocation},
 };
-pub use queue::{Job, JobState};
+pub use queue::{CondorJob, JobState};
 use std::{collections::BTreeSet, time::Duration};
-pub use submit::{Request, Submission};
+pub use submit::{CondorRequest, CondorSubmission};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Nodes may take `submit::VACATE` to leave.
@@ -40,15 +40,15 @@ impl Condor {
     /// Submits `count` jobs. Where it stays unknown whether `condor_submit` was heard, the queue decides. Returns the jobs' ids.
     pub async fn submit(
         &self,
-        request: &Request,
-        submission: &Submission,
+        request: &CondorRequest,
+        submission: &CondorSubmission,
         count: u32,
     ) -> Result<Vec<String>, LaunchError> {
-        let ids = |jobs: Vec<Job>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
+        let ids = |jobs: Vec<CondorJob>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
         let before = ids(self.jobs(Some(&submission.launch)).await?);
         submission.write_script(request)?;
         let text = submission.description(request, &self.batch_name, count);
-        let call = Call::new("condor_submit", ["-terse", "-"], LIMIT).input(text);
+        let call = Invocation::new("condor_submit", ["-terse", "-"], LIMIT).input(text);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -69,8 +69,8 @@ impl Condor {
     }
 
     /// The jobs of a launch, or of all launches of this cluster.
-    pub async fn jobs(&self, launch: Option<&str>) -> Result<Vec<Job>, LaunchError> {
-        let call = Call::new("condor_q", queue::condor_q_args(&self.batch_name), LIMIT);
+    pub async fn jobs(&self, launch: Option<&str>) -> Result<Vec<CondorJob>, LaunchError> {
+        let call = Invocation::new("condor_q", queue::condor_q_args(&self.batch_name), LIMIT);
         let finished = call.run_patiently(is_away).await;
         let finished = finished.map_err(|source| LaunchError::Call { doing: "asking HTCondor".into(), source })?;
         if !finished.is_ok() {
@@ -82,12 +82,12 @@ impl Condor {
     }
 
     /// Removes jobs: their nodes leave first. Returns when HTCondor has none of them any more.
-    pub async fn cancel(&self, jobs: &[Job]) -> Result<(), LaunchError> {
+    pub async fn cancel(&self, jobs: &[CondorJob]) -> Result<(), LaunchError> {
         if jobs.is_empty() {
             return Ok(());
         }
         let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
-        let finished = Call::new("condor_rm", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
+        let finished = Invocation::new("condor_rm", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
         let finished = finished.map_err(|source| LaunchError::Call { doing: "condor_rm".into(), source })?;
         let deadline = tokio::time::Instant::now() + GONE_LIMIT;
         loop {

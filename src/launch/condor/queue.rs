@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 /// A job of HTCondor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct CondorJob {
     /// `cluster.process`.
     pub id: String,
     pub state: JobState,
@@ -55,7 +55,7 @@ pub fn parse_submitted(text: &str, count: u32) -> Vec<String> {
 }
 
 /// Reads the answer, which is empty, not an empty list, when there is no job.
-pub fn parse_condor_q(text: &str) -> Result<Vec<Job>, LaunchError> {
+pub fn parse_condor_q(text: &str) -> Result<Vec<CondorJob>, LaunchError> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
@@ -67,7 +67,7 @@ pub fn parse_condor_q(text: &str) -> Result<Vec<Job>, LaunchError> {
 }
 
 impl Ad {
-    fn into_job(self) -> Job {
+    fn into_job(self) -> CondorJob {
         // Job status codes of HTCondor's manual, appendix "job ClassAd attributes".
         let state = match self.job_status {
             1 => JobState::Idle,
@@ -78,7 +78,7 @@ impl Ad {
         // `slot1_1@machine`.
         let host = self.remote_host.map(|host| host.rsplit('@').next().unwrap_or_default().to_string());
         let id = format!("{}.{}", self.cluster_id, self.proc_id);
-        Job { id, state, host, hold_reason: self.hold_reason, launch: self.nodectl_launch }
+        CondorJob { id, state, host, hold_reason: self.hold_reason, launch: self.nodectl_launch }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     LaunchError,
-    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, LaunchFacts},
     shell::{join, quote},
 };
 use std::{fs, path::PathBuf, time::Duration};
@@ -13,7 +13,7 @@ const SCRIPT: &str = "node.sh";
 
 /// What is asked of HTCondor for each node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Request {
+pub struct CondorRequest {
     pub time: Option<Duration>,
     pub cpus: Option<u32>,
     pub gpus: Option<u32>,
@@ -28,18 +28,18 @@ pub struct Request {
 
 /// A launch's files and facts.
 #[derive(Clone, Debug)]
-pub struct Submission {
+pub struct CondorSubmission {
     pub launch: String,
     /// For the script and for logs.
     pub directory: PathBuf,
     pub secret_file: PathBuf,
     pub facts: ClusterFacts,
-    pub node: NodeFacts,
+    pub node: LaunchFacts,
 }
 
-impl Submission {
+impl CondorSubmission {
     /// What `condor_submit` reads.
-    pub fn description(&self, request: &Request, batch_name: &str, count: u32) -> String {
+    pub fn description(&self, request: &CondorRequest, batch_name: &str, count: u32) -> String {
         let directory = self.directory.display();
         let mut files = vec![self.facts.binary.clone(), self.secret_file.clone()];
         files.extend(request.create_environment.clone());
@@ -77,14 +77,14 @@ impl Submission {
     }
 
     /// Writes the script where the description names it.
-    pub fn write_script(&self, request: &Request) -> Result<(), LaunchError> {
+    pub fn write_script(&self, request: &CondorRequest) -> Result<(), LaunchError> {
         let path = self.directory.join(SCRIPT);
         fs::write(&path, self.script(request)).map_err(|source| LaunchError::Unwritable { path, source })
     }
 
     /// What runs on the machine that HTCondor found. The node leaves when its standard input ends: that also reaches it through
     /// the environment script.
-    fn script(&self, request: &Request) -> String {
+    fn script(&self, request: &CondorRequest) -> String {
         let args = self.node.join_args(&self.facts);
         let args = join(args.iter().map(String::as_str));
         let cluster = quote(&self.facts.cluster);
@@ -126,8 +126,8 @@ fn file_name(path: &std::path::Path) -> String {
 mod tests {
     use super::*;
 
-    fn submission() -> Submission {
-        Submission {
+    fn submission() -> CondorSubmission {
+        CondorSubmission {
             launch: "c0ffee00".into(),
             directory: "/d/launched/c0ffee00".into(),
             secret_file: "/d/launched/c0ffee00/secret".into(),
@@ -137,20 +137,20 @@ mod tests {
                 binary: "/opt/nodectl".into(),
                 ..ClusterFacts::default()
             },
-            node: NodeFacts::default(),
+            node: LaunchFacts::default(),
         }
     }
 
     #[test]
     fn the_description_transfers_all_that_a_node_needs() {
-        let request = Request {
+        let request = CondorRequest {
             cpus: Some(2),
             gpus: Some(1),
             memory: Some(1 << 30),
             time: Some(Duration::from_secs(3600)),
             create_environment: Some("/e/create_environment.sh".into()),
             more: vec!["+ProjectName = \"x\"".into()],
-            ..Request::default()
+            ..CondorRequest::default()
         };
         let text = submission().description(&request, "nodectl-ab12", 3);
         for line in [

@@ -13,11 +13,11 @@ mod transfer;
 
 use super::{
     LaunchError,
-    process::{Call, Finished},
+    process::{Finished, Invocation},
 };
 use futures::{StreamExt, stream};
 pub use queue::{Allocation, AllocationState, parse_time};
-pub use script::{Request, Script, sent_to};
+pub use script::{Script, SlurmRequest, sent_to};
 use std::{collections::BTreeSet, time::Duration};
 
 /// One call of SLURM's programs; its own message timeout is 10 s by default.
@@ -45,10 +45,16 @@ impl Slurm {
 
     /// Submits `count` jobs of one node, or one job of `count` nodes if the request says so. Where it stays unknown whether
     /// `sbatch` was heard, the queue decides; nothing is submitted twice. Returns the jobs' ids.
-    pub async fn submit(&self, request: &Request, script: &Script, count: u32) -> Result<Vec<String>, LaunchError> {
+    pub async fn submit(
+        &self,
+        request: &SlurmRequest,
+        script: &Script,
+        count: u32,
+    ) -> Result<Vec<String>, LaunchError> {
         let ids = |jobs: Vec<Allocation>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
         let before = ids(self.jobs(Some(&script.launch)).await?);
-        let call = Call::new("sbatch", request.sbatch_args(&self.job_name, script, count), LIMIT).input(script.text());
+        let call =
+            Invocation::new("sbatch", request.sbatch_args(&self.job_name, script, count), LIMIT).input(script.text());
         let doing = || "sbatch".to_string();
         let mut tries = 0;
         loop {
@@ -75,7 +81,7 @@ impl Slurm {
 
     /// The jobs of a launch, or of all launches of this cluster, that wait or run.
     pub async fn jobs(&self, launch: Option<&str>) -> Result<Vec<Allocation>, LaunchError> {
-        let call = Call::new("squeue", queue::squeue_args(&self.job_name), LIMIT);
+        let call = Invocation::new("squeue", queue::squeue_args(&self.job_name), LIMIT);
         let finished = call.run_patiently(is_away).await;
         let finished = finished.map_err(|source| LaunchError::Call { doing: "asking SLURM".into(), source })?;
         if !finished.is_ok() {
@@ -109,7 +115,7 @@ impl Slurm {
         if !running.is_empty() {
             // To the script alone: it hands it on to the node.
             let polite = ["--batch", "--signal=TERM"].into_iter().chain(running.iter().copied());
-            let _ = Call::new("scancel", polite, LIMIT).run_patiently(is_away).await;
+            let _ = Invocation::new("scancel", polite, LIMIT).run_patiently(is_away).await;
         }
         if !waiting.is_empty() {
             self.scancel(&waiting).await?;
@@ -128,7 +134,7 @@ impl Slurm {
     }
 
     async fn scancel(&self, ids: &[&str]) -> Result<(), LaunchError> {
-        let finished = Call::new("scancel", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
+        let finished = Invocation::new("scancel", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
         let finished = finished.map_err(|source| LaunchError::Call { doing: "scancel".into(), source })?;
         // A job that has just ended by itself is what we want.
         let is_gone = finished.stderr.contains("Invalid job id") || finished.stderr.contains("already completing");

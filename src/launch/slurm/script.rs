@@ -1,14 +1,14 @@
 //! Options of `sbatch`, and the script that becomes a node. Pure.
 
 use crate::{
-    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, NodeFacts},
+    node::{ClusterFacts, FORGET_NODE_SETTINGS, GPUS_BY_UUID, LaunchFacts},
     shell::{join, quote},
 };
 use std::{path::PathBuf, time::Duration};
 
 /// What is asked of SLURM for each node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Request {
+pub struct SlurmRequest {
     pub partition: Option<String>,
     pub account: Option<String>,
     pub time: Option<Duration>,
@@ -32,7 +32,7 @@ pub struct Script {
     pub directory: PathBuf,
     pub secret_file: PathBuf,
     pub facts: ClusterFacts,
-    pub node: NodeFacts,
+    pub node: LaunchFacts,
     pub together: bool,
     /// The program's SHA-256, in hex, if it and the secret are sent.
     pub sent: Option<String>,
@@ -53,7 +53,7 @@ pub const SEALED: &str = ".sealed";
 const MUNGE_SOCKET: &str =
     "socket=$(scontrol show config 2>/dev/null | sed -n 's/^AuthInfo.*socket=\\([^ ,]*\\).*/\\1/p' | head -n 1)";
 
-impl Request {
+impl SlurmRequest {
     pub fn sbatch_args(&self, job_name: &str, script: &Script, count: u32) -> Vec<String> {
         let mut args: Vec<String> = vec!["--parsable".into(), format!("--job-name={job_name}")];
         args.push(format!("--comment={}", super::queue::comment(&script.launch)));
@@ -198,7 +198,7 @@ mod tests {
                 binary: "/opt/nodectl".into(),
                 weak_secret: false,
             },
-            node: NodeFacts::default(),
+            node: LaunchFacts::default(),
             together,
             sent: None,
         }
@@ -206,14 +206,14 @@ mod tests {
 
     #[test]
     fn flags_become_sbatchs_own() {
-        let request = Request {
+        let request = SlurmRequest {
             partition: Some("gpu".into()),
             time: Some(Duration::from_secs(3600)),
             cpus: Some(8),
             gpus: Some(1),
             memory: Some(3 << 30),
             more: vec!["--constraint=a100".into()],
-            ..Request::default()
+            ..SlurmRequest::default()
         };
         let args = request.sbatch_args("nodectl-ab12", &script(false), 4).join(" ");
         assert_eq!(
@@ -222,10 +222,10 @@ mod tests {
              --output=/d/launched/c0ffee00/%A_%a.log --partition=gpu --time=0-01:00:00 --cpus-per-task=8 \
              --gpus-per-node=1 --mem=3072M --constraint=a100"
         );
-        let transfer = Request { transfer: true, ..Request::default() };
+        let transfer = SlurmRequest { transfer: true, ..SlurmRequest::default() };
         let args = transfer.sbatch_args("n", &script(false), 4).join(" ");
         assert!(args.ends_with("--output=/tmp/nodectl-c0ffee00-%j.log --chdir=/tmp"), "{args}");
-        let together = Request { together: true, ..Request::default() };
+        let together = SlurmRequest { together: true, ..SlurmRequest::default() };
         let args = together.sbatch_args("n", &script(true), 4).join(" ");
         assert!(args.contains("--nodes=4 --ntasks=4 --ntasks-per-node=1"), "{args}");
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     LaunchError,
-    process::{Call, Finished},
+    process::{Finished, Invocation},
     state::write_private,
 };
 use std::{fs, path::Path, time::Duration};
@@ -29,7 +29,7 @@ pub async fn send(id: &str, script: &Script) -> Result<(), LaunchError> {
 
 /// The job's own number: elements of arrays have one, too.
 async fn number(id: &str) -> Result<String, LaunchError> {
-    let said = ask("squeue", Call::new("squeue", queue::number_args(id), LIMIT)).await?;
+    let said = ask("squeue", Invocation::new("squeue", queue::number_args(id), LIMIT)).await?;
     let number = said.stdout.trim();
     match !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
         true => Ok(number.to_string()),
@@ -39,19 +39,19 @@ async fn number(id: &str) -> Result<String, LaunchError> {
 
 async fn sbcast(job: &str, from: &Path, to: &str) -> Result<(), LaunchError> {
     let args = ["--force".to_string(), format!("--jobid={job}"), from.display().to_string(), to.to_string()];
-    ask("sbcast", Call::new("sbcast", args, COPY_LIMIT)).await.map(drop)
+    ask("sbcast", Invocation::new("sbcast", args, COPY_LIMIT)).await.map(drop)
 }
 
 /// The secret as MUNGE's credential: encrypted, for this user alone.
 async fn seal(secret_file: &Path) -> Result<String, LaunchError> {
-    let config = ask("scontrol", Call::new("scontrol", ["show", "config"], LIMIT)).await?;
+    let config = ask("scontrol", Invocation::new("scontrol", ["show", "config"], LIMIT)).await?;
     let mut args = vec![format!("--restrict-uid={}", rustix::process::geteuid().as_raw()), "--ttl=-1".into()];
     args.extend(munge_socket(&config.stdout).map(|socket| format!("--socket={socket}")));
-    let call = Call::new("munge", args, LIMIT).input_file(secret_file.to_path_buf());
+    let call = Invocation::new("munge", args, LIMIT).input_file(secret_file.to_path_buf());
     Ok(ask("munge", call).await?.stdout)
 }
 
-async fn ask(program: &str, call: Call) -> Result<Finished, LaunchError> {
+async fn ask(program: &str, call: Invocation) -> Result<Finished, LaunchError> {
     let finished = call.run_patiently(is_away).await;
     let finished = finished.map_err(|source| LaunchError::Call { doing: program.into(), source })?;
     if finished.is_ok() { Ok(finished) } else { Err(refused(program, &finished)) }

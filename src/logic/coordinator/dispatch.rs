@@ -4,8 +4,11 @@
 //! short, so that the network's latency is hidden. When nothing is left to order, tasks that wait on a busy node are
 //! taken back for an idle one, and stragglers may run twice: the first result counts.
 
-use super::{Active, Coordinator, Refusal};
-use crate::{core::Core, lattice::Lattice};
+use super::{Active, Coordinator, NodeRefusal};
+use crate::{
+    core::{Core, Try},
+    lattice::Lattice,
+};
 use nodectl_types::{
     Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex,
     limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
@@ -24,8 +27,6 @@ const PREFETCH: Duration = Duration::from_millis(200);
 const STRAGGLER_MIN: Duration = Duration::from_secs(1);
 /// And this many times the median of the tasks that ended.
 const STRAGGLER_FACTOR: u32 = 2;
-
-type Try = (TaskIndex, Attempt);
 
 /// A node that may run the job, and how much more it should get.
 struct Candidate {
@@ -309,7 +310,7 @@ impl Coordinator {
     pub fn node_refuses(&mut self, core: &Core, node: NodeId, why: Option<String>) {
         let described = core.members.info(node).map_or(0, |info| info.version);
         if let Some(work) = self.nodes.get_mut(&node) {
-            work.refuses = why.map(|why| Refusal { why, heard: core.mono(), described });
+            work.refuses = why.map(|why| NodeRefusal { why, heard: core.mono(), described });
         }
     }
 

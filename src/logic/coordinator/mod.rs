@@ -75,12 +75,12 @@ struct NodeWork {
     free: Option<(u32, Time)>,
     /// It could not prepare a task, and gets none until then.
     spared_until: Option<Time>,
-    refuses: Option<Refusal>,
+    refuses: Option<NodeRefusal>,
 }
 
 /// A node's word that it takes nothing of the job.
 #[derive(Debug)]
-struct Refusal {
+struct NodeRefusal {
     why: String,
     heard: Time,
     /// The version of its description then: with another, it may take some.
@@ -154,7 +154,7 @@ pub struct Coordinator {
     nodes: BTreeMap<NodeId, NodeWork>,
     startups: startup::Startups,
     sequence: u64,
-    results: results::Pipeline,
+    results: results::ResultPipeline,
     replicas: BTreeMap<NodeId, replicas::Replica>,
     progress: progress::Tracker,
     head_told: Time,
@@ -194,7 +194,7 @@ impl Coordinator {
             nodes: BTreeMap::new(),
             startups: startup::Startups::default(),
             sequence: 0,
-            results: results::Pipeline::default(),
+            results: results::ResultPipeline::default(),
             replicas: BTreeMap::new(),
             progress: progress::Tracker::new(core.rng.random_range(1..=u32::MAX), lattice, limit_of(&spec, head.round)),
             head_told: now,

@@ -4,7 +4,7 @@
 use super::Coordinator;
 use crate::{
     copies::{Fetching, REFETCHES},
-    core::Core,
+    core::{Core, Try},
     executor::batches,
     io::Keep,
     lattice::Lattice,
@@ -28,11 +28,9 @@ const HANGING: Duration = Duration::from_secs(10);
 /// Results that do not count yet, in bytes: no more are taken before some do. Who has them reports them again.
 const MOST_UNSETTLED_BYTES: usize = 2 * limits::REPLICA_WINDOW_BYTES;
 
-type Try = (TaskIndex, Attempt);
-
 /// Records on their way to being durable.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct RecordBatch {
     pub records: Vec<Arc<TaskRecord>>,
     /// A head that somebody waits for.
     pub head: Option<JobHead>,
@@ -44,7 +42,7 @@ pub(super) struct Batch {
     pulled: Option<(NodeId, u32)>,
 }
 
-impl Batch {
+impl RecordBatch {
     fn new(records: Vec<Arc<TaskRecord>>, since: Time) -> Self {
         let bytes = records.iter().map(|record| record.encoded_bytes()).sum();
         Self { records, head: None, bytes, since, written: false, kept_by: BTreeSet::new(), pulled: None }
@@ -67,7 +65,7 @@ struct Awaited {
 }
 
 #[derive(Debug, Default)]
-pub struct Pipeline {
+pub struct ResultPipeline {
     /// Accepted in this turn.
     accepted: Vec<Arc<TaskRecord>>,
     /// Waiting for their files.
@@ -75,7 +73,7 @@ pub struct Pipeline {
     /// Files that were to come with results and cannot be had now.
     lost: Vec<BlobHash>,
     /// Being written here and elsewhere.
-    batches: BTreeMap<u64, Batch>,
+    batches: BTreeMap<u64, RecordBatch>,
     /// Other writes, which nobody waits for but which must not be lost either.
     writes: BTreeMap<u64, (Vec<Keep>, Time)>,
     /// Tasks of all of the above.
@@ -92,7 +90,7 @@ struct Settling {
     cell: Cell,
 }
 
-impl Pipeline {
+impl ResultPipeline {
     pub fn is_empty(&self) -> bool {
         self.settling.is_empty() && self.writes.is_empty()
     }
@@ -155,7 +153,7 @@ impl Pipeline {
     }
 
     /// Batches behind that ticket.
-    pub(super) fn since(&self, ticket: u64) -> impl Iterator<Item = (u64, &Batch)> {
+    pub(super) fn since(&self, ticket: u64) -> impl Iterator<Item = (u64, &RecordBatch)> {
         self.batches.range(ticket + 1..).map(|(ticket, batch)| (*ticket, batch))
     }
 
@@ -349,13 +347,13 @@ impl Coordinator {
     /// Writes what this turn accepted, here and on the replicas.
     pub(super) fn flush_results(&mut self, core: &mut Core) {
         for records in batches(std::mem::take(&mut self.results.accepted)) {
-            let batch = Batch::new(records, core.mono());
+            let batch = RecordBatch::new(records, core.mono());
             self.keep(core, batch);
         }
     }
 
     /// Writes a batch here and on the replicas.
-    fn keep(&mut self, core: &mut Core, batch: Batch) -> u64 {
+    fn keep(&mut self, core: &mut Core, batch: RecordBatch) -> u64 {
         let ticket = core.persist(self.job, batch.keep());
         self.results.batches.insert(ticket, batch);
         self.push_all(core);
@@ -365,7 +363,7 @@ impl Coordinator {
 
     /// Writes a head that somebody waits for, here and on the replicas. Returns the ticket.
     pub(super) fn keep_head(&mut self, core: &mut Core, head: JobHead) -> u64 {
-        let batch = Batch { head: Some(head), ..Batch::new(Vec::new(), core.mono()) };
+        let batch = RecordBatch { head: Some(head), ..RecordBatch::new(Vec::new(), core.mono()) };
         self.keep(core, batch)
     }
 
@@ -536,7 +534,8 @@ impl Coordinator {
             }
             return;
         }
-        let mut batch = Batch { pulled: chunk.map(|chunk| (from, chunk)), ..Batch::new(records, core.mono()) };
+        let mut batch =
+            RecordBatch { pulled: chunk.map(|chunk| (from, chunk)), ..RecordBatch::new(records, core.mono()) };
         batch.kept_by.insert(from);
         self.keep(core, batch);
     }
@@ -545,7 +544,7 @@ impl Coordinator {
     pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Keep>) {
         let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
         records.iter().for_each(|record| self.results.begin(record));
-        self.results.batches.insert(ticket, Batch::new(records, core.mono()));
+        self.results.batches.insert(ticket, RecordBatch::new(records, core.mono()));
     }
 
     /// Records that this node wrote as another's replica, before it took over: they count once a replica has them.
@@ -553,7 +552,9 @@ impl Coordinator {
         for records in batches(records) {
             records.iter().for_each(|record| self.results.begin(record));
             let ticket = core.ticket();
-            self.results.batches.insert(ticket, Batch { written: true, ..Batch::new(records, core.mono()) });
+            self.results
+                .batches
+                .insert(ticket, RecordBatch { written: true, ..RecordBatch::new(records, core.mono()) });
             self.push_all(core);
             self.settle(core, lattice, ticket);
         }

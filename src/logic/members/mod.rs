@@ -48,15 +48,15 @@ pub struct Peer {
 
 /// What came of a call into the membership protocol.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SwimOutcome {
     pub packets: Vec<(NodeId, Packet)>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<MembershipChange>,
     /// Members whose addresses are new.
     moved: Vec<NodeId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MembershipChange {
     Up(NodeId),
     Down(NodeId),
 }
@@ -98,11 +98,11 @@ impl Members {
     }
 
     /// Whatever is due, after everything that came in this turn was taken in.
-    pub fn tick(&mut self, now: Time) -> Outcome {
+    pub fn tick(&mut self, now: Time) -> SwimOutcome {
         self.with_swim(|swim, out| swim.tick(now, out))
     }
 
-    pub fn peer_up(&mut self, peer: NodeId) -> Outcome {
+    pub fn peer_up(&mut self, peer: NodeId) -> SwimOutcome {
         let entry = self.peers.entry(peer).or_default();
         (entry.connected, entry.described) = (true, false);
         (entry.left, entry.gone, entry.forgotten, entry.mute) = (false, false, false, false);
@@ -111,7 +111,7 @@ impl Members {
 
     /// Introduces us again to those that are connected and still do not count as alive: after a short partition both
     /// sides may hold each other for dead over a connection that never broke.
-    pub fn announce_to_the_dead(&mut self) -> Outcome {
+    pub fn announce_to_the_dead(&mut self) -> SwimOutcome {
         let dead = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
         let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
         self.with_swim(|swim, out| dead.into_iter().for_each(|peer| swim.join(peer, true, out)))
@@ -127,7 +127,7 @@ impl Members {
     }
 
     /// The peer is gone for certain (`left`: of its own will).
-    pub fn peer_gone(&mut self, now: Time, peer: NodeId, left: bool) -> Outcome {
+    pub fn peer_gone(&mut self, now: Time, peer: NodeId, left: bool) -> SwimOutcome {
         if let Some(entry) = self.peers.get_mut(&peer) {
             (entry.left, entry.gone) = (left, true);
         }
@@ -147,11 +147,11 @@ impl Members {
         true
     }
 
-    pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet) -> Outcome {
+    pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet) -> SwimOutcome {
         self.with_swim(|swim, out| swim.packet(now, from, packet, out))
     }
 
-    pub fn leave(&mut self) -> Outcome {
+    pub fn leave(&mut self) -> SwimOutcome {
         self.with_swim(Swim::leave)
     }
 
@@ -253,18 +253,18 @@ impl Members {
         self.peers.iter()
     }
 
-    fn with_swim(&mut self, action: impl FnOnce(&mut Swim, &mut Outcome)) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn with_swim(&mut self, action: impl FnOnce(&mut Swim, &mut SwimOutcome)) -> SwimOutcome {
+        let mut outcome = SwimOutcome::default();
         action(&mut self.swim, &mut outcome);
         for change in &outcome.changes {
             match change {
-                Change::Up(node) => {
+                MembershipChange::Up(node) => {
                     let peer = self.peers.entry(*node).or_default();
                     (peer.alive, peer.declared_down, peer.gone, peer.forgotten) = (true, false, false, false);
                     peer.mute = false;
                     outcome.moved.push(*node);
                 }
-                Change::Down(node) => {
+                MembershipChange::Down(node) => {
                     let peer = self.peers.entry(*node).or_default();
                     (peer.alive, peer.declared_down, peer.mute) = (false, true, peer.connected);
                 }

@@ -5,17 +5,17 @@ use nodectl_types::{NodeId, membership::News};
 use std::collections::BTreeMap;
 
 /// Whom it is about; suspicions of different members are told side by side.
-type Key = (NodeId, Option<NodeId>);
+type NewsKey = (NodeId, Option<NodeId>);
 
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct NewsQueue {
     /// By how often it was told, then by age.
     waiting: BTreeMap<(u32, u64), News>,
-    places: BTreeMap<Key, (u32, u64)>,
+    places: BTreeMap<NewsKey, (u32, u64)>,
     count: u64,
 }
 
-impl Queue {
+impl NewsQueue {
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -49,20 +49,20 @@ impl Queue {
         taken.into_iter().map(|(_, news)| news).collect()
     }
 
-    fn insert(&mut self, key: Key, told: u32, news: News) {
+    fn insert(&mut self, key: NewsKey, told: u32, news: News) {
         self.count += 1;
         self.places.insert(key, (told, self.count));
         self.waiting.insert((told, self.count), news);
     }
 
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &NewsKey) {
         if let Some(place) = self.places.remove(key) {
             self.waiting.remove(&place);
         }
     }
 }
 
-fn key(news: &News) -> Key {
+fn key(news: &News) -> NewsKey {
     match news {
         News::Suspect { node, by, .. } => (*node, Some(*by)),
         News::Alive { node, .. } | News::Down { node, .. } => (*node, None),

@@ -1,8 +1,8 @@
 //! What time does to membership: one member at a time is asked whether it lives, others are asked to ask it, suspects run out of time.
 
 use super::{
-    Outcome,
-    swim::{Entry, Status, Swim, objection},
+    SwimOutcome,
+    swim::{Status, Swim, SwimEntry, objection},
 };
 use nodectl_types::{NodeId, Time, membership::Body};
 use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
@@ -105,7 +105,7 @@ impl Swim {
         [others, *at, relays, suspicions].into_iter().flatten().min()
     }
 
-    pub(super) fn probe(&mut self, now: Time, out: &mut Outcome) {
+    pub(super) fn probe(&mut self, now: Time, out: &mut SwimOutcome) {
         let silent = self.probing.current.as_mut().filter(|probe| !probe.answered);
         if let Some(probe) = silent.filter(|probe| probe.others_at.is_some_and(|at| at <= now)) {
             probe.others_at = None;
@@ -124,7 +124,7 @@ impl Swim {
     }
 
     /// An answer to our own ping, be it for ourselves or for another.
-    pub(super) fn acknowledged(&mut self, now: Time, number: u64, out: &mut Outcome) {
+    pub(super) fn acknowledged(&mut self, now: Time, number: u64, out: &mut SwimOutcome) {
         if let Some(relay) = self.probing.relays.remove(&number) {
             return self.send(relay.asker, Body::Ack { number: relay.number }, None, out);
         }
@@ -137,7 +137,7 @@ impl Swim {
     }
 
     /// A member wants to know whether another lives that does not answer it.
-    pub(super) fn ping_for(&mut self, now: Time, asker: NodeId, number: u64, target: NodeId, out: &mut Outcome) {
+    pub(super) fn ping_for(&mut self, now: Time, asker: NodeId, number: u64, target: NodeId, out: &mut SwimOutcome) {
         if !self.links.contains(&target) || self.probing.relays.len() >= MAX_RELAYS {
             return self.send(asker, Body::Nack { number }, None, out);
         }
@@ -147,12 +147,12 @@ impl Swim {
         self.ping(target, own, out);
     }
 
-    fn ping(&mut self, target: NodeId, number: u64, out: &mut Outcome) {
+    fn ping(&mut self, target: NodeId, number: u64, out: &mut SwimOutcome) {
         let objection = self.table.get(&target).and_then(|entry| objection(target, entry, self.me));
         self.send(target, Body::Ping { number }, objection, out);
     }
 
-    fn relays_end(&mut self, now: Time, out: &mut Outcome) {
+    fn relays_end(&mut self, now: Time, out: &mut SwimOutcome) {
         let mut silent = Vec::new();
         for relay in self.probing.relays.values_mut() {
             if relay.nack_at.is_some_and(|at| at <= now) {
@@ -167,7 +167,7 @@ impl Swim {
     }
 
     /// Asks the next member, if there is one.
-    fn begin(&mut self, now: Time, out: &mut Outcome) {
+    fn begin(&mut self, now: Time, out: &mut SwimOutcome) {
         let Some(target) = self.next_target(now) else {
             self.probing.at = None;
             return;
@@ -187,7 +187,7 @@ impl Swim {
         }
     }
 
-    fn ask_others(&mut self, out: &mut Outcome) {
+    fn ask_others(&mut self, out: &mut SwimOutcome) {
         let Some(probe) = &self.probing.current else { return };
         let (target, number) = (probe.target, probe.number);
         let helpers = self.some_linked(self.tuning.helpers, Some(target));
@@ -200,7 +200,7 @@ impl Swim {
     }
 
     /// The probe's time is over. That no helper said a word, not even that it has nothing to say, is rather our fault.
-    fn conclude(&mut self, now: Time, out: &mut Outcome) {
+    fn conclude(&mut self, now: Time, out: &mut SwimOutcome) {
         let Some(probe) = self.probing.current.take() else { return };
         if probe.answered {
             return self.slowness.better();
@@ -224,18 +224,18 @@ impl Swim {
         // In any order: others ask the same ones.
         while !self.probing.soon.is_empty() {
             let node = self.probing.soon.swap_remove(self.rng.random_range(0..self.probing.soon.len()));
-            if self.table.get(&node).is_some_and(Entry::is_live) {
+            if self.table.get(&node).is_some_and(SwimEntry::is_live) {
                 return Some(node);
             }
         }
         for _ in 0..2 {
             while let Some(node) = self.probing.round.pop() {
-                if self.table.get(&node).is_some_and(Entry::is_live) {
+                if self.table.get(&node).is_some_and(SwimEntry::is_live) {
                     return Some(node);
                 }
             }
             let is_remembered =
-                |entry: &Entry| !matches!(entry.status, Status::Down { since } if now.since(since) > REMEMBERED);
+                |entry: &SwimEntry| !matches!(entry.status, Status::Down { since } if now.since(since) > REMEMBERED);
             self.table.retain(|_, entry| is_remembered(entry));
             self.probing.round =
                 self.table.iter().filter(|(_, entry)| entry.is_live()).map(|(node, _)| *node).collect();

@@ -5,8 +5,8 @@
 //! starts, and when it hears that it is suspected or down; whoever holds it for that tells it at the next packet from it.
 
 use super::{
-    Change, Outcome,
-    news::Queue,
+    MembershipChange, SwimOutcome,
+    news::NewsQueue,
     patience::{Lateness, Slowness, Tuning},
     probing::Probing,
 };
@@ -55,7 +55,7 @@ pub(super) struct Suspicion {
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SwimEntry {
     pub incarnation: u64,
     pub addrs: Vec<SocketAddr>,
     /// What it last said of itself.
@@ -63,7 +63,7 @@ pub(super) struct Entry {
     pub status: Status,
 }
 
-impl Entry {
+impl SwimEntry {
     pub fn is_live(&self) -> bool {
         !matches!(self.status, Status::Down { .. })
     }
@@ -77,14 +77,14 @@ pub struct Swim {
     addrs: Vec<SocketAddr>,
     pub(super) tuning: Tuning,
     pub(super) rng: StdRng,
-    pub(super) table: BTreeMap<NodeId, Entry>,
+    pub(super) table: BTreeMap<NodeId, SwimEntry>,
     pub(super) suspects: BTreeSet<NodeId>,
     /// Live members in the table.
     pub(super) living: usize,
     /// Who is connected.
     pub(super) links: BTreeSet<NodeId>,
     pub(super) slowness: Slowness,
-    queue: Queue,
+    queue: NewsQueue,
     gossip_at: Option<Time>,
     pub(super) probing: Probing,
     /// When the first of the last feeds was asked for, and how many.
@@ -105,7 +105,7 @@ impl Swim {
             living: 0,
             links: BTreeSet::new(),
             slowness: Slowness::new(&tuning),
-            queue: Queue::default(),
+            queue: NewsQueue::default(),
             gossip_at: None,
             probing: Probing::default(),
             feeds: (Time::default(), 0),
@@ -132,7 +132,7 @@ impl Swim {
         self.tell_of_me(now);
     }
 
-    pub fn linked(&mut self, peer: NodeId, out: &mut Outcome) {
+    pub fn linked(&mut self, peer: NodeId, out: &mut SwimOutcome) {
         self.links.insert(peer);
         self.join(peer, false, out);
     }
@@ -143,14 +143,14 @@ impl Swim {
     }
 
     /// Introduces us to a peer; it answers likewise if it is asked to. One that we hold for dead hears that too, so that it objects.
-    pub fn join(&mut self, peer: NodeId, answer: bool, out: &mut Outcome) {
+    pub fn join(&mut self, peer: NodeId, answer: bool, out: &mut SwimOutcome) {
         let body = Body::Join { addrs: self.addrs.clone(), members: self.members(), answer };
         let held = self.table.get(&peer).and_then(|entry| objection(peer, entry, self.me));
         self.send(peer, body, held, out);
     }
 
     /// The member has ended for certain.
-    pub fn gone(&mut self, now: Time, node: NodeId, out: &mut Outcome) {
+    pub fn gone(&mut self, now: Time, node: NodeId, out: &mut SwimOutcome) {
         if let Some(incarnation) = self.table.get(&node).map(|entry| entry.incarnation) {
             self.down(now, node, incarnation, out);
         }
@@ -164,13 +164,13 @@ impl Swim {
     }
 
     /// This node ends: a few are told, and nobody is contradicted any more.
-    pub fn leave(&mut self, out: &mut Outcome) {
+    pub fn leave(&mut self, out: &mut SwimOutcome) {
         self.left = true;
         self.queue.push(News::Down { node: self.me, incarnation: self.incarnation });
         self.spread(out);
     }
 
-    pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet, out: &mut Outcome) {
+    pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet, out: &mut SwimOutcome) {
         let Packet { incarnation, slowness, body, news } = packet;
         let mine = self.incarnation;
         let addrs = if let Body::Join { addrs, .. } = &body { addrs.clone() } else { Vec::new() };
@@ -181,7 +181,7 @@ impl Swim {
         for news in news {
             self.hear(now, from, news, out);
         }
-        let is_behind = |entry: &&Entry| !matches!(entry.status, Status::Alive) || entry.incarnation > incarnation;
+        let is_behind = |entry: &&SwimEntry| !matches!(entry.status, Status::Alive) || entry.incarnation > incarnation;
         let objection = self.table.get(&from).filter(is_behind).map(|entry| said_of(from, entry, self.me));
         let answer = match body {
             Body::Gossip => None,
@@ -214,7 +214,7 @@ impl Swim {
     }
 
     /// Everything that has become due. Comes after the packets that have come meanwhile.
-    pub fn tick(&mut self, now: Time, out: &mut Outcome) {
+    pub fn tick(&mut self, now: Time, out: &mut SwimOutcome) {
         self.probe(now, out);
         if self.gossip_at.is_some_and(|at| at <= now) {
             self.spread(out);
@@ -250,7 +250,7 @@ impl Swim {
     }
 
     /// Takes in what `from` says of a member.
-    fn hear(&mut self, now: Time, from: NodeId, news: News, out: &mut Outcome) {
+    fn hear(&mut self, now: Time, from: NodeId, news: News, out: &mut SwimOutcome) {
         if news.node() == self.me {
             return self.hear_of_me(now, &news);
         }
@@ -271,7 +271,7 @@ impl Swim {
         matches!(status, Some(Status::Suspect(suspicion)) if suspicion.asked)
     }
 
-    fn down(&mut self, now: Time, node: NodeId, incarnation: u64, out: &mut Outcome) {
+    fn down(&mut self, now: Time, node: NodeId, incarnation: u64, out: &mut SwimOutcome) {
         let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else { return };
         entry.incarnation = incarnation;
         if entry.is_live() {
@@ -294,14 +294,14 @@ impl Swim {
         self.tell_of_me(now);
     }
 
-    fn alive(&mut self, now: Time, node: NodeId, incarnation: u64, addrs: Vec<SocketAddr>, out: &mut Outcome) {
+    fn alive(&mut self, now: Time, node: NodeId, incarnation: u64, addrs: Vec<SocketAddr>, out: &mut SwimOutcome) {
         let Some(entry) = self.table.get_mut(&node) else {
-            let entry = Entry { incarnation, addrs, slowness: 0, status: Status::Alive };
+            let entry = SwimEntry { incarnation, addrs, slowness: 0, status: Status::Alive };
             // Others learn of it when it has said where it is.
             let known = (!entry.addrs.is_empty()).then(|| said_of(node, &entry, self.me));
             self.table.insert(node, entry);
             self.living += 1;
-            out.changes.push(Change::Up(node));
+            out.changes.push(MembershipChange::Up(node));
             self.probing.met(node, now, self.tuning.period, &mut self.rng);
             known.into_iter().for_each(|news| self.tell(now, news));
             return;
@@ -323,7 +323,7 @@ impl Swim {
         self.tell(now, news);
     }
 
-    pub(super) fn suspect(&mut self, now: Time, node: NodeId, incarnation: u64, by: NodeId, out: &mut Outcome) {
+    pub(super) fn suspect(&mut self, now: Time, node: NodeId, incarnation: u64, by: NodeId, out: &mut SwimOutcome) {
         let enough = self.tuning.confirmations;
         let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else { return };
         let is_newer = incarnation > entry.incarnation;
@@ -352,7 +352,7 @@ impl Swim {
         self.tell(now, News::Suspect { node, incarnation, by });
     }
 
-    fn set(&mut self, now: Time, node: NodeId, status: Status, out: &mut Outcome) {
+    fn set(&mut self, now: Time, node: NodeId, status: Status, out: &mut SwimOutcome) {
         let Some(entry) = self.table.get_mut(&node) else { return };
         let was_live = entry.is_live();
         entry.status = status;
@@ -366,11 +366,11 @@ impl Swim {
             (false, true) => {
                 self.living += 1;
                 self.probing.met(node, now, self.tuning.period, &mut self.rng);
-                out.changes.push(Change::Up(node));
+                out.changes.push(MembershipChange::Up(node));
             }
             (true, false) => {
                 self.living -= 1;
-                out.changes.push(Change::Down(node));
+                out.changes.push(MembershipChange::Down(node));
             }
             _ => {}
         }
@@ -386,7 +386,7 @@ impl Swim {
         self.tell(now, News::Alive { node: self.me, incarnation: self.incarnation, addrs: self.addrs.clone() });
     }
 
-    fn spread(&mut self, out: &mut Outcome) {
+    fn spread(&mut self, out: &mut SwimOutcome) {
         for peer in self.some_linked(FANOUT, None) {
             if !self.queue.is_empty() {
                 self.send(peer, Body::Gossip, None, out);
@@ -396,12 +396,12 @@ impl Swim {
 
     /// Live members with a connection, at random.
     pub(super) fn some_linked(&mut self, count: usize, but: Option<NodeId>) -> Vec<NodeId> {
-        let is_live = |node: &&NodeId| Some(**node) != but && self.table.get(node).is_some_and(Entry::is_live);
+        let is_live = |node: &&NodeId| Some(**node) != but && self.table.get(node).is_some_and(SwimEntry::is_live);
         self.links.iter().filter(is_live).copied().sample(&mut self.rng, count)
     }
 
     /// Sends a packet, with the news that wait.
-    pub(super) fn send(&mut self, to: NodeId, body: Body, first: Option<News>, out: &mut Outcome) {
+    pub(super) fn send(&mut self, to: NodeId, body: Body, first: Option<News>, out: &mut SwimOutcome) {
         let times = TELLINGS * (self.members() as f64 + 1.0).log10().ceil() as u32;
         let mut news: Vec<News> = first.into_iter().collect();
         news.extend(self.queue.take(SWIM_NEWS - news.len(), times));
@@ -410,7 +410,7 @@ impl Swim {
     }
 
     /// A peer that knows more members than we do may know some that we do not.
-    fn ask_for_feed(&mut self, now: Time, peer: NodeId, members: u32, out: &mut Outcome) {
+    fn ask_for_feed(&mut self, now: Time, peer: NodeId, members: u32, out: &mut SwimOutcome) {
         if members <= self.members() {
             return;
         }
@@ -423,9 +423,9 @@ impl Swim {
         }
     }
 
-    fn feed(&mut self, to: NodeId, out: &mut Outcome) {
+    fn feed(&mut self, to: NodeId, out: &mut SwimOutcome) {
         let live = self.table.iter().filter(|(node, entry)| **node != to && entry.is_live() && !entry.addrs.is_empty());
-        let alive = |(node, entry): (&NodeId, &Entry)| News::Alive {
+        let alive = |(node, entry): (&NodeId, &SwimEntry)| News::Alive {
             node: *node,
             incarnation: entry.incarnation,
             addrs: entry.addrs.clone(),
@@ -448,11 +448,11 @@ fn bounded(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
 }
 
 /// What a suspect or dead member has to object to.
-pub(super) fn objection(node: NodeId, entry: &Entry, me: NodeId) -> Option<News> {
+pub(super) fn objection(node: NodeId, entry: &SwimEntry, me: NodeId) -> Option<News> {
     (!matches!(entry.status, Status::Alive)).then(|| said_of(node, entry, me))
 }
 
-fn said_of(node: NodeId, entry: &Entry, me: NodeId) -> News {
+fn said_of(node: NodeId, entry: &SwimEntry, me: NodeId) -> News {
     let incarnation = entry.incarnation;
     match &entry.status {
         Status::Alive => News::Alive { node, incarnation, addrs: entry.addrs.clone() },

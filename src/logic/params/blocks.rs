@@ -15,7 +15,7 @@ const MAX_FACTORED_BYTES: u64 = 1 << 30;
 /// cut every so many numbers, also in the middle of tensors. So many small tensors share a block and its messages. A tensor whose
 /// gradient goes as factors is a block by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ArenaLayout {
     tensors: Vec<Range<u64>>,
     /// Where blocks begin, and where the last one ends.
     edges: Vec<u64>,
@@ -42,7 +42,7 @@ pub enum LayoutError {
     Blocks { block_bytes: u64 },
 }
 
-impl Layout {
+impl ArenaLayout {
     /// Lays tensors out in blocks of `block_bytes`, a multiple of 64.
     pub fn new(tensors: &[TensorSpec], block_bytes: u64) -> Result<Self, LayoutError> {
         Self::with_factored(tensors, block_bytes, &[])
@@ -197,7 +197,7 @@ mod tests {
         #[test]
         fn every_number_lies_in_one_block_and_tensors_apart(lens in prop::collection::vec(0u64..500, 1..40), lines in 1u64..20) {
             prop_assume!(lens.iter().any(|len| *len > 0));
-            let layout = Layout::new(&specs(&lens), lines * 64).unwrap();
+            let layout = ArenaLayout::new(&specs(&lens), lines * 64).unwrap();
             let mut at = 0;
             for block in 0..layout.blocks() {
                 let range = layout.block(block);
@@ -229,7 +229,7 @@ mod tests {
             .enumerate()
             .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
             .collect();
-        let layout = Layout::with_factored(&specs, 256, &[1, 3]).unwrap();
+        let layout = ArenaLayout::with_factored(&specs, 256, &[1, 3]).unwrap();
         for (tensor, sizes) in [(1, [30, 40]), (3, [16, 4])] {
             let blocks = layout.blocks_of(tensor);
             assert_eq!(blocks.len(), 1);
@@ -240,16 +240,16 @@ mod tests {
         let edges: Vec<_> = (0..layout.blocks()).map(|block| layout.block(block)).collect();
         assert!(edges.windows(2).all(|two| two[0].end == two[1].start) && edges.iter().all(|edge| !edge.is_empty()));
         assert_eq!(layout.blocks_of(0), 0..2);
-        assert_eq!(Layout::with_factored(&specs, 256, &[2]).unwrap_err(), LayoutError::Factored(2));
+        assert_eq!(ArenaLayout::with_factored(&specs, 256, &[2]).unwrap_err(), LayoutError::Factored(2));
     }
 
     #[test]
     fn tensors_that_cannot_be_shared_are_told_by_name() {
-        let error = Layout::new(&[], 64).unwrap_err();
+        let error = ArenaLayout::new(&[], 64).unwrap_err();
         assert_eq!(error, LayoutError::Empty);
         let twice = [specs(&[1]), specs(&[1])].concat();
-        assert_eq!(Layout::new(&twice, 64).unwrap_err().to_string(), "two tensors are called `0`");
+        assert_eq!(ArenaLayout::new(&twice, 64).unwrap_err().to_string(), "two tensors are called `0`");
         let huge = TensorSpec { name: "w".into(), shape: vec![1 << 40, 1 << 40] };
-        assert!(matches!(Layout::new(&[huge], 64), Err(LayoutError::Blocks { .. })));
+        assert!(matches!(ArenaLayout::new(&[huge], 64), Err(LayoutError::Blocks { .. })));
     }
 }

@@ -1,11 +1,11 @@
-//! Checkpoints: the parameters of one clock, gathered by the conductor while training goes on; and going on from what was kept.
+//! Checkpoints: the parameters of one clock, gathered by the leader while training goes on; and going on from what was kept.
 //!
-//! Primaries keep what a block is when it reaches the checkpoint's clock; the conductor collects blocks, a few at a time, and writes
+//! Primaries keep what a block is when it reaches the checkpoint's clock; the leader collects blocks, a few at a time, and writes
 //! them. In synchronous modes a checkpoint of clock c is what a reader at clock c sees. In asynchronous ones a block is taken once all
 //! workers' updates of clocks below c are in it; some later ones may be too, and count again for who goes on from there. A change of
 //! the view gives an unfinished checkpoint up, and the next view begins another.
 
-use super::{Effect, Kept, Notice, Payload, Place, group::Group};
+use super::{ByteTarget, Effect, KeptCheckpoint, Notice, Payload, group::Group};
 use nodectl_types::{
     NodeId,
     params::Every,
@@ -28,9 +28,9 @@ pub(super) struct Snapshot {
     asked: BTreeMap<Block, NodeId>,
 }
 
-/// A checkpoint that this node, the conductor, gathers.
+/// A checkpoint that this node, the leader, gathers.
 pub(super) struct Saving {
-    kept: Kept,
+    kept: KeptCheckpoint,
     next: Block,
     /// Asked for, and not here yet.
     asked: BTreeSet<Block>,
@@ -47,15 +47,15 @@ pub(super) enum Restorable {
 }
 
 impl Group {
-    /// The conductor begins the next checkpoint, if the settings ask for some and none is under way.
+    /// The leader begins the next checkpoint, if the settings ask for some and none is under way.
     pub(super) fn consider_checkpoint(&mut self) {
         let Some(rule) = self.config.settings.checkpoints else { return };
-        if !self.going || !self.conducts() || self.saving.is_some() {
+        if !self.going || !self.leads() || self.saving.is_some() {
             return;
         }
         // Behind the last step there are sums only: what is kept then is of that step.
         let last = self.config.settings.steps.unwrap_or(Clock::MAX);
-        let is_last_awaited = self.conducting.as_ref().is_some_and(|conducting| conducting.is_last_awaited);
+        let is_last_awaited = self.leading.as_ref().is_some_and(|leading| leading.is_last_awaited);
         let current = if is_last_awaited { last } else { self.clock_reached().min(last) };
         if self.view.finished {
             if current > self.saved {
@@ -97,7 +97,7 @@ impl Group {
 
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
         let epoch = self.view.epoch;
-        let kept = Kept { clock, view: epoch.number };
+        let kept = KeptCheckpoint { clock, view: epoch.number };
         self.saving = Some(Saving { kept, next: 0, asked: BTreeSet::new(), written: 0 });
         let is_last = self.view.finished || self.config.settings.steps == Some(clock);
         self.effect(Effect::BeginCheckpoint { kept, is_last });
@@ -151,7 +151,7 @@ impl Group {
         }
     }
 
-    /// The conductor wants a block.
+    /// The leader wants a block.
     pub(super) fn collect(&mut self, from: NodeId, clock: Clock, block: Block) {
         let Some(snapshot) = self.snapshot.as_mut().filter(|snapshot| snapshot.clock == clock) else { return };
         if snapshot.taken.contains(&block) {
@@ -173,12 +173,12 @@ impl Group {
     pub(super) fn collected(&mut self, clock: Clock, block: Block) {
         let saving = self.saving.as_mut().filter(|saving| saving.kept.clock == clock);
         if saving.is_some_and(|saving| saving.asked.remove(&block)) {
-            self.effect(Effect::Take(Place::Checkpoint { block }));
+            self.effect(Effect::Take(ByteTarget::Checkpoint { block }));
         }
     }
 
     /// A block is in the file: of the checkpoint that is being made, or of one that an earlier view gave up.
-    pub(super) fn written(&mut self, kept: Kept) {
+    pub(super) fn written(&mut self, kept: KeptCheckpoint) {
         let blocks = self.config.layout.blocks();
         let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else { return };
         saving.written += 1;
@@ -186,7 +186,7 @@ impl Group {
     }
 
     /// The file is whole and safe, or cannot be made: the next one is later in any case.
-    pub(super) fn checkpoint_ended(&mut self, kept: Kept, problem: Option<String>) {
+    pub(super) fn checkpoint_ended(&mut self, kept: KeptCheckpoint, problem: Option<String>) {
         if self.saving.take_if(|saving| saving.kept == kept).is_some() {
             self.tell_saved(kept.clock, problem);
         }
@@ -211,11 +211,11 @@ impl Group {
         }
     }
 
-    /// The conductor hears that a worker waits for the last checkpoint. In asynchronous modes it may not know how far others are.
+    /// The leader hears that a worker waits for the last checkpoint. In asynchronous modes it may not know how far others are.
     pub(super) fn asked_to_keep(&mut self) {
         let is_known = self.config.settings.steps.is_some();
-        if let Some(conducting) = self.conducting.as_mut().filter(|_| is_known) {
-            conducting.is_last_awaited = true;
+        if let Some(leading) = self.leading.as_mut().filter(|_| is_known) {
+            leading.is_last_awaited = true;
             self.consider_checkpoint();
         }
     }
@@ -247,14 +247,14 @@ impl Group {
 
     /// What was to be found was found, or there is none. Views that go on from it are higher than all that may have come after it,
     /// also than those of nodes that are away: what these hold is out of date then.
-    pub(super) fn found(&mut self, kept: Option<Kept>) {
+    pub(super) fn found(&mut self, kept: Option<KeptCheckpoint>) {
         if self.restorable == Restorable::Sought {
             self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
             if let Some(kept) = kept {
                 self.seen = self.seen.max(kept.view);
                 self.outnumber(VIEWS);
             }
-            self.broken |= self.conducting.as_ref().is_some_and(super::conduct::Conducting::is_stuck);
+            self.broken |= self.leading.as_ref().is_some_and(super::lead::Leading::is_stuck);
         }
     }
 

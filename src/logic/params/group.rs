@@ -1,10 +1,10 @@
-//! The state of one node: its peers, who conducts, when the view has to change.
+//! The state of one node: its peers, who leads, when the view has to change.
 
 use super::{
-    Effect, Input, Layout, Notice, Payload,
+    ArenaLayout, Effect, Notice, ParamsInput, Payload,
     checkpoint::{Restorable, Saving, Snapshot},
-    conduct::Conducting,
-    local::Local,
+    lead::Leading,
+    local::LocalWorker,
     moving::Moves,
     placement::Placement,
     server::Shard,
@@ -26,12 +26,12 @@ use std::{
 pub(super) const ALONE: u64 = 1 << 24;
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct GroupConfig {
     pub me: NodeId,
     /// Names the job among all.
     pub group: [u8; 16],
     pub settings: ServerSettings,
-    pub layout: Arc<Layout>,
+    pub layout: Arc<ArenaLayout>,
     /// Tensors and settings: nodes with others cannot take part.
     pub digest: [u8; 32],
     /// What this node's share of the blocks is proportional to.
@@ -47,7 +47,7 @@ struct Signs {
 
 /// One node's part in a training job.
 pub struct Group {
-    pub(super) config: Config,
+    pub(super) config: GroupConfig,
     /// Connected nodes, and what they said of themselves.
     pub(super) peers: BTreeMap<NodeId, Option<Here>>,
     /// Nodes that are known to be gone.
@@ -76,7 +76,7 @@ pub struct Group {
     pub(super) missing: BTreeSet<Block>,
     /// Who asked for blocks before this node had installed the view.
     pub(super) early: Vec<(NodeId, Epoch, Block)>,
-    pub(super) conducting: Option<Conducting>,
+    pub(super) leading: Option<Leading>,
     pub(super) moves: Moves,
     pub(super) shards: BTreeMap<Block, Shard>,
     /// Of a clock, who has ended it: samples and squared norm.
@@ -85,7 +85,7 @@ pub struct Group {
     pub(super) ready: BTreeSet<Block>,
     pub(super) committed: Option<(Clock, f32)>,
     pub(super) barriers: u64,
-    pub(super) locals: BTreeMap<Worker, Local>,
+    pub(super) locals: BTreeMap<Worker, LocalWorker>,
     /// Processes in whose place others have counted: they never do again, so that no update of theirs counts twice.
     pub(super) superseded: BTreeSet<WorkerLife>,
     /// The clock of the last checkpoint.
@@ -104,7 +104,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: GroupConfig) -> Self {
         Self {
             config,
             peers: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl Group {
             going: false,
             missing: BTreeSet::new(),
             early: Vec::new(),
-            conducting: None,
+            leading: None,
             moves: Moves::default(),
             shards: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -164,44 +164,44 @@ impl Group {
         Some(((0..layout.blocks()).filter(is_placed).count(), layout.factored_blocks().count()))
     }
 
-    pub fn handle(&mut self, input: Input) -> Vec<Effect> {
+    pub fn handle(&mut self, input: ParamsInput) -> Vec<Effect> {
         match input {
-            Input::PeerUp(peer) => {
+            ParamsInput::PeerUp(peer) => {
                 self.dead.remove(&peer);
                 self.signs.remove(&peer);
                 self.peers.insert(peer, None);
                 let here = self.here();
                 self.send(peer, ServerMessage::Here(here), None);
             }
-            Input::PeerDown(peer) => self.lost_peer(peer),
-            Input::PeerDead(peer) => self.gone(peer),
-            Input::PeerRefuses(peer) => self.sign(peer, Signs { refuses: true, has_ended: false }),
-            Input::PeerEnded(peer) => self.sign(peer, Signs { refuses: false, has_ended: true }),
-            Input::Message { from, message } => match valid::check(from, &message, self.config.layout.blocks()) {
+            ParamsInput::PeerDown(peer) => self.lost_peer(peer),
+            ParamsInput::PeerDead(peer) => self.gone(peer),
+            ParamsInput::PeerRefuses(peer) => self.sign(peer, Signs { refuses: true, has_ended: false }),
+            ParamsInput::PeerEnded(peer) => self.sign(peer, Signs { refuses: false, has_ended: true }),
+            ParamsInput::Message { from, message } => match valid::check(from, &message, self.config.layout.blocks()) {
                 Ok(()) => self.message(from, message),
                 Err(why) => self.hang_up(from, why),
             },
-            Input::Joined { worker, life } => self.joined(worker, life),
-            Input::Finished { worker } => self.finished(worker),
-            Input::Left { worker, life } => self.left(worker, life),
-            Input::Push { worker, tensors } => self.push(worker, &tensors),
-            Input::Clock { worker, samples } => self.clock(worker, samples),
-            Input::Norm { worker, norm2 } => self.normed(worker, norm2),
-            Input::Pull { worker, number, tensors } => self.pull(worker, number, &tensors),
-            Input::Barrier { worker } => self.barrier(worker),
-            Input::Keep { worker } => self.keep(worker),
-            Input::Shared { worker, number } => self.shared(worker, number),
-            Input::Enough { workers } => self.enough = Some(workers),
-            Input::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
+            ParamsInput::Joined { worker, life } => self.joined(worker, life),
+            ParamsInput::Finished { worker } => self.finished(worker),
+            ParamsInput::Left { worker, life } => self.left(worker, life),
+            ParamsInput::Push { worker, tensors } => self.push(worker, &tensors),
+            ParamsInput::Clock { worker, samples } => self.clock(worker, samples),
+            ParamsInput::Norm { worker, norm2 } => self.normed(worker, norm2),
+            ParamsInput::Pull { worker, number, tensors } => self.pull(worker, number, &tensors),
+            ParamsInput::Barrier { worker } => self.barrier(worker),
+            ParamsInput::Keep { worker } => self.keep(worker),
+            ParamsInput::Shared { worker, number } => self.shared(worker, number),
+            ParamsInput::Enough { workers } => self.enough = Some(workers),
+            ParamsInput::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
             // Once all have finished, the last one is under way, and is told of once.
-            Input::CheckpointDue if self.view.finished => {}
-            Input::CheckpointDue => {
+            ParamsInput::CheckpointDue if self.view.finished => {}
+            ParamsInput::CheckpointDue => {
                 self.checkpoint_due = true;
                 self.consider_checkpoint();
             }
-            Input::Written(kept) => self.written(kept),
-            Input::CheckpointEnded { kept, problem } => self.checkpoint_ended(kept, problem),
-            Input::Found(clock) => self.found(clock),
+            ParamsInput::Written(kept) => self.written(kept),
+            ParamsInput::CheckpointEnded { kept, problem } => self.checkpoint_ended(kept, problem),
+            ParamsInput::Found(clock) => self.found(clock),
         }
         loop {
             while let Some(message) = self.inbox.pop_front() {
@@ -219,7 +219,7 @@ impl Group {
     fn lost_peer(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
         self.early.retain(|(from, ..)| *from != peer);
-        self.broken |= self.is_conducted(peer);
+        self.broken |= self.is_led(peer);
     }
 
     /// A node has said what cannot be: nothing that it says counts any more.
@@ -245,7 +245,7 @@ impl Group {
         let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
         if is_news {
             self.outnumber(ALONE);
-            self.broken |= self.conducting.as_ref().is_some_and(Conducting::is_stuck);
+            self.broken |= self.leading.as_ref().is_some_and(Leading::is_stuck);
         }
     }
 
@@ -256,7 +256,7 @@ impl Group {
             ServerMessage::Promise { epoch, promise } => self.promise(from, epoch, promise),
             ServerMessage::Refused { promised } => {
                 self.seen = self.seen.max(promised.number);
-                self.broken |= self.is_conducted(from);
+                self.broken |= self.is_led(from);
             }
             ServerMessage::Waiting { blocks, nodes } => self.wait(self.why_it_waits(blocks, &nodes)),
             ServerMessage::Lost { epoch } => self.lost(epoch),
@@ -361,10 +361,10 @@ impl Group {
         let promised = here.promised;
         *known = Some(here);
         self.compare();
-        if let Some(conducting) = &self.conducting
-            && conducting.has(from)
+        if let Some(leading) = &self.leading
+            && leading.has(from)
         {
-            self.broken |= lost.iter().any(|peer| conducting.has(*peer)) || promised > conducting.epoch;
+            self.broken |= lost.iter().any(|peer| leading.has(*peer)) || promised > leading.epoch;
         }
     }
 
@@ -384,8 +384,8 @@ impl Group {
         }
     }
 
-    fn is_conducted(&self, node: NodeId) -> bool {
-        self.conducting.as_ref().is_some_and(|conducting| conducting.has(node))
+    fn is_led(&self, node: NodeId) -> bool {
+        self.leading.as_ref().is_some_and(|leading| leading.has(node))
     }
 
     /// Proposes a view if that is this node's business and the one there is not right.
@@ -393,7 +393,7 @@ impl Group {
         let me = self.config.me;
         let mut known: BTreeMap<NodeId, Here> = BTreeMap::from([(me, self.here())]);
         known.extend(self.peers.iter().filter_map(|(node, here)| Some((*node, here.clone()?))));
-        // With other tensors or settings a node can take no part: nobody waits for it to conduct.
+        // With other tensors or settings a node can take no part: nobody waits for it to lead.
         let is_stranger = |here: &Here| here.digest != self.config.digest;
         let strangers: BTreeSet<NodeId> =
             known.iter().filter(|(_, here)| is_stranger(here)).map(|(node, _)| *node).collect();
@@ -403,14 +403,14 @@ impl Group {
             known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
         reachable.retain(|node| !strangers.contains(node));
         // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake. Then
-        // whoever conducts goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
+        // whoever leads goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
         let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
-        let conductor = known.values().map(|here| here.promised).max().unwrap_or_default().by;
+        let leader = known.values().map(|here| here.promised).max().unwrap_or_default().by;
         let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
-        ranked.sort_by_cached_key(|node| (is_new(node), *node != conductor, std::cmp::Reverse(self.rank(*node))));
+        ranked.sort_by_cached_key(|node| (is_new(node), *node != leader, std::cmp::Reverse(self.rank(*node))));
         if ranked.first() != Some(&me) {
-            // Another conducts.
-            self.conducting = None;
+            // Another leads.
+            self.leading = None;
             return;
         }
         let mut members: Vec<NodeId> = Vec::new();
@@ -448,11 +448,11 @@ impl Group {
             return;
         }
         let workers: Vec<_> = workers.into_values().collect();
-        let current = self.conducting.as_ref().is_some_and(|conducting| {
-            conducting.epoch == self.promised
-                && conducting.nodes == nodes
-                && conducting.workers == workers
-                && conducting.finished == finished
+        let current = self.leading.as_ref().is_some_and(|leading| {
+            leading.epoch == self.promised
+                && leading.nodes == nodes
+                && leading.workers == workers
+                && leading.finished == finished
         });
         if self.broken || (!current && !self.is_whole_among(&nodes)) {
             self.broken = false;
@@ -462,9 +462,9 @@ impl Group {
         }
     }
 
-    /// Whether this node conducts a view that goes on, and has lost none of its nodes.
+    /// Whether this node leads a view that goes on, and has lost none of its nodes.
     fn is_whole_among(&self, nodes: &[(NodeId, u32)]) -> bool {
-        self.conducts() && self.view.nodes.iter().all(|known| nodes.contains(known))
+        self.leads() && self.view.nodes.iter().all(|known| nodes.contains(known))
     }
 
     /// Views that this node proposes from now on have higher numbers than all that others may have given theirs meanwhile: `apart` is more
@@ -489,7 +489,7 @@ impl Group {
         format!("waiting: {what}; if {gone} for good: {}", commands.join(" && "))
     }
 
-    /// Of the nodes that are there, the first conducts where nobody does.
+    /// Of the nodes that are there, the first leads where nobody does.
     pub(super) fn rank(&self, node: NodeId) -> [u8; 32] {
         *blake3::Hasher::new().update(&self.config.group).update(&node.0).finalize().as_bytes()
     }

@@ -1,6 +1,6 @@
 //! This node's workers: what they pushed and wait for.
 
-use super::{Effect, Notice, Payload, Place, Share, group::Group};
+use super::{ByteTarget, Effect, Notice, Payload, Share, group::Group};
 use nodectl_types::servers::{
     Consistency, ServerSettings as Settings,
     message::{Block, Clock, ServerMessage, Worker, WorkerLife},
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A worker on this node.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalWorker {
     life: u64,
     started: bool,
     /// It was told that it has started, if since then everybody may have gone back to a checkpoint.
@@ -46,7 +46,7 @@ pub(super) struct Local {
     finishing: bool,
 }
 
-impl Local {
+impl LocalWorker {
     pub fn id(&self, worker: Worker) -> WorkerLife {
         WorkerLife { worker, life: self.life }
     }
@@ -68,7 +68,7 @@ impl Group {
         let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
         let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) = Default::default();
         let (void_before, heard, pulls) = Default::default();
-        let local = Local {
+        let local = LocalWorker {
             life,
             started,
             told,
@@ -376,7 +376,7 @@ impl Group {
         self.effect(if is_mine {
             Effect::Deliver { worker, block }
         } else {
-            Effect::Take(Place::Worker { worker, block })
+            Effect::Take(ByteTarget::Worker { worker, block })
         });
         for tensor in there {
             self.tell(worker, Notice::Pulled { number, tensor });

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | `blocks` | tensors in an arena, cut into blocks |
 //! | `placement` | which nodes keep a block |
-//! | `group` | the state of one node: its peers, who conducts, when the view has to change |
-//! | `conduct` | the conductor: a view's proposal, a clock's commit, barriers |
+//! | `group` | the state of one node: its peers, who leads, when the view has to change |
+//! | `lead` | the leader: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
 //! | `moving` | blocks on their way to a new home while training goes on |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
@@ -17,22 +17,22 @@
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
 //! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
-//! node or a worker comes or goes, or a connection breaks, the conductor proposes a new one: nodes promise to heed no older epoch
-//! and say what they hold, the conductor works out in what state to go on and which of them keep which blocks, and all go on. Of
-//! those who are there, the conductor is whoever proposed the newest epoch that any has promised to heed, else the highest-ranked
-//! node. Where two think so for a moment, the higher epoch wins: a view has one conductor, since its epoch names it. That is
+//! node or a worker comes or goes, or a connection breaks, the leader proposes a new one: nodes promise to heed no older epoch
+//! and say what they hold, the leader works out in what state to go on and which of them keep which blocks, and all go on. Of
+//! those who are there, the leader is whoever proposed the newest epoch that any has promised to heed, else the highest-ranked
+//! node. Where two think so for a moment, the higher epoch wins: a view has one leader, since its epoch names it. That is
 //! Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a majority, the new view must have every
 //! block as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
-//! the replicas too, all before `Ready`; the conductor's `Commit` makes it count. Let V be the last view's nodes that are left:
+//! the replicas too, all before `Ready`; the leader's `Commit` makes it count. Let V be the last view's nodes that are left:
 //!
 //! ```text
 //! clock c was committed      ⇒  for each block some v ∈ V has applied c or holds its sum     (while one node at a time is lost)
 //! each block's sum of c or its effect is in V  ⇒  it is safe to commit c: all sums are of the same workers, those of the view
 //! ```
 //!
-//! So the conductor of the next view voids the sums of c unless all who keep a block have its sum: no reader saw c then. Either way all
+//! So the leader of the next view voids the sums of c unless all who keep a block have its sum: no reader saw c then. Either way all
 //! who keep a block have the same, and whoever is lost next is one of several.
 //!
 //! **Nodes given up.** Let a node f of the last view be known to be gone, by proof or by a person's word:
@@ -67,8 +67,8 @@
 
 pub mod blocks;
 mod checkpoint;
-mod conduct;
 pub mod group;
+mod lead;
 mod local;
 mod moving;
 pub mod pace;
@@ -79,8 +79,8 @@ mod tests;
 mod valid;
 mod view;
 
-pub use blocks::{Layout, LayoutError};
-pub use group::{Config, Group};
+pub use blocks::{ArenaLayout, LayoutError};
+pub use group::{Group, GroupConfig};
 use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
@@ -89,7 +89,7 @@ use nodectl_types::{
 /// What happened.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "most inputs are messages, and each is handled where it lies")]
-pub enum Input {
+pub enum ParamsInput {
     /// There is a connection to another node of the job.
     PeerUp(NodeId),
     /// It broke: messages on their way are lost.
@@ -165,19 +165,19 @@ pub enum Input {
     /// Where checkpoints are made now and then: it is time for one.
     CheckpointDue,
     /// A block of this checkpoint is written.
-    Written(Kept),
+    Written(KeptCheckpoint),
     /// The whole checkpoint is kept; or why it is not, or not as it should be.
     CheckpointEnded {
-        kept: Kept,
+        kept: KeptCheckpoint,
         problem: Option<String>,
     },
     /// What `Effect::FindCheckpoint` came to: the newest is on this node now, and of this clock.
-    Found(Option<Kept>),
+    Found(Option<KeptCheckpoint>),
 }
 
 /// A checkpoint on disk, or on its way there. Views that follow each other may make two of the same clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptCheckpoint {
     pub clock: Clock,
     /// The number of the view that it was made in.
     pub view: u64,
@@ -198,7 +198,7 @@ pub enum Effect {
         why: String,
     },
     /// Keep what came with the message that is being handled.
-    Take(Place),
+    Take(ByteTarget),
     /// A worker's gradient is a contribution where it lies: its worker leaves it alone until `Notice::Released`.
     Contribute {
         worker: Worker,
@@ -236,7 +236,7 @@ pub enum Effect {
     DropSnapshots,
     /// A checkpoint of this clock begins; what there was of another is of no use. The last one has ended once there are two copies.
     BeginCheckpoint {
-        kept: Kept,
+        kept: KeptCheckpoint,
         is_last: bool,
     },
     /// A block of it, of which this node has the snapshot.
@@ -315,7 +315,7 @@ pub enum Payload {
 
 /// Where bytes that came are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ByteTarget {
     Contribution {
         worker: Worker,
         clock: Clock,

@@ -1,9 +1,9 @@
 //! Blocks that move to a new home while training goes on. A view begins with every block on nodes that have it. Where others shall
 //! keep it, its primary sends them what it is, a few blocks at a time, and from then on every update. Once such a newcomer has all of
-//! them it is waited for as replicas are. When all have settled the conductor lets what is under way end, and the next view puts each
+//! them it is waited for as replicas are. When all have settled the leader lets what is under way end, and the next view puts each
 //! block where it shall be: nothing is left to be brought.
 
-use super::{Effect, Payload, Place, conduct::Conducting, group::Group, placement::Placement, server::Shard};
+use super::{ByteTarget, Effect, Payload, group::Group, lead::Leading, placement::Placement, server::Shard};
 use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
@@ -24,7 +24,7 @@ pub(super) struct Moves {
     newcomers: BTreeMap<Block, BTreeMap<NodeId, Newcomer>>,
     /// Nothing new is to begin.
     pub draining: bool,
-    /// The conductor was told that nothing is under way.
+    /// The leader was told that nothing is under way.
     drained: bool,
 }
 
@@ -36,9 +36,9 @@ struct Newcomer {
     is_settled: bool,
 }
 
-/// What the conductor knows of moves.
+/// What the leader knows of moves.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct MoveProgress {
     /// Primaries whose blocks have not settled.
     moving: BTreeSet<NodeId>,
     /// Who finishes what is under way, if the view is to end.
@@ -77,8 +77,8 @@ impl Group {
                 self.moves.waiting.extend(awaited.into_iter().map(|node| (block, node)));
             }
         }
-        if self.conducts() {
-            self.conducting.as_mut().expect("it conducts").progress.moving = moving;
+        if self.leads() {
+            self.leading.as_mut().expect("it leads").progress.moving = moving;
         }
         self.send_blocks();
     }
@@ -145,7 +145,7 @@ impl Group {
             return;
         }
         let epoch = self.view.epoch;
-        self.effect(Effect::Take(Place::State { block }));
+        self.effect(Effect::Take(ByteTarget::State { block }));
         self.shards.insert(block, Shard::arriving(version, applied.into_iter().collect()));
         self.send(from, ServerMessage::Arrived { epoch, block, version }, None);
     }
@@ -157,22 +157,22 @@ impl Group {
         }
     }
 
-    /// The conductor hears that a node's blocks have settled.
+    /// The leader hears that a node's blocks have settled.
     pub(super) fn moved(&mut self, from: NodeId) {
-        if self.conducts()
-            && let Some(conducting) = &mut self.conducting
-            && conducting.progress.moving.remove(&from)
-            && conducting.progress.moving.is_empty()
+        if self.leads()
+            && let Some(leading) = &mut self.leading
+            && leading.progress.moving.remove(&from)
+            && leading.progress.moving.is_empty()
         {
             self.end_view(true);
         }
     }
 
-    /// The conductor wants to change a view in which all is well: whatever is under way shall end first, so that all who keep a
+    /// The leader wants to change a view in which all is well: whatever is under way shall end first, so that all who keep a
     /// block have the same.
     pub(super) fn end_view(&mut self, moved: bool) {
         let epoch = self.view.epoch;
-        let Some(Conducting { progress, nodes, .. }) = &mut self.conducting else { return };
+        let Some(Leading { progress, nodes, .. }) = &mut self.leading else { return };
         if progress.draining.is_none() {
             progress.draining = Some(nodes.iter().map(|(node, _)| *node).collect());
             for (node, _) in nodes.clone() {
@@ -189,7 +189,7 @@ impl Group {
         }
     }
 
-    /// Tells the conductor once what was under way has ended.
+    /// Tells the leader once what was under way has ended.
     pub(super) fn tell_drained(&mut self) {
         if !self.moves.draining || self.moves.drained || !self.is_active(self.view.epoch) {
             return;
@@ -203,9 +203,9 @@ impl Group {
     }
 
     pub(super) fn drained(&mut self, from: NodeId) {
-        if self.conducts()
-            && let Some(conducting) = &mut self.conducting
-            && let Some(left) = &mut conducting.progress.draining
+        if self.leads()
+            && let Some(leading) = &mut self.leading
+            && let Some(left) = &mut leading.progress.draining
         {
             left.remove(&from);
             self.broken |= left.is_empty();

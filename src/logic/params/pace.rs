@@ -14,13 +14,13 @@ const TIMES_LATE: u32 = 5;
 /// Mean and mean deviation of what clocks took, by Jacobson's estimator (Congestion avoidance and control, SIGCOMM 1988): gains 1/8
 /// and 1/4.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
+pub struct ClockPace {
     mean: f64,
     deviation: f64,
     clocks: u32,
 }
 
-impl Pace {
+impl ClockPace {
     /// A clock took so long.
     pub fn add(&mut self, taken: Duration) {
         let taken = taken.as_secs_f64();
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn paced(millis: impl IntoIterator<Item = u64>) -> Pace {
-        let mut pace = Pace::default();
+    fn paced(millis: impl IntoIterator<Item = u64>) -> ClockPace {
+        let mut pace = ClockPace::default();
         millis.into_iter().for_each(|ms| pace.add(Duration::from_millis(ms)));
         pace
     }

@@ -1,6 +1,6 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
-use super::{Effect, Gradient, Payload, Place, conduct::clip_scale, group::Group, moving::Update};
+use super::{ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::Update};
 use nodectl_types::{
     NodeId,
     servers::{
@@ -18,7 +18,7 @@ pub(super) struct Shard {
     /// In asynchronous modes: how many clocks of each worker were applied.
     pub applied: BTreeMap<Worker, Clock>,
     /// The sum of all workers' gradients of clock `version`.
-    pub sum: Option<Sum>,
+    pub sum: Option<BlockSum>,
     /// At the primary: whose gradients are here.
     contributions: BTreeMap<Clock, BTreeSet<Worker>>,
     /// Being summed.
@@ -34,7 +34,7 @@ pub(super) struct Shard {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sum {
+pub(super) struct BlockSum {
     pub norm2: f64,
     /// Replicas that have it.
     kept: BTreeSet<NodeId>,
@@ -65,7 +65,7 @@ impl Shard {
             let of = Some((flight.worker, flight.clock));
             Update { version: flight.version, of, scale: flight.scale, norm2: 0.0 }
         };
-        let of_sum = |sum: &Sum| Update { version: self.version, of: None, scale: before, norm2: sum.norm2 };
+        let of_sum = |sum: &BlockSum| Update { version: self.version, of: None, scale: before, norm2: sum.norm2 };
         self.sum.iter().map(of_sum).chain(self.flight.iter().map(flight)).collect()
     }
 
@@ -148,7 +148,7 @@ impl Group {
         self.effect(if from == self.config.me {
             Effect::Contribute { worker, clock, block }
         } else {
-            Effect::Take(Place::Contribution { worker, clock, block })
+            Effect::Take(ByteTarget::Contribution { worker, clock, block })
         });
         if self.is_synchronous() { self.try_sum(block) } else { self.try_order(worker, clock, block) }
     }
@@ -205,7 +205,7 @@ impl Group {
         let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.summing) else { return };
         shard.summing = false;
         shard.contributions.remove(&shard.version);
-        shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
+        shard.sum = Some(BlockSum { norm2, kept: BTreeSet::new() });
         let version = shard.version;
         self.replicate(block, &Update { version, of: None, scale: self.scale_before(version), norm2 });
         self.try_ready(block);
@@ -270,8 +270,8 @@ impl Group {
         let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == version) else { return };
         match of {
             None => {
-                shard.sum = Some(Sum { norm2, kept: BTreeSet::new() });
-                self.effect(Effect::Take(Place::Sum { block }));
+                shard.sum = Some(BlockSum { norm2, kept: BTreeSet::new() });
+                self.effect(Effect::Take(ByteTarget::Sum { block }));
                 if let Some((_, scale)) = self.committed.filter(|(clock, _)| *clock == version) {
                     // To a newcomer it comes late.
                     self.apply_sum(block, version, scale);
@@ -281,7 +281,7 @@ impl Group {
                 shard.version += 1;
                 shard.applied.insert(worker, clock + 1);
                 let step = shard.version;
-                self.effect(Effect::Take(Place::Contribution { worker, clock, block }));
+                self.effect(Effect::Take(ByteTarget::Contribution { worker, clock, block }));
                 self.effect(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
             }
         }

@@ -204,8 +204,8 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         let new = simulation.join();
         simulation.holds_blocks = true;
         simulation.step_until("the new one takes part", |simulation| simulation.goes_on(new, 3));
-        let conductor = simulation.conductor(new);
-        assert!(simulation.first() == new && conductor != new, "who conducts goes on");
+        let leader = simulation.leader(new);
+        assert!(simulation.first() == new && leader != new, "who leads goes on");
         let begun = simulation.slowest();
         for _ in 0..8_000 {
             simulation.step();
@@ -215,7 +215,7 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         assert!(kept == 0 && !simulation.is_settled(), "no block has come");
         simulation.holds_blocks = false;
         simulation.step_until("all are where they shall be", Simulation::is_settled);
-        assert!(simulation.blocks_kept(new) > 0 && simulation.conductor(new) == conductor);
+        assert!(simulation.blocks_kept(new) > 0 && simulation.leader(new) == leader);
         let simulation = simulation.run(false);
         if mode.is_synchronous() {
             assert_eq!(

@@ -22,8 +22,8 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
     let valid = Valid { blocks };
     valid.block(message.block().unwrap_or(0))?;
     valid.epoch(message.epoch().unwrap_or_default())?;
-    if let Some(by) = of_conductor(message).filter(|by| *by != from) {
-        return Err(format!("it speaks for node {}, which conducts", by.short()));
+    if let Some(by) = of_leader(message).filter(|by| *by != from) {
+        return Err(format!("it speaks for node {}, which leads", by.short()));
     }
     match message {
         ServerMessage::Here(here) => {
@@ -81,7 +81,7 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
 }
 
 /// Who alone says such a thing.
-fn of_conductor(message: &ServerMessage) -> Option<NodeId> {
+fn of_leader(message: &ServerMessage) -> Option<NodeId> {
     match message {
         ServerMessage::Install { view } => Some(view.epoch.by),
         ServerMessage::Prepare { epoch }
@@ -162,7 +162,7 @@ impl Valid {
         let is_node = |node: &NodeId| view.nodes.binary_search_by_key(node, |(member, _)| *member).is_ok();
         let is_there = |(life, node): &&(WorkerLife, NodeId)| self.worker(life.worker).is_err() || !is_node(node);
         if !is_node(&view.epoch.by) || view.workers.is_empty() || view.workers.iter().any(|worker| is_there(&worker)) {
-            return Err("a view without its conductor, without workers, or with workers on other nodes".into());
+            return Err("a view without its leader, without workers, or with workers on other nodes".into());
         }
         view.starting.iter().try_for_each(|(life, clock)| self.worker(life.worker).and(self.clock(*clock)))?;
         let blocks = self.blocks as usize;

@@ -151,7 +151,7 @@ impl Group {
 
     pub(super) fn fetched(&mut self, epoch: Epoch, block: Block, version: u64, applied: Vec<(Worker, Clock)>) {
         if self.is_active(epoch) && self.missing.remove(&block) {
-            self.effect(Effect::Take(super::Place::State { block }));
+            self.effect(Effect::Take(super::ByteTarget::State { block }));
             self.shards.insert(block, Shard::of(version, applied.into_iter().collect()));
             self.check_installed();
         }

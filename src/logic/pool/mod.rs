@@ -14,7 +14,7 @@ mod pace;
 mod tests;
 
 use nodectl_types::{NodeId, Time};
-use pace::Pace;
+use pace::TaskPace;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
@@ -33,7 +33,7 @@ const FAILED_STARTS: u32 = 3;
 const IDLE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct PoolConfig {
     /// How often a task that ended its worker is tried again.
     pub retries: u32,
     /// A task that runs longer ends its worker.
@@ -42,7 +42,7 @@ pub struct Config {
 
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect<P> {
+pub enum PoolEffect<P> {
     /// Send the worker a task with its arguments.
     Run { worker: WorkerKey, task: u64, arguments: P },
     /// Ask the client for a task's arguments and pass them on to the worker.
@@ -61,7 +61,7 @@ pub enum Effect<P> {
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AnswerOutcome {
     Forward,
     /// The task was cancelled.
     Discard,
@@ -81,7 +81,7 @@ struct Task<P> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Stage {
+enum TaskStage {
     Starting,
     Ready,
     /// Told to end.
@@ -89,9 +89,9 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Worker<P> {
+struct PoolWorker<P> {
     node: NodeId,
-    stage: Stage,
+    stage: TaskStage,
     /// In the order sent; it works on the first.
     sent: VecDeque<Task<P>>,
     sent_bytes: usize,
@@ -104,9 +104,9 @@ struct Worker<P> {
 /// `P` are arguments, opaque; clones are cheap.
 #[derive(Debug)]
 pub struct Pool<P> {
-    config: Config,
+    config: PoolConfig,
     waiting: VecDeque<Task<P>>,
-    workers: BTreeMap<WorkerKey, Worker<P>>,
+    workers: BTreeMap<WorkerKey, PoolWorker<P>>,
     /// Ready workers with nothing to do.
     idle: BTreeSet<WorkerKey>,
     /// Tasks that nobody wants any more, until they are met.
@@ -116,14 +116,14 @@ pub struct Pool<P> {
     open_bytes: usize,
     idle_since: Option<Time>,
     updates: u64,
-    pace: Pace,
+    pace: TaskPace,
     ever_ready: bool,
     failed_starts: u32,
-    effects: Vec<Effect<P>>,
+    effects: Vec<PoolEffect<P>>,
 }
 
 impl<P: Clone> Pool<P> {
-    pub fn new(config: Config, now: Time) -> Self {
+    pub fn new(config: PoolConfig, now: Time) -> Self {
         Self {
             config,
             waiting: VecDeque::new(),
@@ -134,7 +134,7 @@ impl<P: Clone> Pool<P> {
             open_bytes: 0,
             idle_since: Some(now),
             updates: 0,
-            pace: Pace::default(),
+            pace: TaskPace::default(),
             ever_ready: false,
             failed_starts: 0,
             effects: Vec::new(),
@@ -178,8 +178,8 @@ impl<P: Clone> Pool<P> {
         }
         self.updates = number;
         for (key, worker) in &self.workers {
-            if worker.stage == Stage::Ready {
-                self.effects.push(Effect::Feed { worker: *key, through: number });
+            if worker.stage == TaskStage::Ready {
+                self.effects.push(PoolEffect::Feed { worker: *key, through: number });
             }
         }
         true
@@ -192,9 +192,9 @@ impl<P: Clone> Pool<P> {
 
     /// A worker is there, and begins.
     pub fn join(&mut self, key: WorkerKey, node: NodeId, now: Time) {
-        let worker = Worker {
+        let worker = PoolWorker {
             node,
-            stage: Stage::Starting,
+            stage: TaskStage::Starting,
             sent: VecDeque::new(),
             sent_bytes: 0,
             since: now,
@@ -208,39 +208,39 @@ impl<P: Clone> Pool<P> {
     pub fn ready(&mut self, key: WorkerKey) -> bool {
         let Some(worker) = self.workers.get_mut(&key) else { return false };
         match worker.stage {
-            Stage::Ready => return false,
-            Stage::Leaving => return true,
-            Stage::Starting => {}
+            TaskStage::Ready => return false,
+            TaskStage::Leaving => return true,
+            TaskStage::Starting => {}
         }
-        worker.stage = Stage::Ready;
+        worker.stage = TaskStage::Ready;
         self.ever_ready = true;
         self.idle.insert(key);
         if self.updates > 0 {
-            self.effects.push(Effect::Feed { worker: key, through: self.updates });
+            self.effects.push(PoolEffect::Feed { worker: key, through: self.updates });
         }
         true
     }
 
     /// A worker answers a task: the first of those that it was sent.
-    pub fn answered(&mut self, key: WorkerKey, id: u64, now: Time) -> Answer {
-        let Some(worker) = self.workers.get_mut(&key) else { return Answer::Unasked };
+    pub fn answered(&mut self, key: WorkerKey, id: u64, now: Time) -> AnswerOutcome {
+        let Some(worker) = self.workers.get_mut(&key) else { return AnswerOutcome::Unasked };
         if worker.sent.front().is_none_or(|task| task.id != id) {
-            return Answer::Unasked;
+            return AnswerOutcome::Unasked;
         }
         worker.answered += 1;
         self.pace.note(now.since(worker.since));
         self.take_first(key, now);
-        if self.cancelled.remove(&id) { Answer::Discard } else { Answer::Forward }
+        if self.cancelled.remove(&id) { AnswerOutcome::Discard } else { AnswerOutcome::Forward }
     }
 
     /// Whether a worker works on that task, and somebody wants its result.
-    pub fn is_answering(&self, key: WorkerKey, id: u64) -> Answer {
+    pub fn is_answering(&self, key: WorkerKey, id: u64) -> AnswerOutcome {
         let first = self.workers.get(&key).and_then(|worker| worker.sent.front());
         match first {
-            Some(task) if task.id != id => Answer::Unasked,
-            None => Answer::Unasked,
-            Some(_) if self.cancelled.contains(&id) => Answer::Discard,
-            Some(_) => Answer::Forward,
+            Some(task) if task.id != id => AnswerOutcome::Unasked,
+            None => AnswerOutcome::Unasked,
+            Some(_) if self.cancelled.contains(&id) => AnswerOutcome::Discard,
+            Some(_) => AnswerOutcome::Forward,
         }
     }
 
@@ -249,7 +249,7 @@ impl<P: Clone> Pool<P> {
         let task = worker.sent.pop_front().expect("the caller saw it");
         worker.sent_bytes -= task.bytes;
         worker.since = now;
-        if worker.sent.is_empty() && worker.stage == Stage::Ready {
+        if worker.sent.is_empty() && worker.stage == TaskStage::Ready {
             self.idle.insert(key);
         }
         self.close_task(task.bytes, now);
@@ -268,12 +268,12 @@ impl<P: Clone> Pool<P> {
     pub fn died(&mut self, key: WorkerKey, error: Option<&str>, now: Time) {
         let Some(worker) = self.workers.remove(&key) else { return };
         self.idle.remove(&key);
-        if worker.stage == Stage::Starting {
+        if worker.stage == TaskStage::Starting {
             self.failed_starts += 1;
             if !self.ever_ready && self.failed_starts == FAILED_STARTS {
                 let why = error.unwrap_or("they ended before they were ready");
                 let why = format!("{FAILED_STARTS} workers could not start, and none could: {why}");
-                self.effects.push(Effect::Fail { why });
+                self.effects.push(PoolEffect::Fail { why });
             }
         }
         let mut sent = worker.sent.into_iter();
@@ -296,7 +296,7 @@ impl<P: Clone> Pool<P> {
         if !self.cancelled.remove(&task.id) {
             let how = if timed_out { "ran longer than `timeout` and" } else { "" };
             let why = format!("the task {how} ended {} workers", task.deaths).replace("  ", " ");
-            self.effects.push(Effect::Lost { task: task.id, why });
+            self.effects.push(PoolEffect::Lost { task: task.id, why });
         }
         self.close_task(task.bytes, now);
     }
@@ -308,14 +308,15 @@ impl<P: Clone> Pool<P> {
         if !must && !is_idle {
             return false;
         }
-        let here = self.workers.iter().filter(|(_, worker)| worker.node == node && worker.stage != Stage::Leaving);
-        let Some((key, _)) = here.min_by_key(|(_, worker)| (worker.stage == Stage::Ready, worker.sent.len())) else {
+        let here = self.workers.iter().filter(|(_, worker)| worker.node == node && worker.stage != TaskStage::Leaving);
+        let Some((key, _)) = here.min_by_key(|(_, worker)| (worker.stage == TaskStage::Ready, worker.sent.len()))
+        else {
             return false;
         };
         let key = *key;
-        self.workers.get_mut(&key).expect("just found").stage = Stage::Leaving;
+        self.workers.get_mut(&key).expect("just found").stage = TaskStage::Leaving;
         self.idle.remove(&key);
-        self.effects.push(Effect::Exit { worker: key });
+        self.effects.push(PoolEffect::Exit { worker: key });
         true
     }
 
@@ -325,7 +326,7 @@ impl<P: Clone> Pool<P> {
         for (key, worker) in &mut self.workers {
             if !worker.timed_out && !worker.sent.is_empty() && now.since(worker.since) >= timeout {
                 worker.timed_out = true;
-                self.effects.push(Effect::Kill { worker: *key });
+                self.effects.push(PoolEffect::Kill { worker: *key });
             }
         }
     }
@@ -338,7 +339,7 @@ impl<P: Clone> Pool<P> {
     }
 
     /// Deals out what waits and gives everything that is to be done. Called once a turn.
-    pub fn finish_turn(&mut self, now: Time) -> std::vec::Drain<'_, Effect<P>> {
+    pub fn finish_turn(&mut self, now: Time) -> std::vec::Drain<'_, PoolEffect<P>> {
         self.feed_the_idle(now);
         self.send_ahead(now);
         self.effects.drain(..)
@@ -360,7 +361,7 @@ impl<P: Clone> Pool<P> {
         if self.waiting.is_empty() || self.pace.ahead() <= 1 {
             return;
         }
-        let ready = self.workers.iter().filter(|(_, worker)| worker.stage == Stage::Ready);
+        let ready = self.workers.iter().filter(|(_, worker)| worker.stage == TaskStage::Ready);
         let ready: Vec<WorkerKey> = ready.map(|(key, _)| *key).collect();
         let share = self.open.div_ceil(ready.len().max(1));
         let limit = self.pace.ahead().min(share);
@@ -403,8 +404,8 @@ impl<P: Clone> Pool<P> {
         }
         worker.sent_bytes += task.bytes;
         self.effects.push(match &task.arguments {
-            Some(arguments) => Effect::Run { worker: key, task: task.id, arguments: arguments.clone() },
-            None => Effect::Pull { worker: key, task: task.id },
+            Some(arguments) => PoolEffect::Run { worker: key, task: task.id, arguments: arguments.clone() },
+            None => PoolEffect::Pull { worker: key, task: task.id },
         });
         worker.sent.push_back(task);
     }
@@ -416,9 +417,9 @@ impl<P: Clone> Pool<P> {
 
     /// (ready workers, nodes with such, workers that start).
     pub fn count(&self) -> (u32, u32, u32) {
-        let ready = || self.workers.values().filter(|worker| worker.stage == Stage::Ready);
+        let ready = || self.workers.values().filter(|worker| worker.stage == TaskStage::Ready);
         let nodes: BTreeSet<NodeId> = ready().map(|worker| worker.node).collect();
-        let starting = self.workers.values().filter(|worker| worker.stage == Stage::Starting).count();
+        let starting = self.workers.values().filter(|worker| worker.stage == TaskStage::Starting).count();
         (ready().count() as u32, nodes.len() as u32, starting as u32)
     }
 }

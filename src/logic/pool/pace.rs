@@ -11,11 +11,11 @@ const WEIGHT: f64 = 1.0 / 64.0;
 
 /// The mean time that a task takes.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct TaskPace {
     mean_seconds: Option<f64>,
 }
 
-impl Pace {
+impl TaskPace {
     pub fn note(&mut self, took: Duration) {
         let took = took.as_secs_f64();
         self.mean_seconds = Some(self.mean_seconds.map_or(took, |mean| mean + (took - mean) * WEIGHT));
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn long_tasks_go_one_by_one_and_short_ones_ahead() {
-        let mut pace = Pace::default();
+        let mut pace = TaskPace::default();
         assert_eq!(pace.ahead(), 1);
         (0..10).for_each(|_| pace.note(Duration::from_micros(20)));
         assert_eq!(pace.ahead(), MAX_AHEAD);

@@ -11,15 +11,15 @@ fn at(millis: u64) -> Time {
 }
 
 fn pool(retries: u32) -> Pool<()> {
-    Pool::new(Config { retries, timeout: None }, at(0))
+    Pool::new(PoolConfig { retries, timeout: None }, at(0))
 }
 
-fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<Effect<()>> {
+fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<PoolEffect<()>> {
     pool.finish_turn(at(millis)).collect()
 }
 
-fn run(worker: WorkerKey, task: u64) -> Effect<()> {
-    Effect::Run { worker, task, arguments: () }
+fn run(worker: WorkerKey, task: u64) -> PoolEffect<()> {
+    PoolEffect::Run { worker, task, arguments: () }
 }
 
 fn with_workers(pool: &mut Pool<()>, nodes: &[NodeId]) {
@@ -35,7 +35,7 @@ fn long_tasks_wait_here_and_not_behind_each_other() {
     with_workers(&mut pool, &[A, A]);
     (1..=5).for_each(|id| pool.submit(id, Some(()), 10));
     assert_eq!(turn(&mut pool, 0), [run(0, 1), run(1, 2)]);
-    assert_eq!(pool.answered(0, 1, at(1000)), Answer::Forward);
+    assert_eq!(pool.answered(0, 1, at(1000)), AnswerOutcome::Forward);
     assert_eq!(turn(&mut pool, 1000), [run(0, 3)], "one in the place of one");
 }
 
@@ -48,7 +48,7 @@ fn short_tasks_are_sent_ahead_and_shared_evenly() {
     let mut deepest = 0;
     for _ in 0..2000 {
         for effect in turn(&mut pool, 0) {
-            let Effect::Run { worker, task, .. } = effect else { panic!("{effect:?}") };
+            let PoolEffect::Run { worker, task, .. } = effect else { panic!("{effect:?}") };
             sent[worker as usize].push(task);
         }
         deepest = deepest.max(sent[0].len());
@@ -57,7 +57,7 @@ fn short_tasks_are_sent_ahead_and_shared_evenly() {
         }
         for (worker, sent) in sent.iter_mut().enumerate() {
             if !sent.is_empty() {
-                assert_eq!(pool.answered(worker as u64, sent.remove(0), at(0)), Answer::Forward);
+                assert_eq!(pool.answered(worker as u64, sent.remove(0), at(0)), AnswerOutcome::Forward);
             }
         }
     }
@@ -74,7 +74,7 @@ fn a_death_is_blamed_on_the_task_that_ran_and_it_is_tried_elsewhere() {
     pool.died(0, None, at(1));
     assert_eq!(turn(&mut pool, 1), [run(2, 7)], "not on the same node again");
     pool.died(2, None, at(2));
-    assert_eq!(turn(&mut pool, 2), [Effect::Lost { task: 7, why: "the task ended 2 workers".into() }]);
+    assert_eq!(turn(&mut pool, 2), [PoolEffect::Lost { task: 7, why: "the task ended 2 workers".into() }]);
     assert_eq!((pool.open, pool.open_bytes), (0, 0));
 }
 
@@ -92,7 +92,7 @@ fn what_was_sent_ahead_of_a_death_is_not_blamed() {
     pool.join(1, A, at(0));
     pool.ready(1);
     let effects = turn(&mut pool, 0);
-    assert!(matches!(effects[0], Effect::Lost { task: 11, .. }), "{effects:?}");
+    assert!(matches!(effects[0], PoolEffect::Lost { task: 11, .. }), "{effects:?}");
     assert_eq!(effects[1], run(1, 12), "in the order submitted");
 }
 
@@ -104,12 +104,12 @@ fn a_pool_whose_workers_cannot_start_ends_with_what_they_said() {
         pool.died(key, Some("ValueError: no"), at(0));
     }
     let why = "3 workers could not start, and none could: ValueError: no".to_string();
-    assert_eq!(turn(&mut pool, 0), [Effect::Fail { why }]);
+    assert_eq!(turn(&mut pool, 0), [PoolEffect::Fail { why }]);
 }
 
 #[test]
 fn a_task_that_runs_too_long_ends_its_worker() {
-    let config = Config { retries: 0, timeout: Some(Duration::from_secs(1)) };
+    let config = PoolConfig { retries: 0, timeout: Some(Duration::from_secs(1)) };
     let mut pool = Pool::new(config, at(0));
     with_workers(&mut pool, &[A]);
     pool.submit(1, Some(()), 1);
@@ -118,10 +118,10 @@ fn a_task_that_runs_too_long_ends_its_worker() {
     pool.expire(at(999));
     assert_eq!(turn(&mut pool, 999), []);
     pool.expire(at(1000));
-    assert_eq!(turn(&mut pool, 1000), [Effect::Kill { worker: 0 }]);
+    assert_eq!(turn(&mut pool, 1000), [PoolEffect::Kill { worker: 0 }]);
     pool.died(0, None, at(1001));
     let why = "the task ran longer than `timeout` and ended 1 workers".into();
-    assert_eq!(turn(&mut pool, 1001), [Effect::Lost { task: 1, why }]);
+    assert_eq!(turn(&mut pool, 1001), [PoolEffect::Lost { task: 1, why }]);
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn large_arguments_go_to_idle_workers_only() {
     pool.submit(10, None, 5 << 20);
     assert!(pool.open_bytes() < 1 << 20, "they wait at the client");
     for id in 1..=9 {
-        assert!(!turn(&mut pool, 0).contains(&Effect::Pull { worker: 0, task: 10 }));
+        assert!(!turn(&mut pool, 0).contains(&PoolEffect::Pull { worker: 0, task: 10 }));
         pool.answered(0, id, at(0));
     }
-    assert_eq!(turn(&mut pool, 0), [Effect::Pull { worker: 0, task: 10 }]);
+    assert_eq!(turn(&mut pool, 0), [PoolEffect::Pull { worker: 0, task: 10 }]);
     pool.submit(11, Some(()), 1);
     assert_eq!(turn(&mut pool, 0), [], "nothing is sent behind them");
 }
@@ -146,13 +146,13 @@ fn room_is_made_at_once_by_an_idle_pool_and_else_only_on_demand() {
     with_workers(&mut pool, &[A, A, B]);
     assert!(!pool.release(A, false, at(500)), "its client may be about to send");
     assert!(pool.release(A, false, at(1000)));
-    assert_eq!(turn(&mut pool, 1000), [Effect::Exit { worker: 0 }]);
+    assert_eq!(turn(&mut pool, 1000), [PoolEffect::Exit { worker: 0 }]);
     pool.submit(1, Some(()), 1);
     assert_eq!(turn(&mut pool, 1000), [run(1, 1)], "the leaving worker gets nothing");
     assert!(!pool.release(A, false, at(9000)));
     assert!(pool.release(A, true, at(9000)));
     assert_eq!(pool.count(), (1, 1, 0));
-    assert_eq!(pool.answered(1, 1, at(9001)), Answer::Forward, "what it was sent it finishes");
+    assert_eq!(pool.answered(1, 1, at(9001)), AnswerOutcome::Forward, "what it was sent it finishes");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn cancelled_tasks_are_neither_sent_nor_answered() {
     turn(&mut pool, 0);
     pool.cancel(1);
     pool.cancel(2);
-    assert_eq!(pool.answered(0, 1, at(5000)), Answer::Discard);
+    assert_eq!(pool.answered(0, 1, at(5000)), AnswerOutcome::Discard);
     assert_eq!(turn(&mut pool, 5000), [run(0, 3)]);
     pool.cancel(3);
     pool.died(0, None, at(5000));
@@ -258,9 +258,9 @@ impl World {
                 if let Some(key) = self.pick(index, |seen| !seen.tasks.is_empty()) {
                     let task = self.workers.get_mut(&key).unwrap().tasks.pop_front().unwrap();
                     match self.pool.answered(key, task, now) {
-                        Answer::Forward => *self.ends.entry(task).or_default() += 1,
-                        Answer::Discard => assert!(self.cancelled.contains(&task)),
-                        Answer::Unasked => panic!("task {task} was sent to {key}"),
+                        AnswerOutcome::Forward => *self.ends.entry(task).or_default() += 1,
+                        AnswerOutcome::Discard => assert!(self.cancelled.contains(&task)),
+                        AnswerOutcome::Unasked => panic!("task {task} was sent to {key}"),
                     }
                 }
             }
@@ -289,24 +289,24 @@ impl World {
         let effects: Vec<_> = self.pool.finish_turn(at(self.millis)).collect();
         for effect in effects {
             match effect {
-                Effect::Run { worker, task, .. } | Effect::Pull { worker, task } => {
+                PoolEffect::Run { worker, task, .. } | PoolEffect::Pull { worker, task } => {
                     let seen = self.workers.get_mut(&worker).expect("a worker that lives");
                     assert!(seen.ready && !seen.exit, "{worker} takes no tasks");
                     assert!(self.updates_before[&task] <= seen.updates, "an update before task {task} is missing");
-                    if matches!(effect, Effect::Pull { .. }) {
+                    if matches!(effect, PoolEffect::Pull { .. }) {
                         assert!(seen.tasks.is_empty(), "pulled for a busy worker");
                     }
                     seen.tasks.push_back(task);
                 }
-                Effect::Feed { worker, through } => {
+                PoolEffect::Feed { worker, through } => {
                     let seen = self.workers.get_mut(&worker).expect("a worker that lives");
                     assert!(seen.updates < through, "nothing new in it");
                     seen.updates = through;
                 }
-                Effect::Exit { worker } => self.workers.get_mut(&worker).unwrap().exit = true,
-                Effect::Lost { task, .. } => *self.ends.entry(task).or_default() += 1,
-                Effect::Kill { .. } => panic!("there is no timeout"),
-                Effect::Fail { .. } => {}
+                PoolEffect::Exit { worker } => self.workers.get_mut(&worker).unwrap().exit = true,
+                PoolEffect::Lost { task, .. } => *self.ends.entry(task).or_default() += 1,
+                PoolEffect::Kill { .. } => panic!("there is no timeout"),
+                PoolEffect::Fail { .. } => {}
             }
         }
         let idle = self.workers.values().any(|seen| seen.ready && !seen.exit && seen.tasks.is_empty());

@@ -4,12 +4,12 @@
 use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, Offer, Want},
-    reach::{Reached, Way, reach},
+    reach::{BulkWay, Reached, reach},
     seal,
     serve::{Server, transfer_key},
 };
 use crate::swarm::{
-    shared::{Session, Shared},
+    shared::{Session, SwarmShared},
     streams,
 };
 use futures::AsyncWriteExt;
@@ -34,37 +34,37 @@ const TALK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts at one holder; each goes on where the last ended.
 const ATTEMPTS: u32 = 4;
 
-type Outcome = Result<(), String>;
+type FetchOutcome = Result<(), String>;
 
 #[derive(Clone)]
 pub struct Fetcher {
-    inner: Arc<Inner>,
+    inner: Arc<FetcherInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct FetcherInner {
+    shared: Arc<SwarmShared>,
     server: Server,
     blobs: Arc<dyn Blobs>,
     transfers: Semaphore,
     /// Transfers under way; bounded by the callers, each of which waits for one.
-    flights: Mutex<HashMap<BlobHash, watch::Receiver<Option<Outcome>>>>,
+    flights: Mutex<HashMap<BlobHash, watch::Receiver<Option<FetchOutcome>>>>,
 }
 
 /// A blob of which the first bytes are here.
-struct Partial {
+struct PartialBlob {
     writer: Box<dyn BlobWriter>,
     written: u64,
 }
 
 impl Fetcher {
     /// `server` takes the connections of holders that cannot be connected to.
-    pub fn new(shared: Arc<Shared>, server: Server, blobs: Arc<dyn Blobs>) -> Self {
+    pub fn new(shared: Arc<SwarmShared>, server: Server, blobs: Arc<dyn Blobs>) -> Self {
         let (transfers, flights) = (Semaphore::new(MAX_TRANSFERS), Mutex::default());
-        Self { inner: Arc::new(Inner { shared, server, blobs, transfers, flights }) }
+        Self { inner: Arc::new(FetcherInner { shared, server, blobs, transfers, flights }) }
     }
 
     /// Makes sure that the blob is here.
-    pub async fn fetch(self, hash: BlobHash, holders: Vec<NodeId>) -> Outcome {
+    pub async fn fetch(self, hash: BlobHash, holders: Vec<NodeId>) -> FetchOutcome {
         let (mut flight, joined) = self.board(hash, &holders);
         let outcome = land(&mut flight).await;
         if outcome.is_ok() || !joined {
@@ -76,7 +76,7 @@ impl Fetcher {
     }
 
     /// The transfer under way, or a new one; it goes on even if nobody waits any more.
-    fn board(&self, hash: BlobHash, holders: &[NodeId]) -> (watch::Receiver<Option<Outcome>>, bool) {
+    fn board(&self, hash: BlobHash, holders: &[NodeId]) -> (watch::Receiver<Option<FetchOutcome>>, bool) {
         let mut flights = self.inner.flights.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flights.get(&hash) {
             return (flight.clone(), true);
@@ -92,7 +92,7 @@ impl Fetcher {
         (flight, false)
     }
 
-    async fn fly(&self, hash: BlobHash, holders: Vec<NodeId>) -> Outcome {
+    async fn fly(&self, hash: BlobHash, holders: Vec<NodeId>) -> FetchOutcome {
         let inner = &self.inner;
         let Ok(_permit) = inner.transfers.acquire().await else { return Err("the node has ended".into()) };
         let blobs = inner.blobs.clone();
@@ -125,13 +125,14 @@ impl Fetcher {
         holders
     }
 
-    async fn fetch_from(&self, holder: NodeId, hash: BlobHash, partial: &mut Option<Partial>) -> Outcome {
+    async fn fetch_from(&self, holder: NodeId, hash: BlobHash, partial: &mut Option<PartialBlob>) -> FetchOutcome {
         let mut problem = String::new();
         for _ in 0..ATTEMPTS {
             let (mut stream, session) = self.inner.shared.open_stream(holder, streams::BULK).await?;
             let offset = partial.as_ref().map_or(0, |partial| partial.written);
             let offer = ask(&mut stream, &session, Want { hash, offset }).await?;
-            let source = match reach(&mut stream, &session, &offer, &self.inner.server).await.and_then(Source::from) {
+            let source = match reach(&mut stream, &session, &offer, &self.inner.server).await.and_then(BulkSource::from)
+            {
                 Ok(source) => source,
                 Err(error) => return Err(format!("broke off: {error}")),
             };
@@ -143,7 +144,7 @@ impl Fetcher {
             }
             if partial.as_ref().map_or(0, |partial| partial.written) == offset {
                 // Somebody answered at the port who is not the holder, perhaps: an address translator on the way.
-                session.way.note(Way::Swarm);
+                session.way.note(BulkWay::Swarm);
             }
         }
         Err(problem)
@@ -153,23 +154,23 @@ impl Fetcher {
     async fn receive(
         &self,
         hash: BlobHash,
-        source: Source,
+        source: BulkSource,
         stream: Stream,
         offer: &Offer,
-        partial: &mut Option<Partial>,
-    ) -> Outcome {
+        partial: &mut Option<PartialBlob>,
+    ) -> FetchOutcome {
         let key = Zeroizing::new(transfer_key(&offer.key, &offer.ticket));
         let (size, runtime, blobs) = (offer.size, Handle::current(), self.inner.blobs.clone());
         let before = partial.take();
         let received = spawn_blocking(move || {
             let mut partial = match before {
                 Some(partial) => partial,
-                None => Partial { writer: blobs.writer()?, written: 0 },
+                None => PartialBlob { writer: blobs.writer()?, written: 0 },
             };
             let result = match source {
                 // The stream is held until here: the holder takes its closing as the end.
-                Source::Direct(mut tcp) => take_in(&mut tcp, size, &key, &mut partial),
-                Source::Swarm => take_in(&mut Blocking::new(stream, runtime), size, &key, &mut partial),
+                BulkSource::Direct(mut tcp) => take_in(&mut tcp, size, &key, &mut partial),
+                BulkSource::Swarm => take_in(&mut Blocking::new(stream, runtime), size, &key, &mut partial),
             };
             match result {
                 Ok(()) => partial.writer.finish(Some(hash)).map(|_| None),
@@ -188,7 +189,7 @@ impl Fetcher {
     }
 }
 
-async fn land(flight: &mut watch::Receiver<Option<Outcome>>) -> Outcome {
+async fn land(flight: &mut watch::Receiver<Option<FetchOutcome>>) -> FetchOutcome {
     match flight.wait_for(Option::is_some).await {
         Ok(outcome) => outcome.clone().unwrap_or_else(|| Err("the transfer ended without an outcome".into())),
         Err(_) => Err("the transfer was given up".into()),
@@ -196,12 +197,12 @@ async fn land(flight: &mut watch::Receiver<Option<Outcome>>) -> Outcome {
 }
 
 /// Where the frames come from, for a thread that blocks.
-enum Source {
+enum BulkSource {
     Direct(std::net::TcpStream),
     Swarm,
 }
 
-impl Source {
+impl BulkSource {
     fn from(reached: Reached) -> io::Result<Self> {
         let Reached::Tcp(tcp) = reached else { return Ok(Self::Swarm) };
         let tcp = tcp.into_std()?;
@@ -229,7 +230,7 @@ async fn ask(stream: &mut Stream, session: &Session, want: Want) -> Result<Offer
     }
 }
 
-fn take_in(source: &mut impl Read, size: u64, key: &[u8; 32], partial: &mut Partial) -> io::Result<()> {
+fn take_in(source: &mut impl Read, size: u64, key: &[u8; 32], partial: &mut PartialBlob) -> io::Result<()> {
     seal::receive(source, size - partial.written, key, |plain| {
         partial.writer.write(plain)?;
         partial.written += plain.len() as u64;

@@ -2,8 +2,8 @@
 //! several frames are written at once.
 
 use super::{
-    seal::{Cipher, FINAL, HEADER_BYTES, TAG_BYTES},
-    sealed::{Incoming, Keys, Sealed, WRITE_BYTES},
+    seal::{FINAL, FrameCipher, HEADER_BYTES, TAG_BYTES},
+    sealed::{DirectionKeys, Sealed, SealedInput, WRITE_BYTES},
 };
 use libp2p::Stream;
 use nodectl_ports::{Halves, PeerStream};
@@ -30,9 +30,9 @@ impl PeerStream for Sealed<tokio::net::TcpStream> {
         let mut stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
         stream.write_all(&outgoing[written..])?;
-        let source = Source { stream: stream.try_clone()?, opener, incoming };
+        let source = HalfSource { stream: stream.try_clone()?, opener, incoming };
         let closer = stream.try_clone()?;
-        let sink = Sink { stream, sealer, buffer: vec![0; BATCH * WHOLE_BYTES], filled: 0 };
+        let sink = HalfSink { stream, sealer, buffer: vec![0; BATCH * WHOLE_BYTES], filled: 0 };
         // It may be closed already.
         let close = move || drop(closer.shutdown(Shutdown::Both));
         Ok(Halves { source: Box::new(source), sink: Box::new(sink), close: Box::new(close) })
@@ -40,29 +40,29 @@ impl PeerStream for Sealed<tokio::net::TcpStream> {
 }
 
 /// The blocking reader of what is in memory, for fuzzing.
-pub fn reading<'a>(bytes: &'a [u8], keys: &Keys) -> impl Read + use<'a> {
+pub fn reading<'a>(bytes: &'a [u8], keys: &DirectionKeys) -> impl Read + use<'a> {
     let Sealed { stream, opener, incoming, .. } = Sealed::new(tokio::io::join(bytes, tokio::io::sink()), keys);
-    Source { stream: stream.into_inner().0, opener, incoming }
+    HalfSource { stream: stream.into_inner().0, opener, incoming }
 }
 
 /// Over the swarm it is slow in any case.
 impl PeerStream for Sealed<Compat<Stream>> {}
 
-struct Source<R> {
+struct HalfSource<R> {
     stream: R,
-    opener: Cipher,
-    incoming: Incoming,
+    opener: FrameCipher,
+    incoming: SealedInput,
 }
 
-struct Sink {
+struct HalfSink {
     stream: TcpStream,
-    sealer: Cipher,
+    sealer: FrameCipher,
     /// Sealed frames up to `filled`.
     buffer: Vec<u8>,
     filled: usize,
 }
 
-impl<R: Read> Read for Source<R> {
+impl<R: Read> Read for HalfSource<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             let plain = self.incoming.take(out.len());
@@ -85,7 +85,7 @@ impl<R: Read> Read for Source<R> {
     }
 }
 
-impl<R: Read> Source<R> {
+impl<R: Read> HalfSource<R> {
     fn fill(&mut self) -> io::Result<()> {
         let count = retried(|| self.stream.read(self.incoming.space()?))?;
         self.incoming.end += count;
@@ -126,7 +126,7 @@ fn retried(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-impl Write for Sink {
+impl Write for HalfSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.buffer.len() - self.filled < WHOLE_BYTES {
             self.flush()?;
@@ -150,8 +150,8 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::AsyncWriteExt;
 
-    const HERE: Keys = Keys { out: [1; 32], back: [2; 32] };
-    const THERE: Keys = Keys { out: [2; 32], back: [1; 32] };
+    const HERE: DirectionKeys = DirectionKeys { out: [1; 32], back: [2; 32] };
+    const THERE: DirectionKeys = DirectionKeys { out: [2; 32], back: [1; 32] };
 
     async fn connected() -> (tokio::net::TcpStream, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -160,7 +160,7 @@ mod tests {
         (one.unwrap(), two.unwrap().0)
     }
 
-    fn blocking(stream: tokio::net::TcpStream, keys: &Keys) -> Halves {
+    fn blocking(stream: tokio::net::TcpStream, keys: &DirectionKeys) -> Halves {
         Box::new(Sealed::new(stream, keys)).blocking().unwrap()
     }
 
@@ -246,7 +246,7 @@ mod tests {
     fn a_changed_frame_and_a_larger_one_than_any_are_errors() {
         let whole = {
             let mut frame = vec![3; WHOLE_BYTES];
-            Cipher::new(&HERE.out).seal(&mut frame, WRITE_BYTES, false).unwrap();
+            FrameCipher::new(&HERE.out).seal(&mut frame, WRITE_BYTES, false).unwrap();
             frame
         };
         let read = |bytes: &[u8]| {

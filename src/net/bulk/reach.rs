@@ -24,7 +24,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum BulkWay {
     Direct,
     CalledBack,
     Swarm,
@@ -32,14 +32,14 @@ pub enum Way {
 
 /// The last way that was taken in a session.
 #[derive(Debug, Default)]
-pub struct LastWay(Mutex<Option<(Way, Instant)>>);
+pub struct LastWay(Mutex<Option<(BulkWay, Instant)>>);
 
 impl LastWay {
-    pub fn note(&self, way: Way) {
+    pub fn note(&self, way: BulkWay) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, Instant::now()));
     }
 
-    fn get(&self) -> Option<Way> {
+    fn get(&self) -> Option<BulkWay> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.filter(|(_, at)| at.elapsed() < REMEMBERED).map(|(way, _)| way)
     }
@@ -58,25 +58,25 @@ pub async fn reach(stream: &mut Stream, session: &Session, offer: &Offer, server
     let last = match session.remote {
         Some(_) => session.way.get(),
         // Behind a relay: no address is known at which it could be reached, nor can it know ours.
-        None => Some(Way::Swarm),
+        None => Some(BulkWay::Swarm),
     };
-    if let (Some(remote), None | Some(Way::Direct)) = (session.remote, last) {
+    if let (Some(remote), None | Some(BulkWay::Direct)) = (session.remote, last) {
         let address = SocketAddr::new(remote, offer.port);
         match connect(address, &offer.ticket).await {
             Ok(tcp) => {
-                session.way.note(Way::Direct);
+                session.way.note(BulkWay::Direct);
                 return Ok(Reached::Tcp(tcp));
             }
             Err(error) => tracing::debug!("no direct connection to {address} ({error}): it is asked to connect to us"),
         }
     }
-    if last != Some(Way::Swarm) {
+    if last != Some(BulkWay::Swarm) {
         if let Some(tcp) = call_back(stream, offer, server).await? {
-            session.way.note(Way::CalledBack);
+            session.way.note(BulkWay::CalledBack);
             return Ok(Reached::Tcp(tcp));
         }
         tracing::debug!("no direct connection in either direction: over the swarm, slowly");
-        session.way.note(Way::Swarm);
+        session.way.note(BulkWay::Swarm);
     }
     over_the_swarm(stream).await?;
     Ok(Reached::Swarm)
@@ -117,7 +117,7 @@ async fn call_back(stream: &mut Stream, offer: &Offer, server: &Server) -> io::R
 }
 
 /// What a requester chose.
-pub enum Choice {
+pub enum WayChoice {
     /// The holder's own connection, for which it has shown the ticket.
     CalledBack(TcpStream),
     OverTheSwarm,
@@ -126,14 +126,18 @@ pub enum Choice {
 }
 
 /// The holder's part. A requester that connects closes the stream when it is served.
-pub async fn choice(stream: &mut Stream, requester: Option<IpAddr>, ticket: &[u8; TICKET_BYTES]) -> io::Result<Choice> {
+pub async fn choice(
+    stream: &mut Stream,
+    requester: Option<IpAddr>,
+    ticket: &[u8; TICKET_BYTES],
+) -> io::Result<WayChoice> {
     let mut called = false;
     loop {
         let mut byte = [0; 1];
         match (stream.read(&mut byte).await, byte) {
-            (Ok(1), [OVER_THE_SWARM]) => return Ok(Choice::OverTheSwarm),
+            (Ok(1), [OVER_THE_SWARM]) => return Ok(WayChoice::OverTheSwarm),
             (Ok(1), [CALL_BACK]) if !called => called = true,
-            _ => return Ok(Choice::Nothing),
+            _ => return Ok(WayChoice::Nothing),
         }
         let mut port = [0; 2];
         timeout(CALL_TIMEOUT, stream.read_exact(&mut port)).await.map_err(|_| io::ErrorKind::TimedOut)??;
@@ -144,7 +148,7 @@ pub async fn choice(stream: &mut Stream, requester: Option<IpAddr>, ticket: &[u8
         stream.write_all(&[u8::from(tcp.is_some())]).await?;
         stream.flush().await?;
         if let Some(tcp) = tcp {
-            return Ok(Choice::CalledBack(tcp));
+            return Ok(WayChoice::CalledBack(tcp));
         }
     }
 }

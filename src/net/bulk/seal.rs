@@ -13,7 +13,7 @@ pub(super) const FINAL: u32 = 1 << 31;
 
 /// Reads `bytes` of `source` and writes them as frames. The last one, which may be empty, says so.
 pub fn send(source: &mut impl Read, bytes: u64, key: &[u8; 32], out: &mut impl Write) -> io::Result<()> {
-    let mut cipher = Cipher::new(key);
+    let mut cipher = FrameCipher::new(key);
     let mut frame = vec![0; HEADER_BYTES + FRAME_BYTES + TAG_BYTES];
     let mut left = bytes;
     loop {
@@ -36,7 +36,7 @@ pub fn receive(
     key: &[u8; 32],
     mut sink: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut cipher = Cipher::new(key);
+    let mut cipher = FrameCipher::new(key);
     let mut frame = vec![0; FRAME_BYTES + TAG_BYTES];
     let mut left = bytes;
     loop {
@@ -60,12 +60,12 @@ pub fn receive(
     }
 }
 
-pub(super) struct Cipher {
+pub(super) struct FrameCipher {
     key: LessSafeKey,
     counter: u64,
 }
 
-impl Cipher {
+impl FrameCipher {
     pub fn new(key: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 keys have 32 bytes");
         Self { key: LessSafeKey::new(key), counter: 0 }

@@ -1,6 +1,6 @@
 //! A duplex stream of sealed frames, for conversations: what is written goes out with the next flush, as a frame of its own.
 
-use super::seal::{Cipher, FINAL, FRAME_BYTES, HEADER_BYTES, TAG_BYTES, bad};
+use super::seal::{FINAL, FRAME_BYTES, FrameCipher, HEADER_BYTES, TAG_BYTES, bad};
 use std::{
     io,
     pin::Pin,
@@ -14,24 +14,24 @@ pub(super) const WRITE_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 128 << 10;
 
 /// The keys of both directions: what this end seals with, what it opens with.
-pub struct Keys {
+pub struct DirectionKeys {
     pub out: [u8; 32],
     pub back: [u8; 32],
 }
 
 pub struct Sealed<S> {
     pub(super) stream: S,
-    pub(super) sealer: Cipher,
-    pub(super) opener: Cipher,
+    pub(super) sealer: FrameCipher,
+    pub(super) opener: FrameCipher,
     /// Sealed frames to be written, from `written` on.
     pub(super) outgoing: Vec<u8>,
     pub(super) written: usize,
     pub(super) closing: bool,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: SealedInput,
 }
 
 /// Bytes as they came: opened ones in `plain`, sealed ones from its end up to `end`.
-pub(super) struct Incoming {
+pub(super) struct SealedInput {
     /// Asked of the stream at once, at least.
     at_once: usize,
     pub buffer: Vec<u8>,
@@ -44,15 +44,15 @@ pub(super) struct Incoming {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
-    pub fn new(stream: S, keys: &Keys) -> Self {
+    pub fn new(stream: S, keys: &DirectionKeys) -> Self {
         Self::reading(stream, keys, READ_BYTES)
     }
 
     /// With a buffer of so many bytes, which grows with the largest frame that comes.
-    pub fn reading(stream: S, keys: &Keys, at_once: usize) -> Self {
+    pub fn reading(stream: S, keys: &DirectionKeys, at_once: usize) -> Self {
         let (outgoing, written, closing) = Default::default();
-        let incoming = Incoming { at_once, buffer: Vec::new(), plain: 0..0, next: 0, end: 0, ended: false };
-        let (sealer, opener) = (Cipher::new(&keys.out), Cipher::new(&keys.back));
+        let incoming = SealedInput { at_once, buffer: Vec::new(), plain: 0..0, next: 0, end: 0, ended: false };
+        let (sealer, opener) = (FrameCipher::new(&keys.out), FrameCipher::new(&keys.back));
         Self { stream, sealer, opener, outgoing, written, closing, incoming }
     }
 
@@ -110,7 +110,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
     }
 }
 
-impl Incoming {
+impl SealedInput {
     /// Room for more behind `end`, for the rest of the next frame at least.
     pub fn space(&mut self) -> io::Result<&mut [u8]> {
         if self.next > 0 {
@@ -159,7 +159,7 @@ impl Incoming {
     }
 
     /// Opens the next frame, if it is whole.
-    pub fn open(&mut self, opener: &mut Cipher) -> io::Result<bool> {
+    pub fn open(&mut self, opener: &mut FrameCipher) -> io::Result<bool> {
         let Some(bytes) = self.frame_bytes()?.filter(|bytes| self.next + bytes <= self.end) else { return Ok(false) };
         let start = self.next + HEADER_BYTES;
         let header = *self.buffer[self.next..].first_chunk::<HEADER_BYTES>().expect("frame_bytes() saw it");
@@ -220,8 +220,8 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
-    const HERE: Keys = Keys { out: [1; 32], back: [2; 32] };
-    const THERE: Keys = Keys { out: [2; 32], back: [1; 32] };
+    const HERE: DirectionKeys = DirectionKeys { out: [1; 32], back: [2; 32] };
+    const THERE: DirectionKeys = DirectionKeys { out: [2; 32], back: [1; 32] };
 
     #[tokio::test]
     async fn bytes_arrive_in_order_both_ways_and_the_end_is_told() {

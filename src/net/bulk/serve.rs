@@ -3,17 +3,17 @@
 use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, Offer, TICKET_BYTES, Want},
-    reach::{Choice, choice},
+    reach::{WayChoice, choice},
     seal,
-    sealed::Keys,
+    sealed::DirectionKeys,
     streams,
-    tickets::{Promise, Tickets, Transfer},
+    tickets::{TicketPromise, Tickets, Transfer},
 };
 use crate::{
     config::NetError,
     gate::{Gate, Limits},
     secret::{expand, fill_random},
-    swarm::shared::Shared,
+    swarm::shared::SwarmShared,
 };
 use futures::AsyncWriteExt;
 use libp2p::Stream;
@@ -47,11 +47,11 @@ const TICKET_TIMEOUT_OF_STRANGERS: Duration = Duration::from_millis(300);
 
 #[derive(Clone)]
 pub struct Server {
-    inner: Arc<Inner>,
+    inner: Arc<ServerInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct ServerInner {
+    shared: Arc<SwarmShared>,
     blobs: Arc<dyn Blobs>,
     pools: Arc<dyn PoolHost>,
     port: u16,
@@ -63,7 +63,7 @@ struct Inner {
 impl Server {
     /// Opens the port for direct transfers (0: a free one) and serves it until the swarm ends.
     pub async fn start(
-        shared: Arc<Shared>,
+        shared: Arc<SwarmShared>,
         blobs: Arc<dyn Blobs>,
         pools: Arc<dyn PoolHost>,
         port: u16,
@@ -71,7 +71,7 @@ impl Server {
         let listener = listen(port).await.map_err(|source| NetError::Listen { port, source })?;
         let port = listener.local_addr().map_err(|source| NetError::Listen { port, source })?.port();
         let stopped = shared.stopped.clone();
-        let inner = Inner {
+        let inner = ServerInner {
             shared,
             blobs,
             pools,
@@ -92,7 +92,7 @@ impl Server {
     /// Somebody will connect to the port with this ticket. `None` if too many are expected.
     pub fn expect(&self, ticket: [u8; TICKET_BYTES]) -> Option<oneshot::Receiver<TcpStream>> {
         let (caller, called) = oneshot::channel();
-        self.inner.tickets.issue(ticket, Promise::Called(caller), Instant::now()).then_some(called)
+        self.inner.tickets.issue(ticket, TicketPromise::Called(caller), Instant::now()).then_some(called)
     }
 
     pub fn expect_no_more(&self, ticket: &[u8; TICKET_BYTES]) {
@@ -132,11 +132,11 @@ impl Server {
                 };
                 drop(pass);
                 match redeemed {
-                    Some((stream, Promise::Blob(transfer))) => server.send_directly(stream, transfer).await,
-                    Some((stream, Promise::Stream { from, pool, keys })) => {
+                    Some((stream, TicketPromise::Blob(transfer))) => server.send_directly(stream, transfer).await,
+                    Some((stream, TicketPromise::Stream { from, pool, keys })) => {
                         server.attach(from, pool, streams::accept(stream, &keys).await).await;
                     }
-                    Some((stream, Promise::Called(caller))) => drop(caller.send(stream)),
+                    Some((stream, TicketPromise::Called(caller))) => drop(caller.send(stream)),
                     None => {}
                 }
             });
@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// Without a good ticket the connection is closed without a word.
-    async fn redeem(&self, mut stream: TcpStream, from: IpAddr) -> Option<(TcpStream, Promise)> {
+    async fn redeem(&self, mut stream: TcpStream, from: IpAddr) -> Option<(TcpStream, TicketPromise)> {
         let mut ticket = [0; TICKET_BYTES];
         let member = self.inner.shared.is_member_at(from);
         let patience = if member { TICKET_TIMEOUT } else { TICKET_TIMEOUT_OF_STRANGERS };
@@ -175,18 +175,18 @@ impl Server {
         .await?;
         let Answer::Offer(offer) = answer else { return stream.close().await };
         let choice = choice(&mut stream, requester, &offer.ticket).await;
-        let Some(Promise::Blob(transfer)) = self.inner.tickets.redeem(&offer.ticket, Instant::now()) else {
+        let Some(TicketPromise::Blob(transfer)) = self.inner.tickets.redeem(&offer.ticket, Instant::now()) else {
             return Ok(());
         };
         match choice? {
-            Choice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
-            Choice::OverTheSwarm => {
+            WayChoice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
+            WayChoice::OverTheSwarm => {
                 let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
                 let (blobs, runtime) = (self.inner.blobs.clone(), Handle::current());
                 let sent = spawn_blocking(move || send(&*blobs, &transfer, &mut Blocking::new(stream, runtime))).await;
                 sent.map_err(io::Error::other)??;
             }
-            Choice::Nothing => {}
+            WayChoice::Nothing => {}
         }
         Ok(())
     }
@@ -217,12 +217,12 @@ impl Server {
         from: NodeId,
         requester: Option<IpAddr>,
         mut stream: Stream,
-    ) -> io::Result<Option<(PoolToken, Carrier, Keys)>> {
+    ) -> io::Result<Option<(PoolToken, Carrier, DirectionKeys)>> {
         let pool = streams::read_pool(&mut stream).await?;
         let mut offer = Offer { size: 0, ticket: Tickets::draw(), key: [0; 32], port: self.inner.port };
         fill_random(&mut offer.key);
         let (back, out) = streams::keys(&offer);
-        let promise = Promise::Stream { from, pool, keys: Keys { out, back } };
+        let promise = TicketPromise::Stream { from, pool, keys: DirectionKeys { out, back } };
         let issued = self.inner.tickets.issue(offer.ticket, promise, Instant::now());
         let answer = if issued { Answer::Offer(offer) } else { Answer::Busy };
         timed(async {
@@ -233,10 +233,10 @@ impl Server {
         let choice = choice(&mut stream, requester, &offer.ticket).await;
         let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
         Ok(match (choice?, unused) {
-            (Choice::OverTheSwarm, Some(Promise::Stream { pool, keys, .. })) => {
+            (WayChoice::OverTheSwarm, Some(TicketPromise::Stream { pool, keys, .. })) => {
                 Some((pool, Carrier::Swarm(stream), keys))
             }
-            (Choice::CalledBack(tcp), Some(Promise::Stream { pool, keys, .. })) => {
+            (WayChoice::CalledBack(tcp), Some(TicketPromise::Stream { pool, keys, .. })) => {
                 Some((pool, Carrier::Tcp(tcp), keys))
             }
             _ => None,
@@ -266,7 +266,7 @@ impl Server {
         let ticket = Tickets::draw();
         let key = Zeroizing::new(transfer_key(&fresh, &ticket));
         let transfer = Transfer { hash: want.hash, offset: want.offset, size, key };
-        if !self.inner.tickets.issue(ticket, Promise::Blob(transfer), Instant::now()) {
+        if !self.inner.tickets.issue(ticket, TicketPromise::Blob(transfer), Instant::now()) {
             return Ok(Answer::Busy);
         }
         Ok(Answer::Offer(Offer { size, ticket, key: fresh, port: self.inner.port }))

@@ -3,13 +3,13 @@
 
 use super::{
     offer::{Answer, Offer},
-    reach::{Reached, Way, over_the_swarm, reach},
-    sealed::{Keys, Sealed},
+    reach::{BulkWay, Reached, over_the_swarm, reach},
+    sealed::{DirectionKeys, Sealed},
     serve::Server,
 };
 use crate::{
     secret::expand,
-    swarm::{shared::Shared, streams},
+    swarm::{shared::SwarmShared, streams},
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
@@ -26,7 +26,12 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a pool of another node. `NotFound` if that has none of this token.
-pub async fn open(shared: &Shared, server: &Server, to: NodeId, pool: PoolToken) -> io::Result<Box<dyn PeerStream>> {
+pub async fn open(
+    shared: &SwarmShared,
+    server: &Server,
+    to: NodeId,
+    pool: PoolToken,
+) -> io::Result<Box<dyn PeerStream>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
     let (mut stream, session) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
     let asking = async {
@@ -41,7 +46,7 @@ pub async fn open(shared: &Shared, server: &Server, to: NodeId, pool: PoolToken)
         Answer::Missing => return Err(io::Error::new(io::ErrorKind::NotFound, failed("it has no such pool".into()))),
     };
     let (there, back) = keys(&offer);
-    let keys = Keys { out: there, back };
+    let keys = DirectionKeys { out: there, back };
     if let Reached::Tcp(tcp) = reach(&mut stream, &session, &offer, server).await? {
         // Whoever answers may be an address translator's neighbour: only the peer itself can greet.
         match timeout(GREETING_TIMEOUT, greeted(tcp, &keys)).await {
@@ -49,7 +54,7 @@ pub async fn open(shared: &Shared, server: &Server, to: NodeId, pool: PoolToken)
             Ok(Err(error)) => tracing::debug!("no direct stream to node {} ({error}): over the swarm", to.short()),
             Err(_) => tracing::debug!("no direct stream to node {} (no answer): over the swarm", to.short()),
         }
-        session.way.note(Way::Swarm);
+        session.way.note(BulkWay::Swarm);
         over_the_swarm(&mut stream).await?;
     }
     let mut sealed = Sealed::new(stream.compat(), &keys);
@@ -57,7 +62,7 @@ pub async fn open(shared: &Shared, server: &Server, to: NodeId, pool: PoolToken)
     Ok(Box::new(sealed))
 }
 
-async fn greeted(tcp: TcpStream, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
+async fn greeted(tcp: TcpStream, keys: &DirectionKeys) -> io::Result<Sealed<TcpStream>> {
     prepare(&tcp)?;
     let mut sealed = Sealed::new(tcp, keys);
     sealed.greeted().await?;
@@ -65,7 +70,7 @@ async fn greeted(tcp: TcpStream, keys: &Keys) -> io::Result<Sealed<TcpStream>> {
 }
 
 /// The accepting end of a direct stream, whose ticket was good.
-pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn PeerStream>> {
+pub async fn accept(tcp: TcpStream, keys: &DirectionKeys) -> io::Result<Box<dyn PeerStream>> {
     prepare(&tcp)?;
     let mut sealed = Sealed::new(tcp, keys);
     sealed.greet().await?;
@@ -73,7 +78,7 @@ pub async fn accept(tcp: TcpStream, keys: &Keys) -> io::Result<Box<dyn PeerStrea
 }
 
 /// The accepting end of one over the swarm.
-pub async fn accept_over_the_swarm(stream: Stream, keys: &Keys) -> io::Result<Box<dyn PeerStream>> {
+pub async fn accept_over_the_swarm(stream: Stream, keys: &DirectionKeys) -> io::Result<Box<dyn PeerStream>> {
     let mut sealed = Sealed::new(stream.compat(), keys);
     sealed.greet().await?;
     Ok(Box::new(sealed))

@@ -1,6 +1,6 @@
 //! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once, for a short time, and there are only so many.
 
-use super::{offer::TICKET_BYTES, sealed::Keys};
+use super::{offer::TICKET_BYTES, sealed::DirectionKeys};
 use crate::secret::fill_random;
 use nodectl_types::{BlobHash, NodeId, PoolToken};
 use std::{
@@ -15,13 +15,13 @@ pub const TTL: Duration = Duration::from_secs(30);
 pub const MAX_TICKETS: usize = 256;
 
 /// What a ticket stands for.
-pub enum Promise {
+pub enum TicketPromise {
     Blob(Transfer),
     /// A stream from that node to a pool of this one.
     Stream {
         from: NodeId,
         pool: PoolToken,
-        keys: Keys,
+        keys: DirectionKeys,
     },
     /// What this node asked for: the holder brings it.
     Called(oneshot::Sender<TcpStream>),
@@ -37,7 +37,7 @@ pub struct Transfer {
 
 #[derive(Default)]
 pub struct Tickets {
-    open: Mutex<HashMap<[u8; TICKET_BYTES], (Instant, Promise)>>,
+    open: Mutex<HashMap<[u8; TICKET_BYTES], (Instant, TicketPromise)>>,
 }
 
 impl Tickets {
@@ -49,7 +49,7 @@ impl Tickets {
     }
 
     /// False if there are too many.
-    pub fn issue(&self, ticket: [u8; TICKET_BYTES], promise: Promise, now: Instant) -> bool {
+    pub fn issue(&self, ticket: [u8; TICKET_BYTES], promise: TicketPromise, now: Instant) -> bool {
         let mut open = self.lock();
         open.retain(|_, (issued, _)| now.duration_since(*issued) < TTL);
         if open.len() >= MAX_TICKETS {
@@ -60,12 +60,12 @@ impl Tickets {
     }
 
     /// What it stands for, the first time and in time.
-    pub fn redeem(&self, ticket: &[u8; TICKET_BYTES], now: Instant) -> Option<Promise> {
+    pub fn redeem(&self, ticket: &[u8; TICKET_BYTES], now: Instant) -> Option<TicketPromise> {
         let (issued, promise) = self.lock().remove(ticket)?;
         (now.duration_since(issued) < TTL).then_some(promise)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; TICKET_BYTES], (Instant, Promise)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; TICKET_BYTES], (Instant, TicketPromise)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,8 +74,8 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    fn transfer() -> Promise {
-        Promise::Blob(Transfer { hash: BlobHash([0; 32]), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
+    fn transfer() -> TicketPromise {
+        TicketPromise::Blob(Transfer { hash: BlobHash([0; 32]), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
     }
 
     #[test]

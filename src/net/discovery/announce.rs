@@ -2,15 +2,15 @@
 //! a stranger: it costs a bounded amount of memory, and a bounded number of lines in the log.
 
 use super::{
-    beacon::{self, Beacon, Cipher, Heard},
+    beacon::{self, Beacon, Cipher, HeardPacket},
     mdns,
     sockets::{Multicast, Sockets},
 };
 use crate::{
-    access::Key,
+    access::DoorKey,
     config::NetConfig,
     interfaces::Interfaces,
-    swarm::shared::{FOREIGN_TTL, Input, MAX_FOREIGN, SAY_EVERY, Shared},
+    swarm::shared::{DriverInput, FOREIGN_TTL, MAX_FOREIGN, SAY_EVERY, SwarmShared},
 };
 use nodectl_ports::{Event, SWITCHED_OFF, wall_ms};
 use nodectl_types::NodeId;
@@ -34,10 +34,10 @@ const BROADCAST: &str = "broadcast";
 const MDNS: &str = "mdns";
 
 struct Announcer {
-    shared: Arc<Shared>,
+    shared: Arc<SwarmShared>,
     config: NetConfig,
     /// Of each key that beacons may be sealed with; the first is this node's own.
-    ciphers: Vec<(Key, Cipher)>,
+    ciphers: Vec<(DoorKey, Cipher)>,
     /// Of which keys these are.
     changes: u64,
     /// What strangers know this run by.
@@ -56,7 +56,7 @@ struct Announcer {
 }
 
 /// Starts announcing and listening. What does not work is in the report; the node runs on without it.
-pub fn start(shared: Arc<Shared>, config: &NetConfig) {
+pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
     let beacon = open(config.beacon_port != 0, config.beacon_port, || Sockets::open(config.beacon_port));
     set_problem(&shared, &[LOOPBACK, BROADCAST], beacon.as_ref().err().cloned());
     let multicast = open(config.mdns, mdns::PORT, Multicast::open);
@@ -85,7 +85,7 @@ pub fn start(shared: Arc<Shared>, config: &NetConfig) {
     tokio::spawn(announcer.run());
 }
 
-fn ciphers(shared: &Shared, boot: [u8; 8]) -> Vec<(Key, Cipher)> {
+fn ciphers(shared: &SwarmShared, boot: [u8; 8]) -> Vec<(DoorKey, Cipher)> {
     shared.access.beacons().iter().map(|(which, key)| (*which, Cipher::of_run(key, boot))).collect()
 }
 
@@ -101,7 +101,7 @@ fn open<T>(wanted: bool, port: u16, sockets: impl FnOnce() -> io::Result<T>) -> 
     })
 }
 
-fn set_problem(shared: &Shared, ways: &[&'static str], problem: Option<String>) {
+fn set_problem(shared: &SwarmShared, ways: &[&'static str], problem: Option<String>) {
     let mut state = shared.state();
     ways.iter().for_each(|way| state.set_problem(way, problem.clone()));
 }
@@ -199,10 +199,12 @@ impl Announcer {
             let (key, cipher) = &self.ciphers[at];
             let key = *key;
             match cipher.open(packet) {
-                (Heard::Ours(beacon), _) if beacon.node == self.shared.local => return self.hear_twin(&beacon, from),
-                (Heard::Ours(beacon), _) => return self.hear_peer(beacon, from, way, key, at).await,
-                (Heard::Foreign, boot) => foreign = Some(boot),
-                (Heard::Own | Heard::Noise, _) => return,
+                (HeardPacket::Ours(beacon), _) if beacon.node == self.shared.local => {
+                    return self.hear_twin(&beacon, from);
+                }
+                (HeardPacket::Ours(beacon), _) => return self.hear_peer(beacon, from, way, key, at).await,
+                (HeardPacket::Foreign, boot) => foreign = Some(boot),
+                (HeardPacket::Own | HeardPacket::Noise, _) => return,
             }
         }
         let Some(boot) = foreign else { return };
@@ -224,7 +226,7 @@ impl Announcer {
     }
 
     /// It is answered with the key that it has.
-    async fn hear_peer(&mut self, beacon: Beacon, from: SocketAddr, way: &'static str, key: Key, at: usize) {
+    async fn hear_peer(&mut self, beacon: Beacon, from: SocketAddr, way: &'static str, key: DoorKey, at: usize) {
         let (own, theirs) = (self.shared.hello.versions, beacon.versions);
         let common = own.common(theirs);
         if common.is_none() {
@@ -239,9 +241,9 @@ impl Announcer {
         }
         let interfaces = self.shared.interfaces();
         // Whoever has an invitation only is no peer yet.
-        if common.is_some() && !matches!(key, Key::Invite(_)) {
+        if common.is_some() && !matches!(key, DoorKey::Invite(_)) {
             let addrs = candidates(&beacon, from, &interfaces);
-            let _ = self.shared.driver.send(Input::Found { peer: beacon.node, addrs, way }).await;
+            let _ = self.shared.driver.send(DriverInput::Found { peer: beacon.node, addrs, way }).await;
         }
         // By mDNS all hear all soon enough, and there is no way to answer one alone.
         if let Some(sockets) = self.beacon.as_ref().filter(|_| way != MDNS)
@@ -273,7 +275,7 @@ impl Announcer {
 }
 
 /// Known peers hear nothing new from an answer, and nobody can make us flood somebody else.
-fn may_answer(shared: &Shared, answered: &mut HashMap<NodeId, Instant>, peer: NodeId, now: Instant) -> bool {
+fn may_answer(shared: &SwarmShared, answered: &mut HashMap<NodeId, Instant>, peer: NodeId, now: Instant) -> bool {
     if shared.session(peer).is_some() {
         return false;
     }

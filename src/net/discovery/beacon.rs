@@ -35,7 +35,7 @@ pub struct Beacon {
 
 /// A packet on the beacon's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum HeardPacket {
     /// Of our cluster.
     Ours(Beacon),
     /// A nodectl with another secret, or somebody who pretends to be one.
@@ -82,26 +82,26 @@ impl Cipher {
     }
 
     /// The packet's meaning, and the sender's random number if it is any nodectl's.
-    pub fn open(&self, packet: &[u8]) -> (Heard, u64) {
+    pub fn open(&self, packet: &[u8]) -> (HeardPacket, u64) {
         let shortest = CLEAR_BYTES + NONCE_LEN + AES_256_GCM.tag_len();
         if packet.len() < shortest || packet.len() > MAX_BYTES || !looks_like_one(packet) {
-            return (Heard::Noise, 0);
+            return (HeardPacket::Noise, 0);
         }
         let boot: [u8; 8] = packet[8..16].try_into().expect("eight bytes");
         let number = u64::from_le_bytes(boot);
         if boot == self.boot {
-            return (Heard::Own, number);
+            return (HeardPacket::Own, number);
         }
         let (clear, rest) = packet.split_at(CLEAR_BYTES);
         let (nonce, body) = rest.split_at(NONCE_LEN);
         let nonce = Nonce::assume_unique_for_key(nonce.try_into().expect("split there"));
         let mut body = body.to_vec();
         let Ok(plain) = key_of(&self.root, boot).open_in_place(nonce, Aad::from(clear), &mut body) else {
-            return (Heard::Foreign, number);
+            return (HeardPacket::Foreign, number);
         };
         match postcard::take_from_bytes::<Beacon>(plain) {
-            Ok((beacon, _)) if beacon.addrs.len() <= MAX_ADDRS => (Heard::Ours(beacon), number),
-            _ => (Heard::Noise, number),
+            Ok((beacon, _)) if beacon.addrs.len() <= MAX_ADDRS => (HeardPacket::Ours(beacon), number),
+            _ => (HeardPacket::Noise, number),
         }
     }
 
@@ -159,9 +159,9 @@ mod tests {
         let (one, two, other) = (Cipher::new(&[1; 32]), Cipher::new(&[1; 32]), Cipher::new(&[2; 32]));
         let packet = one.seal(&beacon());
         assert!(packet.len() <= MAX_BYTES);
-        assert_eq!(two.open(&packet).0, Heard::Ours(beacon()));
-        assert_eq!(other.open(&packet).0, Heard::Foreign);
-        assert_eq!(one.open(&packet).0, Heard::Own);
+        assert_eq!(two.open(&packet).0, HeardPacket::Ours(beacon()));
+        assert_eq!(other.open(&packet).0, HeardPacket::Foreign);
+        assert_eq!(one.open(&packet).0, HeardPacket::Own);
         assert!(!packet.windows(8).any(|window| window == [7; 8]), "the id is in clear");
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn long_names_are_cut_between_characters() {
         let long = Beacon { name: "ä".repeat(100), ..beacon() };
         let packet = Cipher::new(&[1; 32]).seal(&long);
-        let (Heard::Ours(heard), _) = Cipher::new(&[1; 32]).open(&packet) else { panic!("not opened") };
+        let (HeardPacket::Ours(heard), _) = Cipher::new(&[1; 32]).open(&packet) else { panic!("not opened") };
         assert_eq!(heard.name, "ä".repeat(32));
     }
 
@@ -194,14 +194,14 @@ mod tests {
             if magic && bytes.len() >= 8 {
                 bytes[..8].copy_from_slice(MAGIC);
             }
-            prop_assert!(!matches!(Cipher::new(&[1; 32]).open(&bytes).0, Heard::Ours(_)));
+            prop_assert!(!matches!(Cipher::new(&[1; 32]).open(&bytes).0, HeardPacket::Ours(_)));
         }
 
         #[test]
         fn a_changed_packet_is_foreign(at in 16usize..100, bit in 0u8..8) {
             let mut packet = Cipher::new(&[1; 32]).seal(&beacon());
             packet[at] ^= 1 << bit;
-            prop_assert_eq!(Cipher::new(&[1; 32]).open(&packet).0, Heard::Foreign);
+            prop_assert_eq!(Cipher::new(&[1; 32]).open(&packet).0, HeardPacket::Foreign);
         }
     }
 }

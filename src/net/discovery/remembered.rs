@@ -3,7 +3,7 @@
 
 use crate::{
     identity::write_private,
-    swarm::shared::{Input, Shared},
+    swarm::shared::{DriverInput, SwarmShared},
 };
 use nodectl_types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const QUEUE: usize = 256;
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct PeersFile {
     version: u32,
     /// The most recently connected last.
     peers: Vec<Peer>,
@@ -45,7 +45,7 @@ pub struct Remembered {
 
 impl Remembered {
     /// Reads the file, tells the driver of everybody in it, and keeps it from now on.
-    pub fn start(shared: Arc<Shared>, data_dir: &Path) -> Self {
+    pub fn start(shared: Arc<SwarmShared>, data_dir: &Path) -> Self {
         let path = data_dir.join(FILE);
         let peers = load(&path);
         let problem = match &peers {
@@ -69,13 +69,13 @@ impl Remembered {
 }
 
 async fn keep(
-    shared: Arc<Shared>,
+    shared: Arc<SwarmShared>,
     path: PathBuf,
     mut peers: Vec<(NodeId, SocketAddr)>,
     mut notes: mpsc::Receiver<(NodeId, SocketAddr)>,
 ) {
     for (peer, addr) in &peers {
-        let _ = shared.driver.send(Input::Found { peer: *peer, addrs: vec![*addr], way: "remembered" }).await;
+        let _ = shared.driver.send(DriverInput::Found { peer: *peer, addrs: vec![*addr], way: "remembered" }).await;
     }
     // The swarm's end drops the other half; what is noted by then is written.
     while let Some(note) = notes.recv().await {
@@ -111,7 +111,7 @@ fn take(peers: &mut Vec<(NodeId, SocketAddr)>, note: (NodeId, SocketAddr)) -> bo
 
 async fn save(path: PathBuf, peers: &[(NodeId, SocketAddr)]) {
     let peer = |(node, addr): &(NodeId, SocketAddr)| Peer { node: node.to_string(), addr: *addr };
-    let file = File { version: VERSION, peers: peers.iter().map(peer).collect() };
+    let file = PeersFile { version: VERSION, peers: peers.iter().map(peer).collect() };
     let written = tokio::task::spawn_blocking(move || {
         let text = serde_json::to_string_pretty(&file).map_err(io::Error::other)?;
         write_private(&path, text.as_bytes())
@@ -134,7 +134,7 @@ fn load(path: &Path) -> io::Result<Vec<(NodeId, SocketAddr)>> {
 }
 
 pub fn parse(bytes: &[u8]) -> io::Result<Vec<(NodeId, SocketAddr)>> {
-    let file: File = serde_json::from_slice(bytes)?;
+    let file: PeersFile = serde_json::from_slice(bytes)?;
     if file.version != VERSION {
         return Err(io::Error::other(format!("it has version {}, not {VERSION}", file.version)));
     }

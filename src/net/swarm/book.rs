@@ -21,13 +21,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub struct Book {
-    peers: HashMap<NodeId, Entry>,
+    peers: HashMap<NodeId, BookEntry>,
     queue: BTreeSet<(Instant, NodeId)>,
     dialing: usize,
 }
 
 #[derive(Default)]
-struct Entry {
+struct BookEntry {
     /// The most recently told last.
     addrs: Vec<SocketAddr>,
     /// Where a connection of ours reached it, or it answered when asked.
@@ -47,7 +47,7 @@ struct Entry {
 
 /// What became of a failed dial.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Failed {
+pub enum FailedDial {
     Retry,
     GivenUp,
 }
@@ -187,12 +187,12 @@ impl Book {
     }
 
     /// `chance` in 0..1 spreads the retries of nodes that failed together.
-    pub fn failed(&mut self, peer: NodeId, now: Instant, chance: f64) -> Failed {
-        let Some(entry) = self.peers.get_mut(&peer) else { return Failed::GivenUp };
+    pub fn failed(&mut self, peer: NodeId, now: Instant, chance: f64) -> FailedDial {
+        let Some(entry) = self.peers.get_mut(&peer) else { return FailedDial::GivenUp };
         self.dialing -= usize::from(std::mem::take(&mut entry.dialing));
         entry.attempts += 1;
         if entry.attempts >= MAX_ATTEMPTS {
-            return Failed::GivenUp;
+            return FailedDial::GivenUp;
         }
         let backoff = (BACKOFF_MIN * 2u32.pow(entry.attempts)).min(BACKOFF_MAX);
         let due = now + backoff.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
@@ -200,7 +200,7 @@ impl Book {
             entry.due = Some(due);
             self.queue.insert((due, peer));
         }
-        Failed::Retry
+        FailedDial::Retry
     }
 
     /// The peer cannot be talked to (another version): not dialed for a while.
@@ -213,9 +213,9 @@ impl Book {
     }
 
     /// A full book takes nobody new before an idle stranger is forgotten.
-    fn entry(&mut self, peer: NodeId) -> Option<&mut Entry> {
+    fn entry(&mut self, peer: NodeId) -> Option<&mut BookEntry> {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
-            let idle = |entry: &Entry| entry.confirmed.is_none() && !entry.dialing && entry.due.is_none();
+            let idle = |entry: &BookEntry| entry.confirmed.is_none() && !entry.dialing && entry.due.is_none();
             let stranger = self.peers.iter().find(|(_, entry)| idle(entry)).map(|(peer, _)| *peer)?;
             self.peers.remove(&stranger);
         }
@@ -258,7 +258,7 @@ mod tests {
             waits.push(due - now);
             now = due;
             assert!(book.take_due(now).is_some() && book.is_dialing(PEER));
-            if book.failed(PEER, now, 0.5) == Failed::GivenUp {
+            if book.failed(PEER, now, 0.5) == FailedDial::GivenUp {
                 break;
             }
         }
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!((dialed.len(), book.next_due()), (MAX_DIALS, None));
         book.connected(dialed[0], None);
         book.connected(dialed[0], None);
-        assert_eq!(book.failed(dialed[1], now, 0.5), Failed::Retry);
+        assert_eq!(book.failed(dialed[1], now, 0.5), FailedDial::Retry);
         assert_eq!(std::iter::from_fn(|| book.take_due(now)).count(), 2);
     }
 

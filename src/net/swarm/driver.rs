@@ -2,12 +2,12 @@
 //! due, and never waits for anybody. `links` has what happens to connections.
 
 use super::{
-    book::{Book, Failed},
+    book::{Book, FailedDial},
     convert,
     links::Links,
     probe,
     relays::Relays,
-    shared::{Input, Shared},
+    shared::{DriverInput, SwarmShared},
     streams,
     transport::{Behaviour, BehaviourEvent},
 };
@@ -42,7 +42,7 @@ const MAX_OPENING: usize = 256;
 
 pub struct Driver {
     pub(super) swarm: Swarm<Behaviour>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SwarmShared>,
     pub(super) bulk: bulk::Server,
     pub(super) remembered: Remembered,
     pub(super) book: Book,
@@ -65,7 +65,7 @@ struct Target {
 }
 
 impl Driver {
-    pub fn new(swarm: Swarm<Behaviour>, shared: Arc<Shared>, bulk: bulk::Server, remembered: Remembered) -> Self {
+    pub fn new(swarm: Swarm<Behaviour>, shared: Arc<SwarmShared>, bulk: bulk::Server, remembered: Remembered) -> Self {
         Self {
             swarm,
             shared,
@@ -83,7 +83,7 @@ impl Driver {
     }
 
     /// Runs until `Input::Close`, or until the last `Net` is gone.
-    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<DriverInput>) {
         // Whatever ends this ends the tasks around it.
         let stopped = self.shared.stopped.clone();
         let _guard = stopped.clone().drop_guard();
@@ -94,7 +94,7 @@ impl Driver {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 input = inputs.recv() => match input {
-                    Some(Input::Close { done }) => {
+                    Some(DriverInput::Close { done }) => {
                         self.close(&mut inputs).await;
                         let _ = done.send(());
                         return;
@@ -121,26 +121,26 @@ impl Driver {
         self.check_relays(now);
     }
 
-    fn on_input(&mut self, input: Input) {
+    fn on_input(&mut self, input: DriverInput) {
         match input {
-            Input::Connect { peer, addrs } => {
+            DriverInput::Connect { peer, addrs } => {
                 self.book.learn(peer, &addrs);
                 self.want(peer, Duration::ZERO);
             }
-            Input::Asked { by, node } => {
+            DriverInput::Asked { by, node } => {
                 probe::bear_witness(self.shared.clone(), by, node, self.book.proof_addr(node, Instant::now()));
             }
-            Input::Found { peer, addrs, way } => self.on_found(peer, &addrs, way),
-            Input::DialTarget { target, name, addrs } => self.dial_target(target, name, &addrs),
-            Input::SessionUp { peer, connection, remote, listen_port } => {
+            DriverInput::Found { peer, addrs, way } => self.on_found(peer, &addrs, way),
+            DriverInput::DialTarget { target, name, addrs } => self.dial_target(target, name, &addrs),
+            DriverInput::SessionUp { peer, connection, remote, listen_port } => {
                 self.on_session_up(peer, connection, remote.map(|remote| SocketAddr::new(remote, listen_port)));
             }
-            Input::SessionEnded(ended) => self.on_session_ended(ended),
-            Input::Listens { peer, addr } => self.on_listens(peer, addr),
-            Input::Pong { peer } => self.on_pong(peer),
-            Input::Screen => self.screen(),
-            Input::OpenStream { peer, protocol, reply } => self.open_stream(peer, protocol, reply),
-            Input::Close { .. } => unreachable!("the loop takes it"),
+            DriverInput::SessionEnded(ended) => self.on_session_ended(ended),
+            DriverInput::Listens { peer, addr } => self.on_listens(peer, addr),
+            DriverInput::Pong { peer } => self.on_pong(peer),
+            DriverInput::Screen => self.screen(),
+            DriverInput::OpenStream { peer, protocol, reply } => self.open_stream(peer, protocol, reply),
+            DriverInput::Close { .. } => unreachable!("the loop takes it"),
         }
     }
 
@@ -166,20 +166,20 @@ impl Driver {
         }
     }
 
-    fn on_stream(&mut self, event: streams::Event) {
+    fn on_stream(&mut self, event: streams::StreamEvent) {
         match event {
-            streams::Event::Inbound { peer, connection, protocol, stream } if protocol == streams::CONTROL => {
+            streams::StreamEvent::Inbound { peer, connection, protocol, stream } if protocol == streams::CONTROL => {
                 self.on_control_stream(peer, connection, stream);
             }
-            streams::Event::Inbound { peer, protocol, stream, .. } if protocol == streams::STREAM => {
+            streams::StreamEvent::Inbound { peer, protocol, stream, .. } if protocol == streams::STREAM => {
                 if let Some(from) = identity::node_id(&peer) {
                     self.bulk.serve_stream(from, self.links.remote(from), stream);
                 }
             }
-            streams::Event::Inbound { peer, stream, .. } => {
+            streams::StreamEvent::Inbound { peer, stream, .. } => {
                 self.bulk.serve(identity::node_id(&peer).and_then(|peer| self.links.remote(peer)), stream);
             }
-            streams::Event::Opened { peer, connection, ticket, result } => match self.opening.remove(&ticket) {
+            streams::StreamEvent::Opened { peer, connection, ticket, result } => match self.opening.remove(&ticket) {
                 Some(reply) => drop(reply.send(result)),
                 None => self.on_control_opened(peer, connection, result),
             },
@@ -273,7 +273,7 @@ impl Driver {
 
     fn dial_failed(&mut self, peer: NodeId, now: Instant) {
         self.need_relays();
-        if self.book.failed(peer, now, rand::random()) == Failed::GivenUp {
+        if self.book.failed(peer, now, rand::random()) == FailedDial::GivenUp {
             tracing::debug!(?peer, "given up until somebody mentions it again");
             // The last resort: others may know where it is now.
             if let (Some(id), Some(kademlia)) = (identity::peer_id(peer), self.swarm.behaviour_mut().kademlia.as_mut())
@@ -382,7 +382,7 @@ impl Driver {
     }
 
     /// Lets every session write what waits in it, then drops the connections.
-    async fn close(&mut self, inputs: &mut mpsc::Receiver<Input>) {
+    async fn close(&mut self, inputs: &mut mpsc::Receiver<DriverInput>) {
         self.shared.sessions().iter().for_each(|(_, handle)| handle.closing.cancel());
         let drained = async {
             while !self.shared.sessions().is_empty() {

@@ -3,7 +3,7 @@
 //! answered with a closed connection, whatever was sent; who has it proves its identity inside. Messages have fixed lengths,
 //! so nothing that a stranger says decides what is read or allocated.
 
-use crate::bulk::sealed::{Keys, Sealed};
+use crate::bulk::sealed::{DirectionKeys, Sealed};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::{
     PeerId,
@@ -54,8 +54,8 @@ pub struct Handshake {
 
 impl Handshake {
     pub fn new(identity: &Keypair, prologue: &[u8]) -> io::Result<Self> {
-        let mut curve = Curve::default();
-        curve.generate(&mut Kernel).map_err(io::Error::other)?;
+        let mut curve = Curve25519::default();
+        curve.generate(&mut KernelRandom).map_err(io::Error::other)?;
         let public = identity.public().try_into_ed25519().map_err(io::Error::other)?.to_bytes();
         let signature = identity.sign(&claim(&curve.public)).map_err(io::Error::other)?;
         let mut proof = [0; PROOF_BYTES];
@@ -164,7 +164,7 @@ fn seal<S: AsyncRead + AsyncWrite + Unpin>(state: &mut HandshakeState, socket: S
     if !state.is_initiator() {
         std::mem::swap(&mut ours, &mut theirs);
     }
-    let sealed = Sealed::reading(socket.compat(), &Keys { out: ours, back: theirs }, READ_BYTES);
+    let sealed = Sealed::reading(socket.compat(), &DirectionKeys { out: ours, back: theirs }, READ_BYTES);
     ours.zeroize();
     theirs.zeroize();
     sealed.compat()
@@ -175,11 +175,11 @@ struct Resolver;
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Kernel))
+        Some(Box::new(KernelRandom))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Curve::default()) as Box<dyn Dh>)
+        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Curve25519::default()) as Box<dyn Dh>)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
@@ -192,9 +192,9 @@ impl CryptoResolver for Resolver {
 }
 
 /// The kernel's randomness.
-struct Kernel;
+struct KernelRandom;
 
-impl Random for Kernel {
+impl Random for KernelRandom {
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), snow::Error> {
         SystemRandom::new().fill(bytes).map_err(|_| snow::Error::Rng)
     }
@@ -202,12 +202,12 @@ impl Random for Kernel {
 
 /// X25519 (RFC 7748).
 #[derive(Default)]
-struct Curve {
+struct Curve25519 {
     secret: Zeroizing<[u8; KEY_BYTES]>,
     public: [u8; KEY_BYTES],
 }
 
-impl Dh for Curve {
+impl Dh for Curve25519 {
     fn name(&self) -> &'static str {
         "25519"
     }
@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn points_of_small_order_are_refused() {
-        let mut curve = Curve::default();
-        curve.generate(&mut Kernel).unwrap();
+        let mut curve = Curve25519::default();
+        curve.generate(&mut KernelRandom).unwrap();
         assert!(curve.dh(&[0; 32], &mut [0; 32]).is_err());
     }
 

@@ -29,7 +29,7 @@ pub struct Hello {
 
 /// What follows the hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum SessionFrame {
     Message(Vec<u8>),
     Ping,
     Pong,
@@ -79,7 +79,7 @@ impl Hello {
     }
 }
 
-impl Frame {
+impl SessionFrame {
     /// Appends the frame to what is about to be written.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         match self {
@@ -164,21 +164,28 @@ mod tests {
 
     #[test]
     fn frames_survive_the_wire_in_order() {
-        let (ask, tell) = (Frame::Ask(NodeId([3; 32])), Frame::Tell(NodeId([4; 32]), Opinion::Unknown));
-        let frames = [Frame::Message(vec![1, 2, 3]), Frame::Ping, ask, Frame::Message(Vec::new()), tell, Frame::Pong];
+        let (ask, tell) = (SessionFrame::Ask(NodeId([3; 32])), SessionFrame::Tell(NodeId([4; 32]), Opinion::Unknown));
+        let frames = [
+            SessionFrame::Message(vec![1, 2, 3]),
+            SessionFrame::Ping,
+            ask,
+            SessionFrame::Message(Vec::new()),
+            tell,
+            SessionFrame::Pong,
+        ];
         let mut bytes = Vec::new();
         frames.iter().for_each(|frame| frame.encode_into(&mut bytes));
         let mut reader = Cursor::new(bytes);
         for frame in frames {
-            assert_eq!(block_on(Frame::read(&mut reader)).unwrap(), Some(frame));
+            assert_eq!(block_on(SessionFrame::read(&mut reader)).unwrap(), Some(frame));
         }
-        assert_eq!(block_on(Frame::read(&mut reader)).unwrap(), None);
+        assert_eq!(block_on(SessionFrame::read(&mut reader)).unwrap(), None);
     }
 
     #[test]
     fn an_oversized_frame_is_refused_by_its_length_alone() {
         let length = limits::MAX_MESSAGE_BYTES as u32 + 1;
-        let error = block_on(Frame::read(&mut Cursor::new(length.to_le_bytes().to_vec()))).unwrap_err();
+        let error = block_on(SessionFrame::read(&mut Cursor::new(length.to_le_bytes().to_vec()))).unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
     }
 
@@ -187,7 +194,7 @@ mod tests {
         fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = block_on(Hello::read(&mut Cursor::new(bytes.clone())));
             let mut reader = Cursor::new(bytes);
-            while let Ok(Some(_)) = block_on(Frame::read(&mut reader)) {}
+            while let Ok(Some(_)) = block_on(SessionFrame::read(&mut reader)) {}
         }
     }
 }

@@ -28,19 +28,19 @@ const CONTROL_TICKET: u64 = 0;
 
 #[derive(Default)]
 pub struct Links {
-    peers: HashMap<NodeId, Link>,
+    peers: HashMap<NodeId, PeerLink>,
     /// When to look at which peer.
     deadlines: BTreeSet<(Instant, NodeId)>,
 }
 
-struct Link {
+struct PeerLink {
     id: PeerId,
     /// In the order of their coming; without an address, through a relay.
     connections: Vec<(ConnectionId, Option<IpAddr>)>,
     session: Session,
     /// A control stream that the deciding peer opened while the session before it has not ended here.
     next: Option<(ConnectionId, Stream)>,
-    deadline: Option<(Instant, Waiting)>,
+    deadline: Option<(Instant, WaitingFor)>,
     /// A session was up and is not any more.
     owes_probe: bool,
 }
@@ -52,12 +52,12 @@ enum Session {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+enum WaitingFor {
     ForSession,
     ForPong,
 }
 
-impl Link {
+impl PeerLink {
     fn new(id: PeerId) -> Self {
         Self { id, connections: Vec::new(), session: Session::None, next: None, deadline: None, owes_probe: false }
     }
@@ -77,7 +77,7 @@ impl Links {
         self.peers.get(&peer)?.connections.iter().find_map(|(_, ip)| *ip)
     }
 
-    fn set_deadline(&mut self, peer: NodeId, deadline: Option<(Instant, Waiting)>) {
+    fn set_deadline(&mut self, peer: NodeId, deadline: Option<(Instant, WaitingFor)>) {
         let Some(link) = self.peers.get_mut(&peer) else { return };
         if let Some((due, _)) = std::mem::replace(&mut link.deadline, deadline) {
             self.deadlines.remove(&(due, peer));
@@ -99,7 +99,7 @@ impl Driver {
         if let Some(remote) = remote {
             self.resolve_target(connection, peer, remote);
         }
-        let new = || Link::new(id);
+        let new = || PeerLink::new(id);
         let link = self.links.peers.entry(peer).or_insert_with(new);
         if link.connections.len() >= MAX_CONNECTIONS {
             self.swarm.close_connection(connection);
@@ -141,7 +141,7 @@ impl Driver {
             link.session = Session::Opening(connection);
             self.swarm.behaviour_mut().streams.open(link.id, connection, CONTROL, CONTROL_TICKET);
         }
-        self.links.set_deadline(peer, Some((Instant::now() + SESSION_TIMEOUT, Waiting::ForSession)));
+        self.links.set_deadline(peer, Some((Instant::now() + SESSION_TIMEOUT, WaitingFor::ForSession)));
     }
 
     pub(super) fn on_control_opened(&mut self, id: PeerId, connection: ConnectionId, result: Result<Stream, String>) {
@@ -184,7 +184,7 @@ impl Driver {
         };
         let kill = CancellationToken::new();
         link.session = Session::Running { connection, up: false, kill: kill.clone() };
-        let opening = session::Opening { peer, connection, remote, initiator: self.shared.local < peer, kill };
+        let opening = session::SessionOpening { peer, connection, remote, initiator: self.shared.local < peer, kill };
         tokio::spawn(session::run(self.shared.clone(), stream, opening));
         self.links.set_deadline(peer, None);
     }
@@ -222,7 +222,7 @@ impl Driver {
         self.remembered.note(peer, addr);
     }
 
-    pub(super) fn on_session_ended(&mut self, ended: session::Ended) {
+    pub(super) fn on_session_ended(&mut self, ended: session::SessionEnd) {
         let peer = ended.peer;
         if let Some(hello) = &ended.other_version {
             self.on_other_version(peer, hello, self.links.remote(peer));
@@ -292,7 +292,7 @@ impl Driver {
     pub(super) fn ping(&mut self, peer: NodeId) {
         let Some(handle) = self.shared.session(peer) else { return };
         handle.ping();
-        self.links.set_deadline(peer, Some((Instant::now() + PONG_TIMEOUT, Waiting::ForPong)));
+        self.links.set_deadline(peer, Some((Instant::now() + PONG_TIMEOUT, WaitingFor::ForPong)));
     }
 
     pub(super) fn on_pong(&mut self, peer: NodeId) {
@@ -302,7 +302,7 @@ impl Driver {
                 self.swarm.close_connection(*other);
             }
         }
-        if link.deadline.is_some_and(|(_, waiting)| waiting == Waiting::ForPong) {
+        if link.deadline.is_some_and(|(_, waiting)| waiting == WaitingFor::ForPong) {
             self.links.set_deadline(peer, None);
         }
     }

@@ -8,7 +8,7 @@
 
 use super::{
     hello::Opinion,
-    shared::{Input, Shared},
+    shared::{DriverInput, SwarmShared},
 };
 use nodectl_ports::NetEvent;
 use nodectl_types::NodeId;
@@ -50,7 +50,7 @@ const SAME_TIME: Duration = Duration::from_millis(500);
 const MAX_QUESTIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum ProbeAnswer {
     Listens,
     Refused,
     Silent,
@@ -85,13 +85,20 @@ impl Witnesses {
 
 /// `PeerRefused` follows if it is proven that nobody listens at `addr` any more; else a connection is tried. `fell_silent`
 /// says that the last connection ended for want of any sign of life. Ends early if what it returns is dropped.
-pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>, fell_silent: bool) -> AbortOnDropHandle<()> {
+pub fn start(
+    shared: Arc<SwarmShared>,
+    peer: NodeId,
+    addr: Option<SocketAddr>,
+    fell_silent: bool,
+) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let begin = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
             let gone = match addr {
-                Some(addr) => ask(addr).await == Answer::Refused && is_proof(&shared, peer, addr, fell_silent).await,
+                Some(addr) => {
+                    ask(addr).await == ProbeAnswer::Refused && is_proof(&shared, peer, addr, fell_silent).await
+                }
                 None => false,
             };
             // It may have come back in the meantime.
@@ -101,7 +108,7 @@ pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>, fell_s
             if gone {
                 return shared.tell(NetEvent::PeerRefused { peer }).await;
             }
-            let _ = shared.driver.send(Input::Connect { peer, addrs: Vec::new() }).await;
+            let _ = shared.driver.send(DriverInput::Connect { peer, addrs: Vec::new() }).await;
             if addr.is_none() || begin.elapsed() > PERSISTENCE {
                 return;
             }
@@ -112,7 +119,7 @@ pub fn start(shared: Arc<Shared>, peer: NodeId, addr: Option<SocketAddr>, fell_s
 }
 
 /// Whether a refusal at `addr` is to be believed.
-async fn is_proof(shared: &Shared, peer: NodeId, addr: SocketAddr, fell_silent: bool) -> bool {
+async fn is_proof(shared: &SwarmShared, peer: NodeId, addr: SocketAddr, fell_silent: bool) -> bool {
     if shared.interfaces().is_own(addr.ip()) {
         return true;
     }
@@ -153,7 +160,7 @@ async fn verdict(mut asked: Vec<NodeId>, answered: &mut mpsc::Receiver<(NodeId, 
 }
 
 /// Answers `by`, who cannot reach `node`. `addr` is where this node has reached it.
-pub fn bear_witness(shared: Arc<Shared>, by: NodeId, node: NodeId, addr: Option<SocketAddr>) {
+pub fn bear_witness(shared: Arc<SwarmShared>, by: NodeId, node: NodeId, addr: Option<SocketAddr>) {
     let Ok(permit) = shared.witnesses.questions.clone().try_acquire_owned() else { return };
     tokio::spawn(async move {
         let connected = match shared.session(node) {
@@ -162,7 +169,7 @@ pub fn bear_witness(shared: Arc<Shared>, by: NodeId, node: NodeId, addr: Option<
         };
         let opinion = match addr {
             _ if connected => Opinion::Here,
-            Some(addr) if ask(addr).await == Answer::Refused => Opinion::Gone,
+            Some(addr) if ask(addr).await == ProbeAnswer::Refused => Opinion::Gone,
             _ => Opinion::Unknown,
         };
         if let Some(asker) = shared.session(by) {
@@ -174,33 +181,33 @@ pub fn bear_witness(shared: Arc<Shared>, by: NodeId, node: NodeId, addr: Option<
 
 /// A peer that connected to us says that it listens there. If somebody does, a refusal will mean something one day: no wall
 /// and no address translator lies between.
-pub fn confirm(shared: Arc<Shared>, peer: NodeId, addr: SocketAddr) {
+pub fn confirm(shared: Arc<SwarmShared>, peer: NodeId, addr: SocketAddr) {
     tokio::spawn(async move {
-        if ask(addr).await == Answer::Listens {
-            let _ = shared.driver.send(Input::Listens { peer, addr }).await;
+        if ask(addr).await == ProbeAnswer::Listens {
+            let _ = shared.driver.send(DriverInput::Listens { peer, addr }).await;
         }
     });
 }
 
-async fn ask(addr: SocketAddr) -> Answer {
+async fn ask(addr: SocketAddr) -> ProbeAnswer {
     for _ in 0..TRIES {
         match ask_once(addr).await {
-            Answer::HungUp => tokio::time::sleep(PAUSE).await,
+            ProbeAnswer::HungUp => tokio::time::sleep(PAUSE).await,
             answer => return answer,
         }
     }
-    Answer::HungUp
+    ProbeAnswer::HungUp
 }
 
-async fn ask_once(addr: SocketAddr) -> Answer {
+async fn ask_once(addr: SocketAddr) -> ProbeAnswer {
     let mut stream = match timeout(TIMEOUT, TcpStream::connect(addr)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Answer::Refused,
-        Ok(Err(_)) | Err(_) => return Answer::Silent,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return ProbeAnswer::Refused,
+        Ok(Err(_)) | Err(_) => return ProbeAnswer::Silent,
     };
     match timeout(SILENCE, stream.read(&mut [0])).await {
-        Ok(Ok(0) | Err(_)) => Answer::HungUp,
-        Ok(Ok(_)) | Err(_) => Answer::Listens,
+        Ok(Ok(0) | Err(_)) => ProbeAnswer::HungUp,
+        Ok(Ok(_)) | Err(_) => ProbeAnswer::Listens,
     }
 }
 
@@ -213,9 +220,9 @@ mod tests {
     async fn a_closed_port_refuses_and_an_open_one_does_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        assert_eq!(ask(addr).await, Answer::Listens);
+        assert_eq!(ask(addr).await, ProbeAnswer::Listens);
         drop(listener);
-        assert_eq!(ask(addr).await, Answer::Refused);
+        assert_eq!(ask(addr).await, ProbeAnswer::Refused);
     }
 
     #[tokio::test]
@@ -226,7 +233,7 @@ mod tests {
             let (connection, _) = listener.accept().await.unwrap();
             drop((connection, listener));
         };
-        assert_eq!(tokio::join!(ask(addr), dying).0, Answer::Refused);
+        assert_eq!(tokio::join!(ask(addr), dying).0, ProbeAnswer::Refused);
     }
 
     #[tokio::test]

@@ -4,8 +4,8 @@
 //! to use or whether to dial again.
 
 use super::{
-    hello::{Frame, Hello, Opinion},
-    shared::{Input, Shared},
+    hello::{Hello, Opinion, SessionFrame},
+    shared::{DriverInput, SwarmShared},
 };
 use crate::bulk::LastWay;
 use futures::{AsyncReadExt, AsyncWriteExt, io::BufReader};
@@ -37,7 +37,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// The other tasks' hold on a session.
 #[derive(Debug)]
 pub struct Handle {
-    queue: mpsc::Sender<Frame>,
+    queue: mpsc::Sender<SessionFrame>,
     queued_bytes: AtomicUsize,
     pub connection: ConnectionId,
     /// Of the messages, both ways.
@@ -60,7 +60,8 @@ impl Handle {
     pub fn send(&self, body: Vec<u8>) -> bool {
         let bytes = body.len();
         let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = waiting + bytes <= limits::PEER_QUEUE_BYTES && self.queue.try_send(Frame::Message(body)).is_ok();
+        let fits =
+            waiting + bytes <= limits::PEER_QUEUE_BYTES && self.queue.try_send(SessionFrame::Message(body)).is_ok();
         if !fits {
             self.kill.cancel();
         }
@@ -70,7 +71,7 @@ impl Handle {
     /// Asks for a sign of life. `Input::Pong` follows, if the peer lives.
     pub fn ping(&self) {
         // A full queue ends the session by itself soon enough.
-        let _ = self.queue.try_send(Frame::Ping);
+        let _ = self.queue.try_send(SessionFrame::Ping);
     }
 }
 
@@ -86,17 +87,17 @@ impl Handle {
 
     /// Asks what is known there of a node. False if the peer is too busy to be asked.
     pub fn ask(&self, node: NodeId) -> bool {
-        self.queue.try_send(Frame::Ask(node)).is_ok()
+        self.queue.try_send(SessionFrame::Ask(node)).is_ok()
     }
 
     pub fn tell(&self, node: NodeId, opinion: Opinion) {
         // Who asked and does not read goes without.
-        let _ = self.queue.try_send(Frame::Tell(node, opinion));
+        let _ = self.queue.try_send(SessionFrame::Tell(node, opinion));
     }
 }
 
 /// How a session came to be.
-pub struct Opening {
+pub struct SessionOpening {
     pub peer: NodeId,
     pub connection: ConnectionId,
     pub remote: Option<IpAddr>,
@@ -107,7 +108,7 @@ pub struct Opening {
 
 /// How a session went.
 #[derive(Debug)]
-pub struct Ended {
+pub struct SessionEnd {
     pub peer: NodeId,
     pub connection: ConnectionId,
     pub was_up: bool,
@@ -116,8 +117,9 @@ pub struct Ended {
 }
 
 /// Runs the session to its end and tells the driver of it.
-pub async fn run(shared: Arc<Shared>, stream: Stream, opening: Opening) {
-    let mut ended = Ended { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
+pub async fn run(shared: Arc<SwarmShared>, stream: Stream, opening: SessionOpening) {
+    let mut ended =
+        SessionEnd { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
     let mut stream = stream;
     let greeting = tokio::time::timeout(HELLO_TIMEOUT, greet(&mut stream, &shared.hello, opening.initiator));
     let greeting = tokio::select! {
@@ -135,7 +137,7 @@ pub async fn run(shared: Arc<Shared>, stream: Stream, opening: Opening) {
         Ok(Err(error)) => tracing::debug!(peer = ?ended.peer, "no hello: {error}"),
         Err(_) => tracing::debug!(peer = ?ended.peer, "no hello within {HELLO_TIMEOUT:?}"),
     }
-    let _ = shared.driver.send(Input::SessionEnded(ended)).await;
+    let _ = shared.driver.send(DriverInput::SessionEnded(ended)).await;
 }
 
 /// Both sides say hello; the initiator first, so that the other knows who asks before it answers.
@@ -152,7 +154,7 @@ async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<
 }
 
 /// From `PeerUp` to `PeerDown`.
-async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: Hello, version: u32) {
+async fn carry(shared: &Arc<SwarmShared>, stream: Stream, opening: SessionOpening, hello: Hello, version: u32) {
     let peer = opening.peer;
     let (queue, waiting) = mpsc::channel(limits::PEER_QUEUE);
     let handle = Arc::new(Handle {
@@ -170,8 +172,12 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
     tracing::debug!(?peer, "connected, with version {version} of the protocol");
     // Registered before `PeerUp`: whoever hears of the peer can send to it.
     shared.register(peer, handle.clone());
-    let up =
-        Input::SessionUp { peer, connection: handle.connection, remote: handle.remote, listen_port: hello.listen_port };
+    let up = DriverInput::SessionUp {
+        peer,
+        connection: handle.connection,
+        remote: handle.remote,
+        listen_port: hello.listen_port,
+    };
     let _ = shared.driver.send(up).await;
     shared.tell(NetEvent::PeerUp { peer }).await;
     let (reader, writer) = stream.split();
@@ -186,23 +192,28 @@ async fn carry(shared: &Arc<Shared>, stream: Stream, opening: Opening, hello: He
     shared.tell(NetEvent::PeerDown { peer }).await;
 }
 
-async fn read(shared: &Shared, peer: NodeId, handle: &Handle, mut stream: impl futures::AsyncRead + Unpin) -> String {
+async fn read(
+    shared: &SwarmShared,
+    peer: NodeId,
+    handle: &Handle,
+    mut stream: impl futures::AsyncRead + Unpin,
+) -> String {
     loop {
-        let body = match Frame::read(&mut stream).await {
-            Ok(Some(Frame::Message(body))) => body,
-            Ok(Some(Frame::Ping)) => match handle.queue.try_send(Frame::Pong) {
+        let body = match SessionFrame::read(&mut stream).await {
+            Ok(Some(SessionFrame::Message(body))) => body,
+            Ok(Some(SessionFrame::Ping)) => match handle.queue.try_send(SessionFrame::Pong) {
                 Ok(()) => continue,
                 Err(_) => return "it pings but does not read".into(),
             },
-            Ok(Some(Frame::Pong)) => {
-                let _ = shared.driver.send(Input::Pong { peer }).await;
+            Ok(Some(SessionFrame::Pong)) => {
+                let _ = shared.driver.send(DriverInput::Pong { peer }).await;
                 continue;
             }
-            Ok(Some(Frame::Ask(node))) => {
-                let _ = shared.driver.send(Input::Asked { by: peer, node }).await;
+            Ok(Some(SessionFrame::Ask(node))) => {
+                let _ = shared.driver.send(DriverInput::Asked { by: peer, node }).await;
                 continue;
             }
-            Ok(Some(Frame::Tell(node, opinion))) => {
+            Ok(Some(SessionFrame::Tell(node, opinion))) => {
                 shared.witnesses.told(peer, node, opinion);
                 continue;
             }
@@ -233,7 +244,7 @@ fn refuse(peer: NodeId, problem: &str) -> String {
 
 async fn write(
     handle: &Handle,
-    mut waiting: mpsc::Receiver<Frame>,
+    mut waiting: mpsc::Receiver<SessionFrame>,
     mut stream: impl futures::AsyncWrite + Unpin,
 ) -> String {
     let mut buffer = Vec::with_capacity(4096);
@@ -263,15 +274,15 @@ async fn write(
     }
 }
 
-fn append(handle: &Handle, frame: &Frame, buffer: &mut Vec<u8>) {
-    if let Frame::Message(body) = frame {
+fn append(handle: &Handle, frame: &SessionFrame, buffer: &mut Vec<u8>) {
+    if let SessionFrame::Message(body) = frame {
         handle.queued_bytes.fetch_sub(body.len(), Ordering::Relaxed);
     }
     frame.encode_into(buffer);
 }
 
 /// The node leaves: the last messages (`Leaving` among them) still go out.
-async fn drain(mut waiting: mpsc::Receiver<Frame>, mut stream: impl futures::AsyncWrite + Unpin) -> String {
+async fn drain(mut waiting: mpsc::Receiver<SessionFrame>, mut stream: impl futures::AsyncWrite + Unpin) -> String {
     let last = async {
         let mut buffer = Vec::new();
         while let Ok(frame) = waiting.try_recv() {

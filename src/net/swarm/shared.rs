@@ -2,7 +2,7 @@
 //! are held for a lookup or an insert, never across an await.
 
 pub use super::session::Handle as Session;
-use super::{hello::Hello, probe::Witnesses, session::Ended};
+use super::{hello::Hello, probe::Witnesses, session::SessionEnd};
 use crate::{access::Access, interfaces::Interfaces};
 use libp2p::{Stream, StreamProtocol, swarm::ConnectionId};
 use nodectl_ports::{DiscoveryWay, Event, NetEvent, NetReport};
@@ -29,7 +29,7 @@ pub const MAX_FOREIGN: usize = 256;
 pub const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// What the driver is told. Bounded queue: tasks wait, the node's own calls never do.
-pub enum Input {
+pub enum DriverInput {
     Connect {
         peer: NodeId,
         addrs: Vec<SocketAddr>,
@@ -58,7 +58,7 @@ pub enum Input {
         remote: Option<IpAddr>,
         listen_port: u16,
     },
-    SessionEnded(Ended),
+    SessionEnded(SessionEnd),
     /// A peer that connected to us can be connected to there.
     Listens {
         peer: NodeId,
@@ -80,11 +80,11 @@ pub enum Input {
     },
 }
 
-pub struct Shared {
+pub struct SwarmShared {
     pub local: NodeId,
     pub hello: Hello,
     pub events: mpsc::Sender<Event>,
-    pub driver: mpsc::Sender<Input>,
+    pub driver: mpsc::Sender<DriverInput>,
     /// The swarm has ended, and with it every task of its own.
     pub stopped: CancellationToken,
     pub witnesses: Witnesses,
@@ -92,17 +92,17 @@ pub struct Shared {
     /// Whose turn it is to decode a large message.
     pub large: Semaphore,
     sessions: RwLock<HashMap<NodeId, Arc<Session>>>,
-    report: Mutex<State>,
+    report: Mutex<ReportState>,
     interfaces: RwLock<Arc<Interfaces>>,
 }
 
 /// What `report` says, as the tasks learn it.
 #[derive(Default)]
-pub struct State {
+pub struct ReportState {
     /// Where this node can be reached.
     pub addrs: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
-    ways: BTreeMap<&'static str, Way>,
+    ways: BTreeMap<&'static str, WayState>,
     /// Heard by beacon.
     pub foreign_beacons: usize,
     /// Connected to us without the secret, and when last.
@@ -112,18 +112,18 @@ pub struct State {
 }
 
 #[derive(Default)]
-struct Way {
+struct WayState {
     problem: Option<String>,
     found: BTreeSet<NodeId>,
 }
 
-impl Shared {
+impl SwarmShared {
     pub fn new(
         local: NodeId,
         hello: Hello,
         access: Arc<Access>,
         events: mpsc::Sender<Event>,
-        driver: mpsc::Sender<Input>,
+        driver: mpsc::Sender<DriverInput>,
     ) -> Self {
         let (stopped, witnesses, sessions, report, interfaces) = Default::default();
         let large = Semaphore::new(1);
@@ -157,7 +157,7 @@ impl Shared {
     pub async fn open_stream(&self, peer: NodeId, protocol: StreamProtocol) -> Result<(Stream, Arc<Session>), String> {
         let session = self.session(peer).ok_or("not connected")?;
         let (reply, opened) = oneshot::channel();
-        let request = self.driver.send(Input::OpenStream { peer, protocol, reply });
+        let request = self.driver.send(DriverInput::OpenStream { peer, protocol, reply });
         request.await.map_err(|_| "the node has ended")?;
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
         session.note_silence(opened.is_err());
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, ReportState> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,7 +210,7 @@ impl Shared {
         let relayed = self.relayed();
         let (waiting, refused) = (self.access.waiting(), self.access.refusal());
         let state = self.state();
-        let way = |(name, way): (&&'static str, &Way)| DiscoveryWay {
+        let way = |(name, way): (&&'static str, &WayState)| DiscoveryWay {
             name,
             problem: way.problem.clone(),
             found: way.found.iter().copied().collect(),
@@ -230,7 +230,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ReportState {
     /// A way of discovery exists; `problem` says why it does not work.
     pub fn set_problem(&mut self, way: &'static str, problem: Option<String>) {
         self.ways.entry(way).or_default().problem = problem;
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn strangers_of_many_addresses_are_counted_and_told_of_once() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (ReportState::default(), Instant::now());
         let ip = |number: u32| IpAddr::from(number.to_be_bytes());
         let told = (0..1000).filter(|number| state.add_foreign_addr(ip(*number), now)).count();
         assert_eq!((told, state.foreign_nodes(now)), (1, MAX_FOREIGN));

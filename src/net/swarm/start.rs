@@ -4,7 +4,7 @@ use super::{
     convert,
     driver::Driver,
     hello::Hello,
-    shared::{Input, Shared},
+    shared::{DriverInput, SwarmShared},
     transport::{self, Behaviour},
 };
 use crate::{
@@ -42,11 +42,11 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The swarm, for the node. Clones share it; it ends with `close` or with the last clone.
 #[derive(Clone)]
 pub struct Net {
-    inner: Arc<Inner>,
+    inner: Arc<NetInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct NetInner {
+    shared: Arc<SwarmShared>,
     fetcher: Fetcher,
     server: Server,
 }
@@ -72,7 +72,7 @@ pub async fn start(
     let software = config.software.clone();
     let hello = Hello { versions: config.versions, listen_port, software };
     let (driver, inputs) = mpsc::channel(DRIVER_QUEUE);
-    let shared = Arc::new(Shared::new(identity.node_id(), hello, access, events, driver));
+    let shared = Arc::new(SwarmShared::new(identity.node_id(), hello, access, events, driver));
     shared.set_interfaces(interfaces);
     shared.state().set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
     let server = Server::start(shared.clone(), blobs.clone(), pools, config.bulk_port).await?;
@@ -81,7 +81,7 @@ pub async fn start(
     discovery::start(shared.clone(), &config);
     discovery::start_targets(&shared, &config.peers);
     let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs);
-    Ok(Net { inner: Arc::new(Inner { shared, fetcher, server }) })
+    Ok(Net { inner: Arc::new(NetInner { shared, fetcher, server }) })
 }
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
@@ -128,7 +128,7 @@ impl Network for Net {
     }
 
     fn connect(&self, peer: NodeId, addrs: &[SocketAddr]) {
-        self.request(Input::Connect { peer, addrs: addrs.to_vec() });
+        self.request(DriverInput::Connect { peer, addrs: addrs.to_vec() });
     }
 
     fn addrs(&self) -> Vec<SocketAddr> {
@@ -143,7 +143,7 @@ impl Network for Net {
         let shared = self.inner.shared.clone();
         tokio::spawn(async move {
             let kept = shared.access.clone().adopt(roster).await;
-            let _ = shared.driver.send(Input::Screen).await;
+            let _ = shared.driver.send(DriverInput::Screen).await;
             if let Some(secret) = kept {
                 shared.tell(NetEvent::SecretKept { secret }).await;
             }
@@ -158,7 +158,7 @@ impl Network for Net {
         let shared = self.inner.shared.clone();
         async move {
             let (done, closed) = oneshot::channel();
-            if shared.driver.send(Input::Close { done }).await.is_ok() {
+            if shared.driver.send(DriverInput::Close { done }).await.is_ok() {
                 let _ = closed.await;
             }
         }
@@ -201,14 +201,14 @@ impl Net {
         self.inner.shared.session(peer).map(|session| session.version)
     }
 
-    fn request(&self, input: Input) {
+    fn request(&self, input: DriverInput) {
         if self.inner.shared.driver.try_send(input).is_err() {
             tracing::debug!("the swarm is behind or has ended: a request to it is dropped");
         }
     }
 }
 
-impl Drop for Inner {
+impl Drop for NetInner {
     fn drop(&mut self) {
         self.shared.stopped.cancel();
     }

@@ -28,35 +28,39 @@ pub const STREAM: StreamProtocol = StreamProtocol::new("/nodectl/stream/1");
 
 /// A stream that a peer opened, or the outcome of one that was asked for under `ticket`.
 #[derive(Debug)]
-pub enum Event {
+pub enum StreamEvent {
     Inbound { peer: PeerId, connection: ConnectionId, protocol: StreamProtocol, stream: Stream },
     Opened { peer: PeerId, connection: ConnectionId, ticket: u64, result: Result<Stream, String> },
 }
 
 /// Its queue holds what one poll of the swarm takes out again; the swarm bounds what peers can have in negotiation.
 #[derive(Default)]
-pub struct Behaviour {
-    queue: VecDeque<ToSwarm<Event, Open>>,
+pub struct StreamsBehaviour {
+    queue: VecDeque<ToSwarm<StreamEvent, StreamRequest>>,
 }
 
 /// A request to open a stream.
 #[derive(Debug)]
-pub struct Open {
+pub struct StreamRequest {
     protocol: StreamProtocol,
     ticket: u64,
 }
 
-impl Behaviour {
+impl StreamsBehaviour {
     /// `Event::Opened` with the ticket follows, unless the connection closes first.
     pub fn open(&mut self, peer: PeerId, connection: ConnectionId, protocol: StreamProtocol, ticket: u64) {
         let handler = NotifyHandler::One(connection);
-        self.queue.push_back(ToSwarm::NotifyHandler { peer_id: peer, handler, event: Open { protocol, ticket } });
+        self.queue.push_back(ToSwarm::NotifyHandler {
+            peer_id: peer,
+            handler,
+            event: StreamRequest { protocol, ticket },
+        });
     }
 }
 
-impl NetworkBehaviour for Behaviour {
+impl NetworkBehaviour for StreamsBehaviour {
     type ConnectionHandler = Handler;
-    type ToSwarm = Event;
+    type ToSwarm = StreamEvent;
 
     fn handle_established_inbound_connection(
         &mut self,
@@ -83,13 +87,13 @@ impl NetworkBehaviour for Behaviour {
 
     fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: FromHandler) {
         let event = match event {
-            FromHandler::Inbound(stream, protocol) => Event::Inbound { peer, connection, protocol, stream },
-            FromHandler::Opened(ticket, result) => Event::Opened { peer, connection, ticket, result },
+            FromHandler::Inbound(stream, protocol) => StreamEvent::Inbound { peer, connection, protocol, stream },
+            FromHandler::Opened(ticket, result) => StreamEvent::Opened { peer, connection, ticket, result },
         };
         self.queue.push_back(ToSwarm::GenerateEvent(event));
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, Open>> {
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<StreamEvent, StreamRequest>> {
         // The swarm polls after every call above, so nothing waits for a wake-up.
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
@@ -110,7 +114,7 @@ pub struct Handler {
 }
 
 impl ConnectionHandler for Handler {
-    type FromBehaviour = Open;
+    type FromBehaviour = StreamRequest;
     type ToBehaviour = FromHandler;
     type InboundProtocol = Plain;
     type OutboundProtocol = Plain;
@@ -125,7 +129,7 @@ impl ConnectionHandler for Handler {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn on_behaviour_event(&mut self, Open { protocol, ticket }: Open) {
+    fn on_behaviour_event(&mut self, StreamRequest { protocol, ticket }: StreamRequest) {
         let protocol = SubstreamProtocol::new(Plain(vec![protocol]), ticket);
         self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
     }

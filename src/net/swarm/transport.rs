@@ -7,7 +7,7 @@ use super::{
     relays, streams,
 };
 use crate::{
-    access::{Access, Judged, Key, Refusal},
+    access::{Access, DoorKey, Judged, Refusal},
     gate::{Gate, Limits},
     identity,
     invite::{self, WELCOME},
@@ -59,7 +59,7 @@ const KADEMLIA: StreamProtocol = StreamProtocol::new("/nodectl/kad/1");
 
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
-    pub streams: streams::Behaviour,
+    pub streams: streams::StreamsBehaviour,
     pub relay: relay::Behaviour,
     pub relayed: relay::client::Behaviour,
     pub identify: identify::Behaviour,
@@ -75,7 +75,7 @@ pub fn build(key: &Keypair, access: Arc<Access>, kademlia: bool) -> Result<Swarm
     let agent = concat!("nodectl/", env!("CARGO_PKG_VERSION")).to_string();
     let identify = identify::Config::new(IDENTIFY.into(), key.public()).with_agent_version(agent);
     let behaviour = Behaviour {
-        streams: streams::Behaviour::default(),
+        streams: streams::StreamsBehaviour::default(),
         relay: relay::Behaviour::new(peer, relays::config()),
         relayed,
         identify: identify::Behaviour::new(identify),
@@ -107,7 +107,7 @@ fn transport(
     let tcp = tcp::tokio::Transport::new(config()).and_then(move |socket, endpoint| direct(door, socket, endpoint));
     // In a circuit too: whoever relays has the key, and is not to read or say anything there.
     let circuits = circuits.and_then(move |circuit, endpoint| relayed(of_circuits, circuit, endpoint.is_dialer()));
-    let direct = Direct { tcp: TransportTimeout::new(tcp, CONNECTION_TIMEOUT).boxed(), gate };
+    let direct = DirectTransport { tcp: TransportTimeout::new(tcp, CONNECTION_TIMEOUT).boxed(), gate };
     let circuits = TransportTimeout::new(circuits, CONNECTION_TIMEOUT);
     Ok(circuits.boxed().or_transport(direct).map(|connection, _| connection.into_inner()).boxed())
 }
@@ -178,7 +178,7 @@ where
 
 impl Door {
     /// The other end is one that listens.
-    async fn enter<S>(&self, socket: S, which: Key, key: &[u8; 32]) -> io::Result<(PeerId, StreamMuxerBox)>
+    async fn enter<S>(&self, socket: S, which: DoorKey, key: &[u8; 32]) -> io::Result<(PeerId, StreamMuxerBox)>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -238,12 +238,12 @@ fn refused(why: &str) -> io::Error {
 /// It dials from a fresh port, always. libp2p's default reuses the listening port, and then two nodes that dial each other
 /// at once get one TCP simultaneous open in which both are initiators, so that the handshake fails. Behaviours (Kademlia)
 /// dial too and cannot be told, hence here.
-struct Direct {
+struct DirectTransport {
     tcp: Boxed<(PeerId, StreamMuxerBox)>,
     gate: Gate,
 }
 
-impl Transport for Direct {
+impl Transport for DirectTransport {
     type Output = (PeerId, StreamMuxerBox);
     type Error = io::Error;
     type ListenerUpgrade = BoxFuture<'static, io::Result<Self::Output>>;

@@ -7,7 +7,7 @@ use crate::{
     identity,
     swarm::{
         hello::Hello,
-        streams::{BULK, CONTROL, Event},
+        streams::{BULK, CONTROL, StreamEvent},
         transport::{Behaviour, BehaviourEvent, build},
     },
 };
@@ -97,12 +97,12 @@ async fn run(
     loop {
         tokio::select! {
             event = swarm.select_next_some() => match event {
-                SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Inbound { protocol, stream, .. }))
+                SwarmEvent::Behaviour(BehaviourEvent::Streams(StreamEvent::Inbound { protocol, stream, .. }))
                     if protocol != CONTROL =>
                 {
                     let _ = bulk.send(stream).await;
                 }
-                SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Opened { result, .. })) => {
+                SwarmEvent::Behaviour(BehaviourEvent::Streams(StreamEvent::Opened { result, .. })) => {
                     let waiting = waiting.take().expect("opened for somebody");
                     let _ = waiting.send(result.unwrap());
                 }
@@ -123,7 +123,9 @@ async fn open_control(swarm: &mut Swarm<Behaviour>) -> (Stream, (PeerId, Connect
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
                 swarm.behaviour_mut().streams.open(peer_id, connection_id, CONTROL, 0);
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Streams(Event::Opened { result, peer, connection, .. })) => {
+            SwarmEvent::Behaviour(BehaviourEvent::Streams(StreamEvent::Opened {
+                result, peer, connection, ..
+            })) => {
                 return (result.unwrap(), (peer, connection));
             }
             SwarmEvent::OutgoingConnectionError { error, .. } => panic!("the rogue cannot connect: {error}"),

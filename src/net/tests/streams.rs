@@ -6,7 +6,7 @@ use super::{
 };
 use crate::bulk::{
     offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
-    sealed::Keys,
+    sealed::DirectionKeys,
     streams,
 };
 use futures::{
@@ -119,7 +119,7 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
     let (back, out) = streams::keys(&offer);
-    let here = streams::accept_over_the_swarm(stream, &Keys { out, back }).await.unwrap();
+    let here = streams::accept_over_the_swarm(stream, &DirectionKeys { out, back }).await.unwrap();
     let serving = tokio::spawn(EchoPools.attach(one.id, KNOWN, here));
     converse(timeout(DEADLINE, opening).await.unwrap().unwrap().unwrap(), one.id).await;
     timeout(Duration::from_secs(5), serving).await.unwrap().unwrap().unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{arena::Arena, worker};
-use nodectl_logic::params::Layout;
+use nodectl_logic::params::ArenaLayout;
 use nodectl_ports::NodeHandle;
 use nodectl_types::servers::{ServerSettings, TensorSpec};
 use nodectl_wire::frames::Kind;
@@ -19,16 +19,16 @@ fn settings() -> ServerSettings {
 }
 
 /// The parts of a job that the cluster does not know, with one tensor of so many numbers.
-fn parts(numbers: u64, directory: &Path) -> (Config, Kept) {
+fn parts(numbers: u64, directory: &Path) -> (GroupConfig, KeptParameters) {
     let tensors = vec![TensorSpec { name: "w".into(), shape: vec![numbers] }];
     let settings = settings();
-    let layout = Arc::new(Layout::with_factored(&tensors, settings.block_bytes, &[]).unwrap());
+    let layout = Arc::new(ArenaLayout::with_factored(&tensors, settings.block_bytes, &[]).unwrap());
     let me = NodeId([1; 32]);
     let form = Form::new(layout.clone(), tensors, 0, 0, None);
     let node = NodeHandle::new(mpsc::channel(1).0);
-    let checkpoints = Arc::new(Checkpoints::new(directory, me, node));
-    let kept = Kept { job: None, form, checkpoints, resume_from: None, runtime: Handle::current() };
-    (Config { me, group: [2; 16], settings, layout, digest: [3; 32], weight: 1 }, kept)
+    let checkpoints = Arc::new(CheckpointStore::new(directory, me, node));
+    let kept = KeptParameters { job: None, form, checkpoints, resume_from: None, runtime: Handle::current() };
+    (GroupConfig { me, group: [2; 16], settings, layout, digest: [3; 32], weight: 1 }, kept)
 }
 
 #[tokio::test]
@@ -40,9 +40,9 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
     theirs.set_read_timeout(Some(SOON)).unwrap();
     // Memory that has not room for the parameters is never made: what writes there breaks an invariant.
     let arena = Arc::new(Arena::new(1).unwrap());
-    events.send(Event::Joined { worker: 0, life: 1, link: worker::Link::new(ours), arena }).await.unwrap();
+    events.send(ServiceEvent::Joined { worker: 0, life: 1, link: worker::WorkerLink::new(ours), arena }).await.unwrap();
     let back = events.downgrade();
-    let job = thread::spawn(move || run(config, kept, (back, inbox), &Flags::default()));
+    let job = thread::spawn(move || run(config, kept, (back, inbox), &ServiceFlags::default()));
     let (header, why) = worker::receive(&theirs, 1 << 10).unwrap();
     let why = String::from_utf8(why).unwrap();
     assert!(header.kind == Kind::Error && why.contains("a fault of nodectl"), "{:?}: {why}", header.kind);

@@ -37,13 +37,13 @@ struct Faults {
     /// 1: the next truncate fails.
     truncate: AtomicU32,
     /// While it is true, syncs do not end.
-    hangs: Gate,
+    hangs: FaultGate,
 }
 
 #[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
+struct FaultGate(Mutex<bool>, Condvar);
 
-impl Gate {
+impl FaultGate {
     fn set(&self, hangs: bool) {
         *self.0.lock().unwrap() = hangs;
         self.1.notify_all();

@@ -12,7 +12,7 @@ use std::{
 pub const QUEUE_RECORDS: usize = 64 << 10;
 
 /// Something for the writer to do.
-pub enum Item {
+pub enum QueueItem {
     Append(Append),
     /// An append that found the queue full: its ticket is answered, nothing is written.
     Refused(u64),
@@ -32,7 +32,7 @@ pub struct Append {
 /// refuses records. What a refused append leaves behind is its ticket.
 #[derive(Default)]
 pub struct Queue {
-    inner: Mutex<Waiting>,
+    inner: Mutex<WaitingWrites>,
     filled: Condvar,
     /// For whoever watches that tickets are answered in time.
     watched: Condvar,
@@ -41,8 +41,8 @@ pub struct Queue {
 }
 
 #[derive(Default)]
-struct Waiting {
-    items: VecDeque<Item>,
+struct WaitingWrites {
+    items: VecDeque<QueueItem>,
     records: usize,
     appends: u64,
     /// Appends that the writer has not answered.
@@ -70,7 +70,7 @@ impl Queue {
             return Vec::new();
         }
         if inner.records >= QUEUE_RECORDS {
-            inner.items.push_back(Item::Refused(ticket));
+            inner.items.push_back(QueueItem::Refused(ticket));
             self.filled.notify_one();
             return Vec::new();
         }
@@ -82,20 +82,20 @@ impl Queue {
             _ => None,
         });
         let tasks = tasks.collect();
-        inner.items.push_back(Item::Append(Append { job, records, ticket, order }));
+        inner.items.push_back(QueueItem::Append(Append { job, records, ticket, order }));
         let now = Unanswered { since: Instant::now(), given_up: false, asked_again: false };
         inner.unanswered.insert(ticket, now);
         self.filled.notify_one();
         tasks
     }
 
-    pub fn push_item(&self, item: Item) {
+    pub fn push_item(&self, item: QueueItem) {
         self.lock().items.push_back(item);
         self.filled.notify_one();
     }
 
     /// Waits for something and takes everything.
-    pub fn take(&self) -> VecDeque<Item> {
+    pub fn take(&self) -> VecDeque<QueueItem> {
         let mut inner = self.lock();
         while inner.items.is_empty() {
             inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +151,7 @@ impl Queue {
         self.watched.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingWrites> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use super::{
     super::disk::{Disk, DiskFile, Mode},
     frame,
     index::Offsets,
-    scan::{self, Place, Scan, ScanError, State, scan},
+    scan::{self, JournalScan, JournalState, RecordPlace, ScanError, scan},
 };
 use nodectl_types::JobId;
 use nodectl_wire::journal::{JOURNAL_VERSION, Record};
@@ -26,15 +26,15 @@ const WRITE_BYTES: usize = 1 << 20;
 const ASIDE: &str = "journal.damaged-";
 
 /// What opening a journal came to.
-pub enum Found {
+pub enum FoundJournal {
     /// There is none.
     Nothing,
     /// Its specification is lost. It is kept aside, and what was intact waits for the job to begin anew.
     Orphans,
-    Journal(Opened),
+    Journal(OpenedJournal),
 }
 
-pub struct Opened {
+pub struct OpenedJournal {
     /// Where each task's record is.
     pub offsets: Offsets,
     /// The version of these records.
@@ -45,10 +45,10 @@ pub struct Opened {
 
 /// Reads the journal at `path` and makes it ready for appending. Gives all that is intact to `each`, the specification
 /// first if there is one.
-pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Record)) -> Result<Found, ScanError> {
+pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Record)) -> Result<FoundJournal, ScanError> {
     let (file, unwritable) = match disk.open(path, Mode::Write) {
         Ok(file) => (file, None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FoundJournal::Nothing),
         Err(error) => (disk.open(path, Mode::Read)?, Some(error)),
     };
     let mut reading = Reading { each, spec: None, held: Vec::new(), offsets: Offsets::default() };
@@ -64,15 +64,15 @@ pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Recor
             %path, records, kept = %aside.display(),
             "journal has lost its job's specification: its intact records wait until another node has that. hint: check the disk"
         );
-        return Ok(Found::Orphans);
+        return Ok(FoundJournal::Orphans);
     };
     let ready = unwritable.map_or_else(|| make_ready(disk, path, job, &file, &found, &spec), Err);
-    Ok(Found::Journal(match ready {
-        Ok(Ready::AsItIs) => Opened { offsets, version: found.version, ready: Ok((file, found.end)) },
+    Ok(FoundJournal::Journal(match ready {
+        Ok(Ready::AsItIs) => OpenedJournal { offsets, version: found.version, ready: Ok((file, found.end)) },
         Ok(Ready::Anew(anew)) => {
-            Opened { offsets: anew.offsets, version: JOURNAL_VERSION, ready: Ok((anew.file, anew.end)) }
+            OpenedJournal { offsets: anew.offsets, version: JOURNAL_VERSION, ready: Ok((anew.file, anew.end)) }
         }
-        Err(error) => Opened { offsets, version: found.version, ready: Err(error) },
+        Err(error) => OpenedJournal { offsets, version: found.version, ready: Err(error) },
     }))
 }
 
@@ -131,7 +131,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn take(&mut self, file: &dyn DiskFile, place: Place, record: Record) {
+    fn take(&mut self, file: &dyn DiskFile, place: RecordPlace, record: Record) {
         if let Record::Task(task) = &record {
             self.offsets.note(task, place.offset, |held| scan::read_record(file, held, place.version).ok());
         }
@@ -159,23 +159,23 @@ fn make_ready(
     path: &Path,
     job: JobId,
     file: &Arc<dyn DiskFile>,
-    found: &Scan,
+    found: &JournalScan,
     spec: &Record,
 ) -> io::Result<Ready> {
     let shown = path.display();
     let aside = match found.state {
-        State::Whole if found.version == JOURNAL_VERSION => return Ok(Ready::AsItIs),
-        State::Torn { bytes } if found.version == JOURNAL_VERSION => {
+        JournalState::Whole if found.version == JOURNAL_VERSION => return Ok(Ready::AsItIs),
+        JournalState::Torn { bytes } if found.version == JOURNAL_VERSION => {
             tracing::warn!(path = %shown, offset = found.end, bytes, "cutting off an unfinished append");
             file.truncate(found.end)?;
             file.sync()?;
             return Ok(Ready::AsItIs);
         }
-        State::Whole | State::Torn { .. } => {
+        JournalState::Whole | JournalState::Torn { .. } => {
             tracing::info!(path = %shown, version = found.version, "journal is brought to version {JOURNAL_VERSION}");
             None
         }
-        State::Damaged { bytes } => Some((bytes, keep_aside(path)?)),
+        JournalState::Damaged { bytes } => Some((bytes, keep_aside(path)?)),
     };
     let mut anew = Anew::create(disk, &unfinished(path), job)?;
     anew.put(spec)?;

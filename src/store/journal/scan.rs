@@ -21,17 +21,17 @@ const SEARCH_RECORD_BYTES: usize = 1 << 20;
 
 /// What a scan found.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Scan {
+pub struct JournalScan {
     /// Of the records.
     pub version: u32,
     /// Where the last intact record ends.
     pub end: u64,
-    pub state: State,
+    pub state: JournalState,
 }
 
 /// What is wrong with a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum JournalState {
     Whole,
     /// An append that did not finish follows the last record. Nobody was told that it was stored.
     Torn {
@@ -53,18 +53,22 @@ pub enum ScanError {
 
 /// Where a record stands, in a journal of which version.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RecordPlace {
     pub offset: u64,
     pub version: u32,
 }
 
 /// Gives every intact record to `each`.
-pub fn scan(file: &dyn DiskFile, job: JobId, each: &mut dyn FnMut(Place, Record)) -> Result<Scan, ScanError> {
+pub fn scan(
+    file: &dyn DiskFile,
+    job: JobId,
+    each: &mut dyn FnMut(RecordPlace, Record),
+) -> Result<JournalScan, ScanError> {
     let length = file.len()?;
-    let mut window = Window { file, start: 0, bytes: Vec::new() };
+    let mut window = FileWindow { file, start: 0, bytes: Vec::new() };
     if length < HEADER_BYTES as u64 {
         // A journal gets its name when its first records are on the disk: this was one.
-        return Ok(Scan { version: JOURNAL_VERSION, end: 0, state: State::Damaged { bytes: length } });
+        return Ok(JournalScan { version: JOURNAL_VERSION, end: 0, state: JournalState::Damaged { bytes: length } });
     }
     let header = window.get(0, HEADER_BYTES)?.try_into().expect("the window has what was asked for");
     let (version, mut lost) = match frame::check_header(header, job) {
@@ -76,7 +80,7 @@ pub fn scan(file: &dyn DiskFile, job: JobId, each: &mut dyn FnMut(Place, Record)
     let mut budget = SEARCH_BYTES;
     while end < length {
         if let Some((record, next)) = read_frame(&mut window, end, length, version)? {
-            each(Place { offset: end, version }, record);
+            each(RecordPlace { offset: end, version }, record);
             end = next;
             continue;
         }
@@ -87,13 +91,13 @@ pub fn scan(file: &dyn DiskFile, job: JobId, each: &mut dyn FnMut(Place, Record)
             }
             // What could not be searched to its end is kept rather than thrown away.
             None if lost > 0 || budget == 0 => {
-                return Ok(Scan { version, end, state: State::Damaged { bytes: lost + length - end } });
+                return Ok(JournalScan { version, end, state: JournalState::Damaged { bytes: lost + length - end } });
             }
-            None => return Ok(Scan { version, end, state: State::Torn { bytes: length - end } }),
+            None => return Ok(JournalScan { version, end, state: JournalState::Torn { bytes: length - end } }),
         }
     }
-    let state = if lost == 0 { State::Whole } else { State::Damaged { bytes: lost } };
-    Ok(Scan { version, end, state })
+    let state = if lost == 0 { JournalState::Whole } else { JournalState::Damaged { bytes: lost } };
+    Ok(JournalScan { version, end, state })
 }
 
 /// The task's record in the frame at `offset`.
@@ -123,7 +127,12 @@ pub fn read_record(file: &dyn DiskFile, offset: u64, version: u32) -> io::Result
 }
 
 /// The record at `offset` and where the next one begins; `None` if no intact record stands there.
-fn read_frame(window: &mut Window<'_>, offset: u64, length: u64, version: u32) -> io::Result<Option<(Record, u64)>> {
+fn read_frame(
+    window: &mut FileWindow<'_>,
+    offset: u64,
+    length: u64,
+    version: u32,
+) -> io::Result<Option<(Record, u64)>> {
     let Some(next) = check_frame(window, offset, length, frame::MAX_RECORD_BYTES)? else { return Ok(None) };
     let body = window.get(offset + PREFIX_BYTES as u64, (next - offset) as usize - PREFIX_BYTES)?;
     // A checksum that holds over bytes that are no record is damage all the same: made before the checksum was.
@@ -131,7 +140,7 @@ fn read_frame(window: &mut Window<'_>, offset: u64, length: u64, version: u32) -
 }
 
 /// Where the frame at `offset` ends, if its checksum holds.
-fn check_frame(window: &mut Window<'_>, offset: u64, length: u64, max: usize) -> io::Result<Option<u64>> {
+fn check_frame(window: &mut FileWindow<'_>, offset: u64, length: u64, max: usize) -> io::Result<Option<u64>> {
     let left = length - offset;
     if left < PREFIX_BYTES as u64 {
         return Ok(None);
@@ -146,7 +155,7 @@ fn check_frame(window: &mut Window<'_>, offset: u64, length: u64, max: usize) ->
 
 /// Where the first intact record behind the bad one at `bad` begins.
 fn next_record(
-    window: &mut Window<'_>,
+    window: &mut FileWindow<'_>,
     bad: u64,
     length: u64,
     version: u32,
@@ -175,7 +184,7 @@ fn next_record(
 }
 
 /// How many bytes `check_frame` hashed at `offset`, and one for looking.
-fn cost(window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<u64> {
+fn cost(window: &mut FileWindow<'_>, offset: u64, length: u64) -> io::Result<u64> {
     let left = length - offset;
     if left < PREFIX_BYTES as u64 {
         return Ok(1);
@@ -189,13 +198,13 @@ fn cost(window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<u64> {
 
 /// A part of the file in memory. It only ever grows past `WINDOW_BYTES` for a record that is larger, whose length the
 /// caller has compared with the file's.
-struct Window<'a> {
+struct FileWindow<'a> {
     file: &'a dyn DiskFile,
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
+impl FileWindow<'_> {
     /// `count` bytes from `offset`, which the file has.
     fn get(&mut self, offset: u64, count: usize) -> io::Result<&[u8]> {
         let held = self.start..self.start + self.bytes.len() as u64;

@@ -7,8 +7,8 @@ use super::{
         lock::Lock,
     },
     index::Offsets,
-    queue::{Item, Queue},
-    recover::{self, Found},
+    queue::{Queue, QueueItem},
+    recover::{self, FoundJournal},
     scan::{self, ScanError},
     stall,
     writer::Writer,
@@ -28,7 +28,7 @@ use std::{
 
 /// The journals of a data directory. Dropping it writes what is queued and ends the writer.
 pub struct JournalStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     writer: Option<JoinHandle<()>>,
     watcher: Option<JoinHandle<()>>,
     /// The data directory stays locked while anything may write to it.
@@ -36,7 +36,7 @@ pub struct JournalStore {
 }
 
 /// What the port and the writer share.
-pub struct Shared {
+pub struct StoreShared {
     pub disk: Arc<dyn Disk>,
     pub jobs_dir: PathBuf,
     pub queue: Queue,
@@ -99,7 +99,7 @@ impl Tasks {
     }
 }
 
-impl Shared {
+impl StoreShared {
     pub fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Tasks>> {
         // A panic while it was held cannot leave it inconsistent: every change is one insertion.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,7 +133,7 @@ impl JournalStore {
         lock: Option<Arc<Lock>>,
         limit: Duration,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { disk, jobs_dir, queue: Queue::default(), jobs: Mutex::default() });
+        let shared = Arc::new(StoreShared { disk, jobs_dir, queue: Queue::default(), jobs: Mutex::default() });
         let (watched, told) = (shared.clone(), node.clone());
         let writer = Writer::new(shared.clone(), node);
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
@@ -149,11 +149,11 @@ impl JournalStore {
         let path = shared.path(job);
         let found = recover::open(&*shared.disk, &path, job, &mut |record| each(job, record))?;
         match found {
-            Found::Nothing => {
+            FoundJournal::Nothing => {
                 recover::orphans(&*shared.disk, &path, job)?.into_iter().for_each(|record| each(job, record));
             }
-            Found::Orphans => {}
-            Found::Journal(opened) => {
+            FoundJournal::Orphans => {}
+            FoundJournal::Journal(opened) => {
                 let mut tasks = Tasks::default();
                 tasks.found(opened.offsets, opened.version);
                 match opened.ready {
@@ -257,13 +257,13 @@ impl Journals for JournalStore {
     fn forget(&self, job: JobId) {
         let mut jobs = self.shared.jobs();
         jobs.remove(&job);
-        self.shared.queue.push_item(Item::Forget(job));
+        self.shared.queue.push_item(QueueItem::Forget(job));
     }
 }
 
 impl Drop for JournalStore {
     fn drop(&mut self) {
-        self.shared.queue.push_item(Item::End);
+        self.shared.queue.push_item(QueueItem::End);
         if let Some(writer) = self.writer.take() {
             // A panic of the writer has been printed already; there is nothing to add to it here.
             let _ = writer.join();

@@ -5,10 +5,10 @@ use super::{
     super::disk::{DiskFile, Mode},
     frame,
     index::Offsets,
-    queue::{Append, Item, QUEUE_RECORDS},
-    recover::{self, Found},
+    queue::{Append, QUEUE_RECORDS, QueueItem},
+    recover::{self, FoundJournal},
     scan,
-    store::Shared,
+    store::StoreShared,
 };
 use nodectl_ports::{Event, NodeHandle, StoreEvent};
 use nodectl_types::{JobId, TaskIndex, TaskRecord};
@@ -24,15 +24,15 @@ use std::{
 const OPEN_FILES: usize = 64;
 
 pub struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     node: NodeHandle,
-    open: HashMap<JobId, Open>,
+    open: HashMap<JobId, OpenJournal>,
     /// Counts groups, to find the journal used longest ago.
     group: u64,
 }
 
 /// A journal that is known to be intact up to `end`. One that failed is not kept: it is opened and scanned anew.
-struct Open {
+struct OpenJournal {
     file: Arc<dyn DiskFile>,
     /// 0: nothing is in it yet, and it gets its name when its first records are on the disk.
     end: u64,
@@ -58,13 +58,13 @@ impl Addition {
 }
 
 /// Where a task's record is that counts from now on, and its rank.
-type Place = (TaskIndex, u64, u8);
+type TaskPlace = (TaskIndex, u64, u8);
 
 /// A ticket and what became of it.
-type Report = (u64, Result<(), String>);
+type WriteReport = (u64, Result<(), String>);
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, node: NodeHandle) -> Self {
+    pub fn new(shared: Arc<StoreShared>, node: NodeHandle) -> Self {
         Self { shared, node, open: HashMap::new(), group: 0 }
     }
 
@@ -73,14 +73,14 @@ impl Writer {
             let mut group: BTreeMap<JobId, Addition> = BTreeMap::new();
             for item in self.shared.queue.take() {
                 match item {
-                    Item::Append(append) => group.entry(append.job).or_default().appends.push(append),
-                    Item::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
-                    Item::Forget(job) => {
+                    QueueItem::Append(append) => group.entry(append.job).or_default().appends.push(append),
+                    QueueItem::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
+                    QueueItem::Forget(job) => {
                         // What was appended before is written first, so that its tickets are answered truly.
                         self.commit(std::mem::take(&mut group));
                         self.forget(job);
                     }
-                    Item::End => return self.commit(group),
+                    QueueItem::End => return self.commit(group),
                 }
             }
             self.commit(group);
@@ -110,7 +110,7 @@ impl Writer {
     }
 
     /// Writes the frames of one journal in one piece. Gives the places that will count, and where the journal will end.
-    fn write(&mut self, job: JobId, addition: &mut Addition) -> io::Result<(Vec<Place>, u64)> {
+    fn write(&mut self, job: JobId, addition: &mut Addition) -> io::Result<(Vec<TaskPlace>, u64)> {
         self.ensure_open(job)?;
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
         open.used = self.group;
@@ -183,29 +183,29 @@ impl Writer {
         if let Some(end) = known_end {
             let file = disk.open(&path, Mode::Write)?;
             if file.len()? == end {
-                self.open.insert(job, Open { file, end, used: self.group });
+                self.open.insert(job, OpenJournal { file, end, used: self.group });
                 return Ok(());
             }
         }
         let (file, end) = match recover::open(disk, &path, job, &mut |_| {}).map_err(io::Error::other)? {
-            Found::Nothing | Found::Orphans => {
+            FoundJournal::Nothing | FoundJournal::Orphans => {
                 if let Some(known) = self.shared.jobs().get_mut(&job) {
                     known.found(Offsets::default(), JOURNAL_VERSION);
                 }
                 (disk.open(&recover::unfinished(&path), Mode::New)?, 0)
             }
-            Found::Journal(opened) => {
+            FoundJournal::Journal(opened) => {
                 if let Some(known) = self.shared.jobs().get_mut(&job) {
                     known.found(opened.offsets, opened.version);
                 }
                 opened.ready?
             }
         };
-        self.open.insert(job, Open { file, end, used: self.group });
+        self.open.insert(job, OpenJournal { file, end, used: self.group });
         Ok(())
     }
 
-    fn succeed(&mut self, job: JobId, addition: Addition, offsets: Vec<Place>, reports: &mut Vec<Report>) {
+    fn succeed(&mut self, job: JobId, addition: Addition, offsets: Vec<TaskPlace>, reports: &mut Vec<WriteReport>) {
         let mut jobs = self.shared.jobs();
         // A job that was forgotten meanwhile stays forgotten: no entry, nothing to point to.
         if let Some(tasks) = jobs.get_mut(&job) {
@@ -219,7 +219,7 @@ impl Writer {
 
     /// Cuts off what may have been written and closes the file. After a failed sync the kernel may call pages clean
     /// that never reached the disk, so only a new descriptor and a new scan tell what is there.
-    fn fail(&mut self, job: JobId, addition: Addition, error: &io::Error, reports: &mut Vec<Report>) {
+    fn fail(&mut self, job: JobId, addition: Addition, error: &io::Error, reports: &mut Vec<WriteReport>) {
         let path = self.shared.path(job);
         if let Some(open) = self.open.remove(&job)
             && let Err(error) = open.file.truncate(open.end)
@@ -253,7 +253,7 @@ impl Writer {
         }
     }
 
-    fn report(&self, reports: Vec<Report>) {
+    fn report(&self, reports: Vec<WriteReport>) {
         let tickets: Vec<u64> = reports.iter().map(|(ticket, _)| *ticket).collect();
         self.shared.queue.answer(tickets, || {
             for (ticket, result) in reports {

@@ -59,14 +59,18 @@ fn only_what_every_list_admits_is_taken() {
     let author = Author { user: "alice".into(), uid: Some(1000), node: "box-1".into() };
     let work = WorkSpec { author, ..WorkSpec::plain("a", &["/opt/lab/fit", "-x"]) };
     let list = |pattern: &str| vec![pattern.to_string()];
-    let all =
-        Admits { users: list("ali*"), nodes: list("box-?"), kinds: vec![Kind::Command], commands: list("/opt/lab/*") };
+    let all = Admits {
+        users: list("ali*"),
+        nodes: list("box-?"),
+        kinds: vec![WorkKind::Command],
+        commands: list("/opt/lab/*"),
+    };
     assert_eq!(Admits::default().objection(&work), None);
     assert_eq!(all.objection(&work), None);
     for (admits, key) in [
         (Admits { users: list("bob"), ..all.clone() }, "node.policy.users"),
         (Admits { nodes: list("laptop"), ..all.clone() }, "node.policy.nodes"),
-        (Admits { kinds: vec![Kind::Train, Kind::Kernel], ..all.clone() }, "node.policy.kinds"),
+        (Admits { kinds: vec![WorkKind::Train, WorkKind::Kernel], ..all.clone() }, "node.policy.kinds"),
         (Admits { commands: list("python3"), ..all.clone() }, "node.policy.commands"),
     ] {
         assert!(admits.objection(&work).is_some_and(|why| why.contains(key)), "{key}");

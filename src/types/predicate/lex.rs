@@ -1,6 +1,6 @@
 //! Text to tokens. Knows quotes, numbers with units and operators; nothing of fields or structure.
 
-use super::{OPS, Op, PredicateError};
+use super::{ComparisonOp, OPS, PredicateError};
 use crate::units::parse_bytes;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub(super) enum Token {
     ListOpen,
     ListClose,
     Comma,
-    Op(Op),
+    Op(ComparisonOp),
     /// `and`, `or`, `not`, `in`.
     Keyword(&'static str),
     /// A field, or a value written without quotes.

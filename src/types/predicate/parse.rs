@@ -1,7 +1,7 @@
 //! Tokens to a condition, by recursive descent. Owns the limits and the rule which field takes which value.
 
 use super::{
-    Expr, FIELDS, Field, Literal, Op, PredicateError,
+    ComparisonOp, Expr, FIELDS, Literal, PredicateError, PredicateField,
     lex::{Token, lex},
 };
 use crate::suggest::nearest;
@@ -113,7 +113,7 @@ impl Parser {
             return Err(self.unexpected("`==`, `!=`, `<`, `<=`, `>`, `>=`, `~` or `in`"));
         };
         let op = *op;
-        if op == Op::Contains && field.is_number() {
+        if op == ComparisonOp::Contains && field.is_number() {
             let message = format!("`~` looks for text, and `{field}` is a number");
             return Err(PredicateError { offset: op_offset, message, hint: None });
         }
@@ -121,7 +121,7 @@ impl Parser {
         Ok(Expr::Test { value: self.value(&field)?, field, op })
     }
 
-    fn list(&mut self, field: &Field) -> Result<Vec<Literal>, PredicateError> {
+    fn list(&mut self, field: &PredicateField) -> Result<Vec<Literal>, PredicateError> {
         self.expect(&Token::ListOpen, "`[`")?;
         let mut values = vec![self.value(field)?];
         while self.accept(&Token::Comma) {
@@ -131,7 +131,7 @@ impl Parser {
         Ok(values)
     }
 
-    fn value(&mut self, field: &Field) -> Result<Literal, PredicateError> {
+    fn value(&mut self, field: &PredicateField) -> Result<Literal, PredicateError> {
         let offset = self.offset();
         let Some(Token::Word(text) | Token::Value(text)) = self.peek() else {
             return Err(self.unexpected("a value"));
@@ -175,12 +175,12 @@ impl Parser {
     }
 }
 
-fn field(word: &str, offset: usize) -> Result<Field, PredicateError> {
+fn field(word: &str, offset: usize) -> Result<PredicateField, PredicateError> {
     if let Some((_, field)) = FIELDS.iter().find(|(name, _)| *name == word) {
         return Ok(field.clone());
     }
     if let Some(label) = word.strip_prefix("labels.").filter(|label| !label.is_empty()) {
-        return Ok(Field::Label(label.to_string()));
+        return Ok(PredicateField::Label(label.to_string()));
     }
     let names = || FIELDS.iter().map(|(name, _)| *name);
     let synonym = SYNONYMS.iter().find(|(other, _)| other.eq_ignore_ascii_case(word)).map(|(_, name)| *name);
@@ -192,7 +192,7 @@ fn field(word: &str, offset: usize) -> Result<Field, PredicateError> {
     Err(PredicateError { offset, message: format!("a node has no field `{word}`"), hint: Some(hint) })
 }
 
-impl Field {
+impl PredicateField {
     fn is_number(&self) -> bool {
         matches!(self, Self::Cores | Self::Gpus) || self.is_size()
     }

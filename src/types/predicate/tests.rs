@@ -135,13 +135,17 @@ fn literal() -> impl Strategy<Value = Literal> {
 
 fn expr() -> impl Strategy<Value = Expr> {
     let ops = prop::sample::select(OPS.map(|(_, op)| op).to_vec());
-    let text_field = prop_oneof![Just(Field::Name), Just(Field::GpuDriver), "[a-z-]{1,5}".prop_map(Field::Label)];
+    let text_field = prop_oneof![
+        Just(PredicateField::Name),
+        Just(PredicateField::GpuDriver),
+        "[a-z-]{1,5}".prop_map(PredicateField::Label)
+    ];
     let leaf = prop_oneof![
         (text_field.clone(), ops, literal()).prop_map(|(field, op, value)| Expr::Test { field, op, value }),
         (text_field, prop::collection::vec(literal(), 1..4)).prop_map(|(field, values)| Expr::In { field, values }),
         (1u32..100).prop_map(|gib| Expr::Test {
-            field: Field::GpuMemory,
-            op: Op::GreaterEqual,
+            field: PredicateField::GpuMemory,
+            op: ComparisonOp::GreaterEqual,
             value: Literal::new(format!("{gib} GiB")),
         }),
     ];

@@ -15,7 +15,7 @@ pub type Clock = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch {
     pub number: u64,
-    /// Who proposed it, the conductor.
+    /// Who proposed it, the leader.
     pub by: NodeId,
 }
 
@@ -283,7 +283,7 @@ pub enum ServerMessage {
         clock: Clock,
         now: bool,
     },
-    /// The conductor wants a block of the checkpoint.
+    /// The leader wants a block of the checkpoint.
     Collect {
         epoch: Epoch,
         clock: Clock,

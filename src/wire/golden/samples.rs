@@ -8,7 +8,7 @@ use nodectl_types::{
     Value, WorkSpec, limits,
     membership::{Body, News, Packet},
     message::{Assignment, Inventory},
-    policy::Kind,
+    policy::WorkKind,
     query::{
         CheckpointFile, Cursor, JobDetail, LateWorker, Location, MemberLine, Progress, SecretLine, Stream, TaskFilter,
         TaskLine, TaskState, TrainingHere,
@@ -400,7 +400,7 @@ fn node_info() -> NodeInfo {
         admits: Admits {
             users: vec!["ali*".into()],
             nodes: vec!["box?".into()],
-            kinds: vec![Kind::Command, Kind::Train],
+            kinds: vec![WorkKind::Command, WorkKind::Train],
             commands: vec!["/opt/*".into()],
         },
         leaving: false,

@@ -4,21 +4,21 @@
 
 use super::{
     super::{
-        collect::{self, Ended, Verdict},
+        collect::{self, EndedAttempt, Verdict},
         directory, environment,
         expand::Expander,
         metrics::Meter,
-        protocol::{End, Usage},
+        protocol::{ProcessEnd, Usage},
         runner::{Inner, ended_event, metric_event, stopped},
         staging::Staged,
         stop::Stop,
         streams, supervisor,
     },
     Persistent,
-    idle::{Idle, Waiting},
-    process::Process,
+    idle::{IdleWorker, IdleWorkers},
+    process::WorkerProcess,
     start,
-    talk::{Message, Talk},
+    talk::{Talk, WorkerMessage},
 };
 use nodectl_ports::{Event, StartTask, WorkerEvent};
 use nodectl_types::{ErrorReport, Failure, WorkerSpec, template};
@@ -41,16 +41,16 @@ const MEMORY_LOOK: Duration = Duration::from_millis(50);
 
 /// An attempt.
 #[derive(Clone)]
-pub struct Call {
+pub struct AttemptCall {
     pub task: Arc<StartTask>,
     pub stop: Arc<Stop>,
     pub started_ms: u64,
 }
 
 /// A process that has said `READY`, and what its calls share.
-struct Worker {
+struct ReadyWorker {
     inner: Arc<Inner>,
-    process: Process,
+    process: WorkerProcess,
     talk: Talk,
     staged: Arc<Staged>,
     dir: PathBuf,
@@ -66,7 +66,7 @@ struct Worker {
 /// What a call left of its worker.
 enum After {
     /// It waits for the next.
-    Goes(mpsc::Receiver<Call>),
+    Goes(mpsc::Receiver<AttemptCall>),
     Over,
     /// The process had ended before the call began: it is another's.
     Untouched,
@@ -86,7 +86,7 @@ impl From<Failure> for NoWorker {
 
 impl Inner {
     /// Gives an attempt to a worker that waits, or to a new one. Returns at once.
-    pub(in super::super) fn call(self: &Arc<Self>, call: Call) {
+    pub(in super::super) fn call(self: &Arc<Self>, call: AttemptCall) {
         let waiting = self.idle().take(call.task.job, &call.task.gpus);
         let call = match waiting.map(|worker| worker.calls.send(call.clone())) {
             Some(Ok(())) => return,
@@ -105,7 +105,7 @@ impl Inner {
         }
     }
 
-    pub(in super::super) fn idle(&self) -> MutexGuard<'_, Idle> {
+    pub(in super::super) fn idle(&self) -> MutexGuard<'_, IdleWorkers> {
         self.persistent.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,10 +128,10 @@ impl Drop for Counted<'_> {
 }
 
 /// A worker from its first call to its end.
-fn live(inner: &Arc<Inner>, mut call: Call) {
+fn live(inner: &Arc<Inner>, mut call: AttemptCall) {
     let _counted = Counted::new(&inner.persistent);
     loop {
-        let worker = match Worker::start(inner, &call) {
+        let worker = match ReadyWorker::start(inner, &call) {
             Ok(worker) => worker,
             Err(why) => return tell_no_worker(inner, &call, why),
         };
@@ -143,7 +143,7 @@ fn live(inner: &Arc<Inner>, mut call: Call) {
     }
 }
 
-fn tell_no_worker(inner: &Inner, call: &Call, why: NoWorker) {
+fn tell_no_worker(inner: &Inner, call: &AttemptCall, why: NoWorker) {
     let dir = call.dir(inner);
     call.stop.let_go();
     let event = match why {
@@ -157,8 +157,8 @@ fn tell_no_worker(inner: &Inner, call: &Call, why: NoWorker) {
     call.tell(inner, event);
 }
 
-impl Call {
-    fn key(&self) -> super::super::runner::Key {
+impl AttemptCall {
+    fn key(&self) -> super::super::runner::AttemptKey {
         (self.task.job, self.task.task, self.task.attempt)
     }
 
@@ -177,7 +177,7 @@ impl Call {
         usage: Usage,
     ) -> WorkerEvent {
         let (task, node, disk, started_ms) = (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
-        let ended = Ended { task, node, disk, staged, outputs, started_ms, verdict, usage };
+        let ended = EndedAttempt { task, node, disk, staged, outputs, started_ms, verdict, usage };
         ended_event(task.job, collect::collect(&ended, dir, &*inner.blobs))
     }
 
@@ -204,10 +204,10 @@ impl Call {
     }
 }
 
-impl Worker {
+impl ReadyWorker {
     /// Has a process ready for the call's job, with the call's directory in place: what `__init__` prints goes to the log
     /// of the task that it is started for.
-    fn start(inner: &Arc<Inner>, call: &Call) -> Result<Self, NoWorker> {
+    fn start(inner: &Arc<Inner>, call: &AttemptCall) -> Result<Self, NoWorker> {
         let begun = Instant::now();
         let staged = inner.runtime.block_on(async {
             tokio::select! {
@@ -239,7 +239,7 @@ impl Worker {
     }
 
     /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it could not begin.
-    fn serve(mut self, first: Call) -> Option<Call> {
+    fn serve(mut self, first: AttemptCall) -> Option<AttemptCall> {
         let mut call = first;
         let mut is_first = true;
         let untouched = loop {
@@ -258,7 +258,7 @@ impl Worker {
         untouched
     }
 
-    fn run(&mut self, call: &Call, is_first: bool) -> After {
+    fn run(&mut self, call: &AttemptCall, is_first: bool) -> After {
         if !is_first && self.process.is_over() {
             return After::Untouched;
         }
@@ -289,7 +289,7 @@ impl Worker {
         let is_stopped = call.stop.let_go();
         let is_broken = matches!(verdict, Verdict::Failed(Failure::Device(_)));
         let event = match verdict {
-            Verdict::Process(End::Stopped) => stopped(&call.task),
+            Verdict::Process(ProcessEnd::Stopped) => stopped(&call.task),
             verdict => call.record(&inner, &dir, &self.staged, &outputs, verdict, usage),
         };
         let after =
@@ -307,17 +307,17 @@ impl Worker {
     }
 
     /// Before the end of the call is told, so that the next one finds it.
-    fn wait_for_more(&self, call: &Call) -> After {
+    fn wait_for_more(&self, call: &AttemptCall) -> After {
         let (calls, inbox) = mpsc::sync_channel(1);
         let (gpus, startup) = (call.task.gpus.clone(), self.startup);
-        self.inner.idle().put(call.task.job, Waiting { calls, gpus, since: Instant::now(), startup });
+        self.inner.idle().put(call.task.job, IdleWorker { calls, gpus, since: Instant::now(), startup });
         After::Goes(inbox)
     }
 
     /// Makes the call's directory, unless that is done, and the message that begins it.
     fn prepare(
         &mut self,
-        call: &Call,
+        call: &AttemptCall,
         dir: &Path,
         is_made: bool,
         expander: &mut Expander<'_>,
@@ -339,7 +339,7 @@ impl Worker {
     }
 
     /// Whether the spare directory has become the call's.
-    fn reuse(&mut self, call: &Call, dir: &Path) -> bool {
+    fn reuse(&mut self, call: &AttemptCall, dir: &Path) -> bool {
         let Some(spare) = self.spare.take() else { return false };
         let passed_on = directory::pass_on(&spare, dir, &call.task.params);
         if passed_on.is_err() {
@@ -349,7 +349,7 @@ impl Worker {
     }
 
     /// Waits for what becomes of the call.
-    fn answer(&mut self, call: &Call, dir: &Path, begun: Duration, is_told: bool) -> Verdict {
+    fn answer(&mut self, call: &AttemptCall, dir: &Path, begun: Duration, is_told: bool) -> Verdict {
         let work = &call.task.work;
         let mut is_told = is_told;
         let mut is_late = false;
@@ -385,13 +385,13 @@ impl Worker {
     }
 
     /// The stream ended before an answer came.
-    fn died(&mut self, is_late: bool, call: &Call) -> Verdict {
+    fn died(&mut self, is_late: bool, call: &AttemptCall) -> Verdict {
         let (end, usage) = self.inner.runtime.block_on(self.process.end());
         self.peak_rss_bytes = self.peak_rss_bytes.max(usage.max_rss_bytes);
         match end {
-            End::Stopped if is_late && !call.stop.is_asked() => Verdict::Process(End::TimedOut),
+            ProcessEnd::Stopped if is_late && !call.stop.is_asked() => Verdict::Process(ProcessEnd::TimedOut),
             // No answer is no success, whatever status it ended with.
-            End::Exited(status) => Verdict::Failed(Failure::Exit(status)),
+            ProcessEnd::Exited(status) => Verdict::Failed(Failure::Exit(status)),
             end => Verdict::Process(end),
         }
     }
@@ -429,7 +429,7 @@ impl Worker {
     }
 }
 
-fn answered(message: Message, id: u64) -> Option<Verdict> {
+fn answered(message: WorkerMessage, id: u64) -> Option<Verdict> {
     match message.kind {
         Kind::Done if message.id == id => {
             Some(Verdict::Returned { json: message.payload, total_bytes: message.total_bytes })

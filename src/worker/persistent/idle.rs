@@ -1,7 +1,7 @@
 //! Workers between two tasks. A worker stays while its job lives, since its `__init__` may have been long; but not for ever
 //! beside the tasks of other jobs, which were promised the memory of its slot.
 
-use super::calls::Call;
+use super::calls::AttemptCall;
 use nodectl_types::JobId;
 use std::{
     collections::HashMap,
@@ -13,29 +13,29 @@ use std::{
 const SPARE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
-pub struct Idle {
-    jobs: HashMap<JobId, Vec<Waiting>>,
+pub struct IdleWorkers {
+    jobs: HashMap<JobId, Vec<IdleWorker>>,
     closed: bool,
 }
 
 /// The way to a worker that waits for a task. Dropping it ends the worker.
-pub struct Waiting {
-    pub calls: mpsc::SyncSender<Call>,
+pub struct IdleWorker {
+    pub calls: mpsc::SyncSender<AttemptCall>,
     pub gpus: Vec<[u8; 16]>,
     pub since: Instant,
     /// How long it took to start.
     pub startup: Duration,
 }
 
-impl Idle {
+impl IdleWorkers {
     /// The worker with these GPUs that was busy last.
-    pub fn take(&mut self, job: JobId, gpus: &[[u8; 16]]) -> Option<Waiting> {
+    pub fn take(&mut self, job: JobId, gpus: &[[u8; 16]]) -> Option<IdleWorker> {
         let waiting = self.jobs.get_mut(&job)?;
         let position = waiting.iter().rposition(|worker| worker.gpus == gpus)?;
         Some(waiting.remove(position))
     }
 
-    pub fn put(&mut self, job: JobId, worker: Waiting) {
+    pub fn put(&mut self, job: JobId, worker: IdleWorker) {
         if !self.closed {
             self.jobs.entry(job).or_default().push(worker);
         }
@@ -67,18 +67,18 @@ mod tests {
     const A: JobId = JobId(1);
     const B: JobId = JobId(2);
 
-    fn waiting(gpu: u8, since: Instant, startup_s: u64) -> (Waiting, mpsc::Receiver<Call>) {
+    fn waiting(gpu: u8, since: Instant, startup_s: u64) -> (IdleWorker, mpsc::Receiver<AttemptCall>) {
         let (calls, receiver) = mpsc::sync_channel(1);
-        (Waiting { calls, gpus: vec![[gpu; 16]], since, startup: Duration::from_secs(startup_s) }, receiver)
+        (IdleWorker { calls, gpus: vec![[gpu; 16]], since, startup: Duration::from_secs(startup_s) }, receiver)
     }
 
-    fn has_ended(worker: &mpsc::Receiver<Call>) -> bool {
+    fn has_ended(worker: &mpsc::Receiver<AttemptCall>) -> bool {
         matches!(worker.try_recv(), Err(mpsc::TryRecvError::Disconnected))
     }
 
     #[test]
     fn a_task_gets_a_worker_of_its_job_and_gpus() {
-        let mut idle = Idle::default();
+        let mut idle = IdleWorkers::default();
         let (worker, _receiver) = waiting(1, Instant::now(), 0);
         idle.put(A, worker);
         assert!(idle.take(B, &[[1; 16]]).is_none() && idle.take(A, &[[2; 16]]).is_none());
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn long_idle_workers_make_room_for_other_jobs_and_costly_ones_later() {
-        let mut idle = Idle::default();
+        let mut idle = IdleWorkers::default();
         let begin = Instant::now();
         let (cheap, cheap_end) = waiting(1, begin, 0);
         let (costly, costly_end) = waiting(1, begin, 60);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn nothing_waits_after_the_end() {
-        let mut idle = Idle::default();
+        let mut idle = IdleWorkers::default();
         let (worker, end) = waiting(1, Instant::now(), 0);
         idle.put(A, worker);
         idle.forget(A);

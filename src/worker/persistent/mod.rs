@@ -4,7 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `program` | what runs in the process: the shim in an interpreter, or this program |
-//! | `door` | `workers.sock`: which process a connection comes from |
+//! | `listener` | `workers.sock`: which process a connection comes from |
 //! | `process` | one worker process: its launch, its connection, its end |
 //! | `talk` | messages on its stream |
 //! | `calls` | `run` once a task, in processes that live as long as their job |
@@ -17,8 +17,8 @@
 //! `<data dir>/python/` with the shim are all that they need besides a program.
 
 pub(super) mod calls;
-mod door;
 mod idle;
+mod listener;
 pub(super) mod pool;
 mod process;
 mod program;
@@ -26,8 +26,8 @@ mod start;
 mod talk;
 
 use super::WorkerError;
-use door::Door;
-use idle::Idle;
+use idle::IdleWorkers;
+use listener::WorkerListener;
 use program::Programs;
 use std::{
     ffi::OsString,
@@ -46,9 +46,9 @@ const CLEAR_UP: Duration = Duration::from_secs(5);
 
 /// What all persistent workers of a node share.
 pub struct Persistent {
-    door: Door,
+    listener: WorkerListener,
     programs: Programs,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleWorkers>,
     /// Threads that have a worker.
     threads: Mutex<u32>,
     thread_ended: Condvar,
@@ -66,7 +66,7 @@ pub struct PoolLinks {
 }
 
 impl Persistent {
-    /// Opens the door and puts the shim in its place. `own` is this program. Called inside the runtime that runs the node.
+    /// Opens the listener and puts the shim in its place. `own` is this program. Called inside the runtime that runs the node.
     pub fn start(data_dir: &Path, own: OsString, pools: Option<PoolLinks>) -> Result<Self, WorkerError> {
         let dir = data_dir.join(SHIMS);
         let programs = Programs::place(&dir, own).map_err(|source| WorkerError::Io {
@@ -75,10 +75,10 @@ impl Persistent {
             source,
         })?;
         let socket = data_dir.join("workers.sock");
-        let door = Door::open(socket.clone());
-        let door = door.map_err(|source| WorkerError::Io { doing: "listen on", path: socket, source })?;
+        let listener = WorkerListener::open(socket.clone());
+        let listener = listener.map_err(|source| WorkerError::Io { doing: "listen on", path: socket, source })?;
         Ok(Self {
-            door,
+            listener,
             programs,
             idle: Mutex::default(),
             threads: Mutex::default(),

@@ -7,12 +7,12 @@ use super::{
         collect::Verdict,
         directory,
         expand::Expander,
-        protocol::End,
+        protocol::ProcessEnd,
         runner::{Inner, Remains, stopped},
         staging::Staged,
         stop::Stop,
     },
-    process::Process,
+    process::WorkerProcess,
 };
 use nodectl_ports::{Event, PeerStream, StartTask, WorkerEvent, wall_ms};
 use nodectl_types::{Failure, NodeId, PoolToken};
@@ -63,11 +63,13 @@ impl Inner {
         let attended = self.pass_on(&task, &mut process).await;
         let (end, usage) = process.end().await;
         let verdict = match (attended, end) {
-            _ if stop.let_go() => Verdict::Process(End::Stopped),
+            _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
             (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
             // The shim ends well when its stream does, however that happened.
-            (Err(failure), End::Exited(0) | End::Stopped | End::NotStarted(_)) => Verdict::Failed(failure),
-            (Ok(()), End::Stopped) => {
+            (Err(failure), ProcessEnd::Exited(0) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_)) => {
+                Verdict::Failed(failure)
+            }
+            (Ok(()), ProcessEnd::Stopped) => {
                 Verdict::Failed(Failure::Inputs("it went on when its pool was done with it".into()))
             }
             (_, end) => Verdict::Process(end),
@@ -80,7 +82,11 @@ impl Inner {
     }
 
     /// Makes the directory and orders the process.
-    fn prepare_attendant(&self, task: &StartTask, staged: &Staged) -> Result<(PathBuf, Vec<String>, Process), Failure> {
+    fn prepare_attendant(
+        &self,
+        task: &StartTask,
+        staged: &Staged,
+    ) -> Result<(PathBuf, Vec<String>, WorkerProcess), Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
         let worker = task.work.worker.as_ref().expect("attempts of pools have a worker");
         let mut expander = Expander::new(task);
@@ -93,7 +99,7 @@ impl Inner {
 
     /// Joins the process's stream to its pool, until one of them closes it. The failure says that there is no interpreter, no
     /// such pool, or no way to it.
-    async fn pass_on(&self, task: &StartTask, process: &mut Process) -> Result<(), Failure> {
+    async fn pass_on(&self, task: &StartTask, process: &mut WorkerProcess) -> Result<(), Failure> {
         let stream = process.connected().await.map_err(Failure::Init)?;
         let (job, index, attempt) = (task.job, task.task, task.attempt);
         self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
@@ -101,7 +107,7 @@ impl Inner {
             return Err(Failure::Inputs("the job has no pool".into()));
         };
         let received = Arc::new(AtomicU64::new(0));
-        let counted = Counted { stream, written: received.clone() };
+        let counted = CountedStream { stream, written: received.clone() };
         let attended = tokio::select! {
             attended = self.attach(host, token, counted) => attended,
             // What it sent last has arrived by then, or never will.
@@ -114,7 +120,7 @@ impl Inner {
         }
     }
 
-    async fn attach(&self, host: NodeId, token: PoolToken, mut worker: Counted) -> io::Result<()> {
+    async fn attach(&self, host: NodeId, token: PoolToken, mut worker: CountedStream) -> io::Result<()> {
         let Some(pools) = &self.persistent.pools else {
             return Err(io::Error::other("this node has no way to pools"));
         };
@@ -127,15 +133,15 @@ impl Inner {
 }
 
 /// A worker's stream that counts what it is sent: a pool begins by telling it what it is.
-struct Counted {
+struct CountedStream {
     stream: tokio::net::UnixStream,
     written: Arc<AtomicU64>,
 }
 
 /// To a pool of this node it is as one of another.
-impl PeerStream for Counted {}
+impl PeerStream for CountedStream {}
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -145,7 +151,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {

@@ -2,14 +2,14 @@
 
 use super::{
     super::{
-        clock::Clock,
+        clock::TaskClock,
         collect, environment,
-        link::{Launched, Link},
-        protocol::{End, Launch, Usage},
+        link::{Launched, SupervisorLink},
+        protocol::{Launch, ProcessEnd, Usage},
         runner::Inner,
     },
-    door::Invited,
-    program::Program,
+    listener::Invited,
+    program::WorkerProgram,
 };
 use nodectl_ports::StartTask;
 use nodectl_types::{ErrorReport, Failure, WorkerSpec};
@@ -22,13 +22,13 @@ const CONNECT: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(3);
 
 /// A process that was ordered to start. The supervisor ends it when told to, or with the node.
-pub struct Process {
-    pub link: Arc<Link>,
+pub struct WorkerProcess {
+    pub link: Arc<SupervisorLink>,
     pub launched: Launched,
     invited: Invited,
-    program: Program,
-    clock: Arc<Clock>,
-    has_ended: Option<(End, Usage)>,
+    program: WorkerProgram,
+    clock: Arc<TaskClock>,
+    has_ended: Option<(ProcessEnd, Usage)>,
 }
 
 impl Inner {
@@ -39,10 +39,11 @@ impl Inner {
         worker: &WorkerSpec,
         dir: &Path,
         own: &[(String, String)],
-    ) -> Result<Process, Failure> {
+    ) -> Result<WorkerProcess, Failure> {
         let work = &task.work;
-        let invited = self.persistent.door.invite().map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
-        let way = (self.persistent.door.socket.as_path(), invited.token.as_str());
+        let invited =
+            self.persistent.listener.invite().map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
+        let way = (self.persistent.listener.socket.as_path(), invited.token.as_str());
         let home = self.base_env.get(OsStr::new("HOME")).map(OsStr::new);
         let program = self.persistent.programs.of(worker, home);
         let launch = Launch {
@@ -62,11 +63,11 @@ impl Inner {
         };
         let link = self.link().clone().ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
         let clock = self.clock.clone();
-        Ok(Process { launched: link.launch(launch), link, invited, program, clock, has_ended: None })
+        Ok(WorkerProcess { launched: link.launch(launch), link, invited, program, clock, has_ended: None })
     }
 }
 
-impl Process {
+impl WorkerProcess {
     /// Waits for its connection. An error says what is wrong with its program.
     pub async fn connected(&mut self) -> Result<UnixStream, ErrorReport> {
         let connecting = self.clock.timeout(CONNECT, &mut self.invited.stream);
@@ -82,7 +83,7 @@ impl Process {
                 }
             },
             ended = &mut self.launched.ended => {
-                let (end, usage) = ended.unwrap_or((End::Stopped, Usage::default()));
+                let (end, usage) = ended.unwrap_or((ProcessEnd::Stopped, Usage::default()));
                 let why = describe(&end);
                 self.has_ended = Some((end, usage));
                 Err(self.explain(&why))
@@ -91,7 +92,7 @@ impl Process {
     }
 
     fn explain(&self, why: &str) -> ErrorReport {
-        let Program { name, hint, .. } = &self.program;
+        let WorkerProgram { name, hint, .. } = &self.program;
         ErrorReport::without_exception(format!("{name}: {why}\n{hint}"))
     }
 
@@ -107,12 +108,12 @@ impl Process {
     pub async fn gone(&mut self) {
         if self.has_ended.is_none() {
             let ended = (&mut self.launched.ended).await;
-            self.has_ended = Some(ended.unwrap_or((End::Stopped, Usage::default())));
+            self.has_ended = Some(ended.unwrap_or((ProcessEnd::Stopped, Usage::default())));
         }
     }
 
     /// How it ended. Its stream has: a process that goes on without is killed after a moment.
-    pub async fn end(&mut self) -> (End, Usage) {
+    pub async fn end(&mut self) -> (ProcessEnd, Usage) {
         if tokio::time::timeout(END, self.gone()).await.is_err() {
             self.link.stop(self.launched.id);
             self.gone().await;
@@ -122,12 +123,12 @@ impl Process {
 }
 
 /// An end that nobody asked for, in words.
-pub fn describe(end: &End) -> String {
+pub fn describe(end: &ProcessEnd) -> String {
     match end {
-        End::Exited(status) => format!("it ended with exit status {status}"),
-        End::Signalled(signal) => format!("it was killed by signal {signal}"),
-        End::OutOfMemory => "it used more memory than the job asks for".into(),
-        End::NotStarted(why) => why.clone(),
-        End::TimedOut | End::Stopped => "it was stopped".into(),
+        ProcessEnd::Exited(status) => format!("it ended with exit status {status}"),
+        ProcessEnd::Signalled(signal) => format!("it was killed by signal {signal}"),
+        ProcessEnd::OutOfMemory => "it used more memory than the job asks for".into(),
+        ProcessEnd::NotStarted(why) => why.clone(),
+        ProcessEnd::TimedOut | ProcessEnd::Stopped => "it was stopped".into(),
     }
 }

@@ -16,7 +16,7 @@ pub struct Programs {
 }
 
 /// A command line, and how errors speak of it.
-pub struct Program {
+pub struct WorkerProgram {
     pub command: Vec<String>,
     pub name: String,
     pub hint: &'static str,
@@ -29,17 +29,17 @@ impl Programs {
     }
 
     /// `home` is that of the node's user.
-    pub fn of(&self, worker: &WorkerSpec, home: Option<&OsStr>) -> Program {
+    pub fn of(&self, worker: &WorkerSpec, home: Option<&OsStr>) -> WorkerProgram {
         match worker {
             WorkerSpec::Python(PythonWorker { python, .. }) => {
                 let python = interpreter(python, home);
-                Program {
+                WorkerProgram {
                     command: vec![python.clone(), "-u".into(), self.shim.to_string_lossy().into_owned()],
                     name: format!("the interpreter `{python}`"),
                     hint: "hint: `python` names an interpreter (3.9 or later) that every node has; `nodectl doctor` looks for it",
                 }
             }
-            WorkerSpec::Builtin(BuiltinWorker { part, .. }) => Program {
+            WorkerSpec::Builtin(BuiltinWorker { part, .. }) => WorkerProgram {
                 command: vec![self.own.to_string_lossy().into_owned(), part.subcommand().into()],
                 name: format!("`nodectl {}`", part.subcommand()),
                 hint: "hint: a driver that crashes says why in the task's stderr; `nodectl doctor` on that node looks for more",

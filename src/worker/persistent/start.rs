@@ -8,8 +8,8 @@ use super::{
         runner::Inner,
         staging::Staged,
     },
-    calls::{Call, has_placeholders},
-    process::{Process, describe},
+    calls::{AttemptCall, has_placeholders},
+    process::{WorkerProcess, describe},
     talk::Talk,
 };
 use nodectl_ports::StartTask;
@@ -44,12 +44,12 @@ struct ErrorLine {
 
 /// What `READY` carries.
 #[derive(Deserialize)]
-struct Ready {
+struct ReadyMessage {
     pid: u32,
 }
 
 /// The directories of the worker and of its first call, which share their streams: what `__init__` prints is in the call's log.
-pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &Call) -> io::Result<()> {
+pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &AttemptCall) -> io::Result<()> {
     directory::make(task_dir, staged, &call.task.params)?;
     directory::make(dir, staged, &Vec::new())?;
     for name in [STDOUT_FILE, STDERR_FILE] {
@@ -67,7 +67,11 @@ pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, F
 }
 
 /// Has the process connect and get ready. The error says why it could not.
-pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result<(Talk, u32), ErrorReport> {
+pub(super) fn ready(
+    inner: &Inner,
+    call: &AttemptCall,
+    process: &mut WorkerProcess,
+) -> Result<(Talk, u32), ErrorReport> {
     if inner.runtime.block_on(&mut process.launched.started).is_ok() {
         call.tell_started(inner);
     }
@@ -84,7 +88,7 @@ pub(super) fn ready(inner: &Inner, call: &Call, process: &mut Process) -> Result
         match talk.receive(LOOK) {
             Ok(None) => {}
             Ok(Some(message)) if message.kind == Kind::Ready => {
-                let ready: Ready = serde_json::from_slice(&message.payload)
+                let ready: ReadyMessage = serde_json::from_slice(&message.payload)
                     .map_err(|error| ErrorReport::without_exception(format!("the worker's READY: {error}")))?;
                 return Ok((talk, ready.pid));
             }

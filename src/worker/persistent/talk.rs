@@ -16,12 +16,12 @@ pub struct Talk {
     stream: UnixStream,
     /// What has arrived and is no whole frame.
     received: Vec<u8>,
-    partial: Option<Message>,
+    partial: Option<WorkerMessage>,
     patience: Option<Duration>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct WorkerMessage {
     pub kind: Kind,
     pub id: u64,
     /// The first `KEPT_BYTES` of the payload.
@@ -40,7 +40,7 @@ impl Talk {
     }
 
     /// The next message; `None` if it is not there within `patience`. The end of the stream is an error.
-    pub fn receive(&mut self, patience: Duration) -> io::Result<Option<Message>> {
+    pub fn receive(&mut self, patience: Duration) -> io::Result<Option<WorkerMessage>> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
@@ -62,7 +62,7 @@ impl Talk {
     }
 
     /// A whole message of what was received.
-    fn take(&mut self) -> io::Result<Option<Message>> {
+    fn take(&mut self) -> io::Result<Option<WorkerMessage>> {
         loop {
             let Some(header) = self.received.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
             let header = Header::decode(header).map_err(invalid)?;
@@ -71,7 +71,7 @@ impl Talk {
                 return Ok(None);
             }
             let Header { kind, id, .. } = header;
-            let fresh = Message { kind, id, payload: Vec::new(), total_bytes: 0 };
+            let fresh = WorkerMessage { kind, id, payload: Vec::new(), total_bytes: 0 };
             let mut message = self.partial.take().unwrap_or(fresh);
             if (message.kind, message.id) != (kind, id) {
                 return Err(invalid("frames of two messages mixed"));
@@ -115,7 +115,7 @@ mod tests {
         let long = talk.receive(SOON).unwrap().unwrap();
         assert_eq!((long.kind, long.id, long.payload.len()), (Kind::Done, 7, KEPT_BYTES));
         assert_eq!(long.total_bytes, 3 * frames::MAX_CHUNK_BYTES as u64 + 5);
-        let short = Message { kind: Kind::Failed, id: 8, payload: b"short".into(), total_bytes: 5 };
+        let short = WorkerMessage { kind: Kind::Failed, id: 8, payload: b"short".into(), total_bytes: 5 };
         assert_eq!(talk.receive(SOON).unwrap(), Some(short));
         writer.join().unwrap().unwrap();
         assert_eq!(talk.receive(SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);

@@ -23,12 +23,12 @@ const LEAF_WEIGHT: &str = "1000";
 const TOP_WEIGHT: &str = "10";
 
 /// The group above those of tasks.
-pub struct Groups {
+pub struct ParentGroup {
     parent: PathBuf,
     made: Cell<u64>,
 }
 
-impl Groups {
+impl ParentGroup {
     /// Finds or makes it. `None`: there is none here that may limit memory.
     pub fn open() -> Option<Self> {
         let mount = mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
@@ -39,11 +39,11 @@ impl Groups {
     }
 
     /// A group whose processes together may use so many bytes, the cached files that they use among them.
-    pub fn make(&self, memory_bytes: u64) -> io::Result<Group> {
+    pub fn make(&self, memory_bytes: u64) -> io::Result<TaskGroup> {
         let number = self.made.replace(self.made.get() + 1);
         let dir = self.parent.join(format!("task-{}-{number}", getpid().as_raw_nonzero()));
         fs::create_dir(&dir)?;
-        let group = Group { dir };
+        let group = TaskGroup { dir };
         group.set("memory.max", &memory_bytes.to_string())?;
         // Kernels without these (before 4.19, or without swap) do well enough.
         let _ = group.set("memory.oom.group", "1");
@@ -52,7 +52,7 @@ impl Groups {
     }
 }
 
-impl Drop for Groups {
+impl Drop for ParentGroup {
     /// Only root's own, and only after the last of them.
     fn drop(&mut self) {
         if self.parent.ends_with(TOP) {
@@ -62,11 +62,11 @@ impl Drop for Groups {
 }
 
 /// The group of one task.
-pub struct Group {
+pub struct TaskGroup {
     dir: PathBuf,
 }
 
-impl Group {
+impl TaskGroup {
     /// The file that a process enters it by.
     pub fn door(&self) -> CString {
         CString::new(self.dir.join("cgroup.procs").as_os_str().as_bytes()).expect("a path from the kernel has no NUL")
@@ -82,7 +82,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for TaskGroup {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.dir) {
             tell!("nodectl supervise: could not remove the control group {}: {error}", self.dir.display());

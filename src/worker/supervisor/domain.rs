@@ -52,7 +52,7 @@ struct PathBeneathAttr {
 
 /// What may be done with something and everything below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
+enum PathAccess {
     All,
     Read,
 }
@@ -90,17 +90,17 @@ pub fn make(confinement: &Confinement) -> Result<Option<OwnedFd>, String> {
     let version = version()?;
     let own = paths(&confinement.own);
     let read = paths(&confinement.read);
-    let usual = if confinement.read_only { Access::Read } else { Access::All };
-    let mut rules: Vec<(PathBuf, Access)> =
+    let usual = if confinement.read_only { PathAccess::Read } else { PathAccess::All };
+    let mut rules: Vec<(PathBuf, PathAccess)> =
         around(&hidden, &mut entries).into_iter().map(|path| (path, usual)).collect();
     if confinement.read_only {
         // Of these nothing is left when the machine starts again, or it is no file.
         let is_above = |path: &Path| hidden.iter().any(|hidden| hidden.starts_with(path));
         let temporary = TEMPORARY.iter().map(PathBuf::from).filter(|path| !is_above(path));
-        rules.extend(temporary.map(|path| (path, Access::All)));
+        rules.extend(temporary.map(|path| (path, PathAccess::All)));
     }
-    rules.extend(own.into_iter().map(|path| (path, Access::All)));
-    rules.extend(read.into_iter().map(|path| (path, Access::Read)));
+    rules.extend(own.into_iter().map(|path| (path, PathAccess::All)));
+    rules.extend(read.into_iter().map(|path| (path, PathAccess::Read)));
     let failed = |error: io::Error| error.to_string();
     let ruleset = Ruleset::new(version).map_err(failed)?;
     for (path, access) in rules {
@@ -153,14 +153,14 @@ impl Ruleset {
     }
 
     /// What is gone by now, or is a link, needs no rule.
-    fn allow(&self, path: &Path, access: Access) -> io::Result<()> {
+    fn allow(&self, path: &Path, access: PathAccess) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(opened) = open(path, flags, Mode::empty()) else { return Ok(()) };
         let allowed = match (FileType::from_raw_mode(fstat(&opened)?.st_mode), access) {
             (FileType::Symlink, _) => return Ok(()),
-            (_, Access::Read) => READ_FILE,
-            (FileType::Directory, Access::All) => self.handled,
-            (_, Access::All) => self.handled & (READ_FILE | WRITE_FILE | TRUNCATE),
+            (_, PathAccess::Read) => READ_FILE,
+            (FileType::Directory, PathAccess::All) => self.handled,
+            (_, PathAccess::All) => self.handled & (READ_FILE | WRITE_FILE | TRUNCATE),
         };
         let attr = PathBeneathAttr { allowed_access: allowed, parent_fd: opened.as_raw_fd() };
         // SAFETY: both descriptors are open, and the pointer is to a local of the kind that the rule's type says.

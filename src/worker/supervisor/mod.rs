@@ -24,7 +24,7 @@ mod strays;
 mod task;
 
 use super::{
-    clock::Clock,
+    clock::TaskClock,
     descriptors,
     protocol::{Inbox, LaunchId, Order, Report, encode},
 };
@@ -44,8 +44,8 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
-use strays::View;
-use task::{Task, Turn};
+use strays::ProcessView;
+use task::{SupervisedTask, TurnOutcome};
 
 /// How often running tasks' memory and streams are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
@@ -74,10 +74,10 @@ struct Supervisor {
     inbox: Inbox,
     /// Readable when a child has ended.
     child_ended: OwnedFd,
-    tasks: BTreeMap<LaunchId, Task>,
-    groups: Option<cgroup::Groups>,
+    tasks: BTreeMap<LaunchId, SupervisedTask>,
+    groups: Option<cgroup::ParentGroup>,
     /// Stands still while the tasks do.
-    clock: Clock,
+    clock: TaskClock,
     next_look: Instant,
 }
 
@@ -95,8 +95,8 @@ impl Supervisor {
             inbox: Inbox::default(),
             child_ended,
             tasks: BTreeMap::new(),
-            groups: cgroup::Groups::open(),
-            clock: Clock::default(),
+            groups: cgroup::ParentGroup::open(),
+            clock: TaskClock::default(),
             next_look: Instant::now(),
         })
     }
@@ -170,10 +170,10 @@ impl Supervisor {
         if self.tasks.is_empty() {
             self.next_look = Instant::now() + LOOK_PERIOD;
         }
-        match Task::start(launch, self.groups.as_ref(), &self.clock) {
+        match SupervisedTask::start(launch, self.groups.as_ref(), &self.clock) {
             Ok(task) => {
                 if self.clock.is_suspended() {
-                    task.suspend(true, &View::new(vec![task.pid()]));
+                    task.suspend(true, &ProcessView::new(vec![task.pid()]));
                 }
                 let pid = task.pid().as_raw_nonzero().get();
                 self.tasks.insert(id, task);
@@ -204,7 +204,7 @@ impl Supervisor {
         let view = self.view();
         let mut ended = Vec::new();
         for (id, task) in &mut self.tasks {
-            if let Turn::Ended(end, usage) = task.turn(now, look, &view, &self.clock) {
+            if let TurnOutcome::Ended(end, usage) = task.turn(now, look, &view, &self.clock) {
                 ended.push(Report::Ended { id: *id, end, usage });
             }
         }
@@ -223,8 +223,8 @@ impl Supervisor {
         self.tasks.values().for_each(|task| task.suspend(on, &view));
     }
 
-    fn view(&self) -> View {
-        View::new(self.tasks.values().filter(|task| task.is_running()).map(Task::pid).collect())
+    fn view(&self) -> ProcessView {
+        ProcessView::new(self.tasks.values().filter(|task| task.is_running()).map(SupervisedTask::pid).collect())
     }
 
     fn report(&mut self, report: &Report) -> io::Result<()> {

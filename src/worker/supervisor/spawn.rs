@@ -3,7 +3,7 @@
 
 use super::{
     super::protocol::{Launch, STDERR_FILE, STDOUT_FILE},
-    cgroup::Group,
+    cgroup::TaskGroup,
     domain, secrets,
 };
 use rustix::{fd::OwnedFd, process::Pid};
@@ -32,7 +32,7 @@ const NOT_HIDDEN: &str =
 
 /// How a child ended.
 #[derive(Clone, Debug)]
-pub struct Exit {
+pub struct ChildExit {
     pub pid: Pid,
     pub at: Instant,
     /// The exit status, or the signal that ended it.
@@ -42,7 +42,7 @@ pub struct Exit {
 }
 
 /// Everything the child needs, made before it exists: it shares this process's memory and must not allocate.
-struct Plan {
+struct SpawnPlan {
     program: CString,
     argv: Vec<*const libc::c_char>,
     shell_argv: Vec<*const libc::c_char>,
@@ -66,11 +66,11 @@ struct Plan {
     domain: Option<OwnedFd>,
     parent: libc::pid_t,
     /// What failed in the child, and the `errno`.
-    failed: Option<(Step, libc::c_int)>,
+    failed: Option<(SpawnStep, libc::c_int)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum SpawnStep {
     Session,
     Group,
     Directory,
@@ -82,7 +82,7 @@ enum Step {
 }
 
 /// Starts a process as its task says. The error is a sentence for the user.
-pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
+pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> {
     let program = find_program(launch)?;
     let strings = |items: Vec<Vec<u8>>| -> Result<Vec<CString>, String> {
         items.into_iter().map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}"))).collect()
@@ -103,7 +103,7 @@ pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
     let domain =
         domain.map_err(|why| format!("this node cannot be hidden from it by the kernel: {why}\n{NOT_HIDDEN}"))?;
     let nice = (own_nice() + i32::from(launch.nice)).min(GREATEST_NICE);
-    let mut plan = Plan {
+    let mut plan = SpawnPlan {
         argv: pointers(&args),
         shell_argv,
         envp: pointers(&env),
@@ -111,7 +111,7 @@ pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
         stdout: CString::new(STDOUT_FILE).expect("no NUL"),
         stderr: CString::new(STDERR_FILE).expect("no NUL"),
         file_limit: libc::rlimit { rlim_cur: launch.file_limit_bytes, rlim_max: launch.file_limit_bytes },
-        group: group.map(Group::door),
+        group: group.map(TaskGroup::door),
         nice,
         session_nice: nice.to_string().into_bytes(),
         namespaces,
@@ -133,19 +133,21 @@ pub fn spawn(launch: &Launch, group: Option<&Group>) -> Result<Pid, String> {
     Err(describe(step, &io::Error::from_raw_os_error(errno), launch, &plan.program.to_string_lossy()))
 }
 
-fn describe(step: Step, error: &io::Error, launch: &Launch, program: &str) -> String {
+fn describe(step: SpawnStep, error: &io::Error, launch: &Launch, program: &str) -> String {
     let dir = String::from_utf8_lossy(&launch.dir);
     match step {
-        Step::Session => format!("no new session: {error}"),
-        Step::Group => format!("could not enter the control group for its memory: {error}"),
-        Step::Directory => format!("could not enter {dir}: {error}"),
-        Step::Streams => format!("could not open the streams in {dir}: {error}"),
-        Step::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
-        Step::Network => format!(
+        SpawnStep::Session => format!("no new session: {error}"),
+        SpawnStep::Group => format!("could not enter the control group for its memory: {error}"),
+        SpawnStep::Directory => format!("could not enter {dir}: {error}"),
+        SpawnStep::Streams => format!("could not open the streams in {dir}: {error}"),
+        SpawnStep::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
+        SpawnStep::Network => format!(
             "no network of its own (`[isolation] network = false`): {error}\nhint: the node may make none where users' namespaces are switched off"
         ),
-        Step::Confinement => format!("could not give up the way to what is this node's alone: {error}\n{NOT_HIDDEN}"),
-        Step::Execute => format!("could not execute {program}: {error}"),
+        SpawnStep::Confinement => {
+            format!("could not give up the way to what is this node's alone: {error}\n{NOT_HIDDEN}")
+        }
+        SpawnStep::Execute => format!("could not execute {program}: {error}"),
     }
 }
 
@@ -173,7 +175,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 }
 
 /// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has executed or failed.
-fn clone_and_run(plan: &mut Plan) -> io::Result<Pid> {
+fn clone_and_run(plan: &mut SpawnPlan) -> io::Result<Pid> {
     let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | plan.namespaces;
     // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK suspends this thread until the child executes
@@ -191,8 +193,8 @@ fn clone_and_run(plan: &mut Plan) -> io::Result<Pid> {
 
 /// Runs in the child, on its own stack, in the parent's memory. Async-signal-safe calls only.
 extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `clone_and_run` passes a `Plan` that lives until this process executes or exits, and nobody else uses it.
-    let plan = unsafe { &mut *plan.cast::<Plan>() };
+    // SAFETY: `clone_and_run` passes a `SpawnPlan` that lives until this process executes or exits, and nobody else uses it.
+    let plan = unsafe { &mut *plan.cast::<SpawnPlan>() };
     // SAFETY: every pointer in the plan is a valid C string or a null-terminated array of them.
     let step = unsafe { become_task(plan) };
     // SAFETY: reads and ends this process only. `errno` is that of the call that failed.
@@ -203,45 +205,45 @@ extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
 }
 
 /// Returns only if something failed.
-unsafe fn become_task(plan: &Plan) -> Step {
+unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
     // SAFETY: see `child`.
     unsafe {
         if libc::setsid() < 0
             || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0
             || libc::getppid() != plan.parent
         {
-            return Step::Session;
+            return SpawnStep::Session;
         }
         if let Some(group) = &plan.group
             && !write_to(group.as_ptr(), b"0")
         {
-            return Step::Group;
+            return SpawnStep::Group;
         }
         if plan.namespaces != 0 && !enter_network(plan.users.as_ref()) {
-            return Step::Network;
+            return SpawnStep::Network;
         }
         if libc::chdir(plan.dir.as_ptr()) < 0 {
-            return Step::Directory;
+            return SpawnStep::Directory;
         }
         if !open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0)
             || !open_as(plan.stdout.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 1)
             || !open_as(plan.stderr.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 2)
         {
-            return Step::Streams;
+            return SpawnStep::Streams;
         }
         if libc::setrlimit(libc::RLIMIT_FSIZE, &plan.file_limit) < 0 {
             // The node runs under a lower limit, which nobody may raise: that one holds.
             let mut own = plan.file_limit;
             if libc::getrlimit(libc::RLIMIT_FSIZE, &mut own) < 0 {
-                return Step::Limits;
+                return SpawnStep::Limits;
             }
             own.rlim_cur = own.rlim_max;
             if libc::setrlimit(libc::RLIMIT_FSIZE, &own) < 0 {
-                return Step::Limits;
+                return SpawnStep::Limits;
             }
         }
         if !keep_core_dumps(plan.core_dumps) {
-            return Step::Limits;
+            return SpawnStep::Limits;
         }
         // Where these cannot be set, tasks are as much in the node's way as other processes. The second may come to nothing: the kernel
         // takes few such wishes at a time from whoever is not root.
@@ -251,20 +253,20 @@ unsafe fn become_task(plan: &Plan) -> Step {
         write_to(c"/proc/self/oom_score_adj".as_ptr(), OOM_SCORE);
         default_signals();
         if plan.no_new_privs && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
-            return Step::Confinement;
+            return SpawnStep::Confinement;
         }
         // Last: what comes before may need what it takes away.
         if let Some(domain) = &plan.domain
             && !domain::enter(domain.as_raw_fd())
         {
-            return Step::Confinement;
+            return SpawnStep::Confinement;
         }
         libc::execve(plan.program.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
         if *libc::__errno_location() == libc::ENOEXEC {
             // A script without `#!`: the shell's, as execvp(3) has it.
             libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.envp.as_ptr());
         }
-        Step::Execute
+        SpawnStep::Execute
     }
 }
 
@@ -352,7 +354,7 @@ unsafe fn default_signals() {
 }
 
 /// The next child that has ended, if one has.
-pub fn wait_any() -> Option<Exit> {
+pub fn wait_any() -> Option<ChildExit> {
     let mut status = 0;
     // SAFETY: `rusage` is plain numbers, for which zero is a value; both pointers are to locals that outlive the call.
     let (pid, usage) = unsafe {
@@ -362,7 +364,7 @@ pub fn wait_any() -> Option<Exit> {
     let pid = Pid::from_raw(pid.max(0))?;
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
     let status = if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(libc::WEXITSTATUS(status)) };
-    Some(Exit {
+    Some(ChildExit {
         pid,
         at: Instant::now(),
         status,

@@ -10,14 +10,14 @@ use std::{
 };
 
 /// What one turn of the loop sees. `/proc` is read when first needed and once a turn, however many attempts there are.
-pub struct View {
+pub struct ProcessView {
     /// The main processes that run.
     mains: Vec<Pid>,
     children: OnceCell<Vec<Pid>>,
     all: OnceCell<Vec<Process>>,
 }
 
-impl View {
+impl ProcessView {
     pub fn new(mains: Vec<Pid>) -> Self {
         Self { mains, children: OnceCell::new(), all: OnceCell::new() }
     }

@@ -5,14 +5,14 @@
 
 use super::{
     super::{
-        clock::Clock,
-        protocol::{End, Launch, Usage},
+        clock::TaskClock,
+        protocol::{Launch, ProcessEnd, Usage},
         streams,
     },
     CLEAR_UP, DRAIN_PERIOD, KILL_PATIENCE,
-    cgroup::{Group, Groups},
-    spawn::{self, Exit},
-    strays::{self, View},
+    cgroup::{ParentGroup, TaskGroup},
+    spawn::{self, ChildExit},
+    strays::{self, ProcessView},
 };
 use nodectl_ports::say::tell;
 use rustix::process::{Pid, Signal};
@@ -23,36 +23,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub struct Task {
+pub struct SupervisedTask {
     launch: Launch,
     /// Keeps it to its memory, where the kernel can.
-    group: Option<Group>,
+    group: Option<TaskGroup>,
     pid: Pid,
     /// By the tasks' clock.
     started: Duration,
     /// Why it is being ended, if it is.
-    reason: Option<End>,
+    reason: Option<ProcessEnd>,
     /// When SIGKILL follows SIGTERM.
     kill_at: Option<Instant>,
-    exit: Option<Exit>,
+    exit: Option<ChildExit>,
     /// When its main process ended, or was killed.
     drain_since: Option<Instant>,
     max_rss_bytes: u64,
 }
 
 /// What a turn came to.
-pub enum Turn {
+pub enum TurnOutcome {
     Goes,
-    Ended(End, Usage),
+    Ended(ProcessEnd, Usage),
 }
 
-impl Task {
-    pub fn start(launch: Launch, groups: Option<&Groups>, clock: &Clock) -> Result<Self, End> {
+impl SupervisedTask {
+    pub fn start(launch: Launch, groups: Option<&ParentGroup>, clock: &TaskClock) -> Result<Self, ProcessEnd> {
         let started = clock.now();
         let limit = Some(launch.memory_bytes).filter(|bytes| *bytes > 0);
         let group = limit.zip(groups).map(|(bytes, groups)| groups.make(bytes)).transpose();
-        let group = group.map_err(|error| End::NotStarted(format!("no control group for its memory: {error}")))?;
-        let pid = spawn::spawn(&launch, group.as_ref()).map_err(End::NotStarted)?;
+        let group =
+            group.map_err(|error| ProcessEnd::NotStarted(format!("no control group for its memory: {error}")))?;
+        let pid = spawn::spawn(&launch, group.as_ref()).map_err(ProcessEnd::NotStarted)?;
         let (reason, kill_at, exit, drain_since) = (None, None, None, None);
         Ok(Self { launch, group, pid, started, reason, kill_at, exit, drain_since, max_rss_bytes: 0 })
     }
@@ -66,24 +67,24 @@ impl Task {
     }
 
     pub fn stop(&mut self) {
-        self.end_for(End::Stopped, Duration::from_millis(self.launch.grace_ms));
+        self.end_for(ProcessEnd::Stopped, Duration::from_millis(self.launch.grace_ms));
     }
 
     /// Stands still, or goes on. One that is being ended goes on, so that it hears of it.
-    pub fn suspend(&self, on: bool, view: &View) {
+    pub fn suspend(&self, on: bool, view: &ProcessView) {
         if self.is_running() && self.reason.is_none() {
             let left = view.left_of(self.pid, &self.launch.dir);
             strays::signal(self.pid, &left, true, if on { Signal::STOP } else { Signal::CONT });
         }
     }
 
-    pub fn main_ended(&mut self, exit: Exit) {
+    pub fn main_ended(&mut self, exit: ChildExit) {
         self.exit = Some(exit);
         self.drain_since.get_or_insert_with(Instant::now);
     }
 
     /// When it next needs a turn without anything happening.
-    pub fn deadline(&self, clock: &Clock) -> Option<Instant> {
+    pub fn deadline(&self, clock: &TaskClock) -> Option<Instant> {
         if self.drain_since.is_some() {
             return Some(Instant::now() + DRAIN_PERIOD);
         }
@@ -94,23 +95,23 @@ impl Task {
     }
 
     /// Does what is due. `look` asks for its memory and streams too.
-    pub fn turn(&mut self, now: Instant, look: bool, view: &View, clock: &Clock) -> Turn {
+    pub fn turn(&mut self, now: Instant, look: bool, view: &ProcessView, clock: &TaskClock) -> TurnOutcome {
         if self.is_running() {
             self.check_time(now, view, clock);
             if look {
                 self.check_memory(view);
                 streams::trim(Path::new(OsStr::from_bytes(&self.launch.dir)), self.launch.log_limit_bytes);
             }
-            return Turn::Goes;
+            return TurnOutcome::Goes;
         }
         self.drain(now, view, clock)
     }
 
-    fn check_time(&mut self, now: Instant, view: &View, clock: &Clock) {
+    fn check_time(&mut self, now: Instant, view: &ProcessView, clock: &TaskClock) {
         let timeout = self.launch.timeout_ms.map(Duration::from_millis);
         if self.reason.is_none() && timeout.is_some_and(|timeout| clock.at(now).saturating_sub(self.started) >= timeout)
         {
-            self.end_for(End::TimedOut, Duration::from_millis(self.launch.grace_ms));
+            self.end_for(ProcessEnd::TimedOut, Duration::from_millis(self.launch.grace_ms));
         }
         if self.kill_at.is_some_and(|at| now >= at) {
             let left = view.left_of(self.pid, &self.launch.dir);
@@ -120,7 +121,7 @@ impl Task {
         }
     }
 
-    fn end_for(&mut self, reason: End, grace: Duration) {
+    fn end_for(&mut self, reason: ProcessEnd, grace: Duration) {
         if self.reason.is_some() || self.exit.is_some() {
             return;
         }
@@ -134,52 +135,52 @@ impl Task {
     }
 
     /// The sum over all its processes; pages that they share count once for each, so a limit needs that much room.
-    fn check_memory(&mut self, view: &View) {
+    fn check_memory(&mut self, view: &ProcessView) {
         if self.launch.memory_bytes == 0 || self.group.is_some() {
             return;
         }
         let pages: u64 = view.left_of(self.pid, &self.launch.dir).iter().map(|process| process.rss_pages).sum();
         self.max_rss_bytes = self.max_rss_bytes.max(pages * spawn::page_bytes());
         if self.max_rss_bytes > self.launch.memory_bytes {
-            self.end_for(End::OutOfMemory, Duration::ZERO);
+            self.end_for(ProcessEnd::OutOfMemory, Duration::ZERO);
         }
     }
 
-    fn drain(&mut self, now: Instant, view: &View, clock: &Clock) -> Turn {
+    fn drain(&mut self, now: Instant, view: &ProcessView, clock: &TaskClock) -> TurnOutcome {
         let left = view.left_of(self.pid, &self.launch.dir);
         let since = *self.drain_since.get_or_insert(now);
         if !left.is_empty() {
             if now.duration_since(since) < KILL_PATIENCE {
                 strays::signal(self.pid, &left, false, Signal::KILL);
-                return Turn::Goes;
+                return TurnOutcome::Goes;
             }
             tell!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
         } else if now.duration_since(since) < CLEAR_UP && view.is_unclear(self.pid, &self.launch.dir) {
-            return Turn::Goes;
+            return TurnOutcome::Goes;
         }
         let exit = self.exit.take().expect("draining begins when the main process has ended");
-        Turn::Ended(self.end_of(&exit), self.usage(&exit, clock))
+        TurnOutcome::Ended(self.end_of(&exit), self.usage(&exit, clock))
     }
 
-    fn end_of(&self, exit: &Exit) -> End {
+    fn end_of(&self, exit: &ChildExit) -> ProcessEnd {
         let limit = self.launch.memory_bytes;
         match (&self.reason, exit.status) {
             (Some(reason), _) => reason.clone(),
             // It failed after using more than it may: that is why, whatever it called it.
-            (None, status) if limit > 0 && self.wanted_more(exit) && status != Ok(0) => End::OutOfMemory,
-            (None, Ok(code)) => End::Exited(code),
-            (None, Err(signal)) => End::Signalled(signal),
+            (None, status) if limit > 0 && self.wanted_more(exit) && status != Ok(0) => ProcessEnd::OutOfMemory,
+            (None, Ok(code)) => ProcessEnd::Exited(code),
+            (None, Err(signal)) => ProcessEnd::Signalled(signal),
         }
     }
 
-    fn wanted_more(&self, exit: &Exit) -> bool {
+    fn wanted_more(&self, exit: &ChildExit) -> bool {
         match &self.group {
             Some(group) => group.ran_out(),
             None => exit.max_rss_bytes > self.launch.memory_bytes,
         }
     }
 
-    fn usage(&self, exit: &Exit, clock: &Clock) -> Usage {
+    fn usage(&self, exit: &ChildExit, clock: &TaskClock) -> Usage {
         let duration = clock.at(exit.at).saturating_sub(self.started);
         Usage {
             duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),

@@ -78,8 +78,9 @@ pub fn copy_box(from: &Array, from_start: &[u64], to: &mut Array, to_start: &[u6
     // Runs of both have the length of the shorter ones: those of a row.
     let row = shape.last().map_or(1, |extent| *extent) * size;
     let source = runs(&from.info.shape, from_start, shape);
-    let split =
-        |run: Run| (0..run.length * size / row.max(1)).map(move |part| (run.offset * size + part * row) as usize);
+    let split = |run: ContiguousRun| {
+        (0..run.length * size / row.max(1)).map(move |part| (run.offset * size + part * row) as usize)
+    };
     for (read, write) in source.flat_map(split).zip(target.flat_map(split)) {
         let row = row as usize;
         to.bytes[write..write + row].copy_from_slice(&from.bytes[read..read + row]);
@@ -88,7 +89,7 @@ pub fn copy_box(from: &Array, from_start: &[u64], to: &mut Array, to_start: &[u6
 
 /// Numbers that lie side by side in a row-major array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ContiguousRun {
     /// Of the first number, in numbers.
     pub offset: u64,
     pub length: u64,
@@ -96,7 +97,7 @@ pub struct Run {
 
 /// The runs of a box that lies within an array of `whole`, in order. As long as they can be: axes that the box takes whole
 /// belong to one run.
-pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item = Run> {
+pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item = ContiguousRun> {
     let axes = whole.len();
     // The first axis of which a run has several entries.
     let mut inner = axes;
@@ -115,6 +116,6 @@ pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item =
             offset += rest % extent * stride;
             rest /= extent;
         }
-        Run { offset, length }
+        ContiguousRun { offset, length }
     })
 }

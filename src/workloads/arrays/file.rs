@@ -11,7 +11,7 @@ use std::{
 
 /// Where an array is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub struct ArrayLocation {
     pub path: PathBuf,
     /// The name within an `.npz`, the path within an HDF5 file. An `.npz` of one array needs none.
     pub member: Option<String>,
@@ -64,7 +64,7 @@ impl Format {
     }
 }
 
-impl Location {
+impl ArrayLocation {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), member: None, raw: None }
     }
@@ -159,7 +159,7 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], scale: Option<[f64; 2]>) ->
         Format::Hdf5 => hdf5::write(&part, arrays).map_err(invalid),
         Format::Safetensors => {
             let arrays = arrays.iter().map(|(name, array)| (name.to_string(), (*array).clone())).collect();
-            return safetensors::write_all(path, &safetensors::Named { arrays, ..Default::default() });
+            return safetensors::write_all(path, &safetensors::NamedArrays { arrays, ..Default::default() });
         }
         Format::Idx => Err(invalid("IDX files are not written\nhint: .npy".into())),
     }?;

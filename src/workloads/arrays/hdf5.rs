@@ -3,7 +3,7 @@
 use super::{
     Array, Info, MAX_INFLATION,
     array::MAX_AXES,
-    links::{self, Bounds},
+    links::{self, LinkBounds},
 };
 use crate::files;
 use nodectl_types::{Scalar, text::shown};
@@ -84,7 +84,7 @@ pub(crate) fn open(path: &Path) -> Result<H5File, String> {
 fn find(path: &Path, dataset: &str) -> Result<(PathBuf, H5Dataset), String> {
     let file = open(path)?;
     let (place, name) =
-        links::follow(&file, path, dataset, &Bounds::of(path, &[])).map_err(|error| error.to_string())?;
+        links::follow(&file, path, dataset, &LinkBounds::of(path, &[])).map_err(|error| error.to_string())?;
     let file = if place == path { file } else { open(&place)? };
     let found = file.dataset(&name).map_err(|error| {
         let mut names = file.dataset_names();
@@ -109,7 +109,7 @@ fn check_own(file: &H5File, dataset: &H5Dataset, depth: usize) -> Result<(), Str
         if mapping.source_file_name != "." || name.contains('%') || depth == 0 {
             return Err(elsewhere().into());
         }
-        match links::follow(file, Path::new(""), &name, &Bounds::of(Path::new(""), &[])) {
+        match links::follow(file, Path::new(""), &name, &LinkBounds::of(Path::new(""), &[])) {
             Ok((place, name)) if place == Path::new("") => {
                 // What is not there is filled with zeros.
                 if let Ok(source) = file.dataset(&name) {

@@ -73,7 +73,7 @@ fn header(stream: &mut impl Read) -> Result<(Info, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrays::Location;
+    use crate::arrays::ArrayLocation;
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
 
@@ -83,7 +83,7 @@ mod tests {
         let read = |name: &str, bytes: &[u8]| {
             let path = dir.path().join(name);
             std::fs::write(&path, bytes).unwrap();
-            Location::new(path).read()
+            ArrayLocation::new(path).read()
         };
         let bytes = [&[0, 0, 0x0b, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &[1, 2, 255, 254]].concat();
         let array = read("a-idx2-ubyte", &bytes).unwrap();

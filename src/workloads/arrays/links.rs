@@ -13,9 +13,9 @@ const MAX_LINKS: usize = 32;
 
 /// Directories below which everything lies that a file may lead to.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds(Vec<PathBuf>);
+pub(crate) struct LinkBounds(Vec<PathBuf>);
 
-impl Bounds {
+impl LinkBounds {
     /// Of a file that the user named, and of directories that he named for it.
     pub(crate) fn of(path: &Path, others: &[PathBuf]) -> Self {
         let parent = |path: &Path| match path.parent() {
@@ -60,14 +60,19 @@ pub(crate) enum LinkError {
 }
 
 /// Where a name leads. `file` is open at `path`. What does not exist in a file is returned as it is: opening it says why.
-pub(crate) fn follow(file: &H5File, path: &Path, name: &str, bounds: &Bounds) -> Result<(PathBuf, String), LinkError> {
+pub(crate) fn follow(
+    file: &H5File,
+    path: &Path,
+    name: &str,
+    bounds: &LinkBounds,
+) -> Result<(PathBuf, String), LinkError> {
     let (mut place, mut name) = (path.to_path_buf(), clean(name));
     let mut other: Option<H5File> = None;
     for _ in 0..MAX_LINKS {
         match first_link(other.as_ref().unwrap_or(file), &name) {
             None => return Ok((place, name)),
-            Some(Step::Soft(next)) => name = next,
-            Some(Step::External(target, next)) => {
+            Some(LinkStep::Soft(next)) => name = next,
+            Some(LinkStep::External(target, next)) => {
                 let beside = tidy(place.parent().unwrap_or(Path::new("")).join(&target));
                 if !beside.exists() {
                     return Err(LinkError::Missing { path: place, name, missing: beside });
@@ -118,13 +123,13 @@ impl std::fmt::Display for LinkError {
     }
 }
 
-enum Step {
+enum LinkStep {
     Soft(String),
     External(String, String),
 }
 
 /// The first part of a name that is a link, followed.
-fn first_link(file: &H5File, name: &str) -> Option<Step> {
+fn first_link(file: &H5File, name: &str) -> Option<LinkStep> {
     let mut group = file.root_group();
     let mut before = String::new();
     let mut rest = name;
@@ -132,9 +137,9 @@ fn first_link(file: &H5File, name: &str) -> Option<Step> {
         let (leaf, behind) = rest.split_once('/').unwrap_or((rest, ""));
         let onward = |target: &str| clean(&format!("{target}/{behind}"));
         match group.link_class(leaf).ok()? {
-            LinkClass::Soft { path } if path.starts_with('/') => return Some(Step::Soft(onward(&path))),
-            LinkClass::Soft { path } => return Some(Step::Soft(onward(&format!("{before}/{path}")))),
-            LinkClass::External { file, path } => return Some(Step::External(file, onward(&path))),
+            LinkClass::Soft { path } if path.starts_with('/') => return Some(LinkStep::Soft(onward(&path))),
+            LinkClass::Soft { path } => return Some(LinkStep::Soft(onward(&format!("{before}/{path}")))),
+            LinkClass::External { file, path } => return Some(LinkStep::External(file, onward(&path))),
             _ if behind.is_empty() => return None,
             _ => {
                 before = format!("{before}/{leaf}");

@@ -31,7 +31,7 @@ mod tests;
 
 pub use array::{Array, Info, copy_box, runs};
 pub use convert::convert;
-pub use file::{ArrayError, Format, Location, write};
+pub use file::{ArrayError, ArrayLocation, Format, write};
 pub use npy::{decode as decode_npy, encode as encode_npy};
 
 /// Deflate makes of a byte at most so many: RFC 1951 codes 258 bytes in two bits. What claims more lies.

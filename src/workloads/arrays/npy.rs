@@ -18,7 +18,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// What stands before the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct NpyHeader {
     pub(super) info: Info,
     is_big_endian: bool,
     is_fortran: bool,
@@ -27,9 +27,9 @@ pub(super) struct Header {
 }
 
 /// The header of a file, which has as many bytes as that says.
-pub(super) fn inspect(mut file: &File) -> Result<Header, String> {
+pub(super) fn inspect(mut file: &File) -> Result<NpyHeader, String> {
     file.rewind().map_err(|error| error.to_string())?;
-    let header = Header::read(&mut BufReader::new(file))?;
+    let header = NpyHeader::read(&mut BufReader::new(file))?;
     let length = file.metadata().map_err(|error| error.to_string())?.len();
     header.check(length)?;
     Ok(header)
@@ -70,14 +70,14 @@ pub(super) fn read_runs(file: &File, offset: u64, whole: &Info, start: &[u64], b
 /// An array from the bytes of a whole file.
 pub fn decode(bytes: &[u8]) -> Result<Array, String> {
     let mut rest = bytes;
-    let header = Header::read(&mut rest)?;
+    let header = NpyHeader::read(&mut rest)?;
     header.check(bytes.len() as u64)?;
     header.numbers(|numbers| rest.read_exact(numbers))
 }
 
 /// An array from a stream of `length` bytes; more are not read, fewer are an error.
 pub(super) fn read_stream(mut stream: impl Read, length: u64) -> Result<Array, String> {
-    let header = Header::read(&mut stream)?;
+    let header = NpyHeader::read(&mut stream)?;
     header.check(length)?;
     header.numbers(|bytes| stream.read_exact(bytes))
 }
@@ -109,7 +109,7 @@ pub fn encode(array: &Array) -> Vec<u8> {
     bytes
 }
 
-impl Header {
+impl NpyHeader {
     pub(super) fn read(stream: &mut impl Read) -> Result<Self, String> {
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => "it ends within its header".to_string(),
@@ -187,8 +187,8 @@ fn from_fortran(array: Array) -> Array {
 }
 
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, the keys in any order.
-fn parse(text: &str) -> Result<Header, String> {
-    let mut rest = Literal(text);
+fn parse(text: &str) -> Result<NpyHeader, String> {
+    let mut rest = LiteralText(text);
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     rest.expect('{')?;
     while !rest.take('}') {
@@ -219,13 +219,13 @@ fn parse(text: &str) -> Result<Header, String> {
         return Err(format!("has the type {descr:?}, which is none of whole numbers, floats and truth values"));
     };
     let info = Info { scalar, shape };
-    Ok(Header { info, is_big_endian: order == ">", is_fortran, offset: 0 })
+    Ok(NpyHeader { info, is_big_endian: order == ">", is_fortran, offset: 0 })
 }
 
 /// The rest of a text with Python's literals.
-struct Literal<'t>(&'t str);
+struct LiteralText<'t>(&'t str);
 
-impl<'t> Literal<'t> {
+impl<'t> LiteralText<'t> {
     fn take(&mut self, c: char) -> bool {
         match self.0.trim_start().strip_prefix(c) {
             Some(rest) => {

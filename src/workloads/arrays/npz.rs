@@ -13,7 +13,7 @@ type Archive<'f> = ZipArchive<BufReader<&'f File>>;
 pub(super) fn inspect(file: &File, member: Option<&str>) -> Result<Info, String> {
     let mut archive = open(file)?;
     let mut entry = find(&mut archive, member)?;
-    npy::Header::read(&mut entry).map(|header| header.info)
+    npy::NpyHeader::read(&mut entry).map(|header| header.info)
 }
 
 pub(super) fn read(file: &File, member: Option<&str>) -> Result<Array, String> {

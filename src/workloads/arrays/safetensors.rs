@@ -20,7 +20,7 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The arrays of a file, by name, and entries of its metadata. With one entry the same content gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
+pub struct NamedArrays {
     pub arrays: BTreeMap<String, Array>,
     pub metadata: HashMap<String, String>,
 }
@@ -85,7 +85,7 @@ pub(super) fn read(file: &File, member: Option<&str>) -> Result<Array, String> {
 }
 
 /// Everything in a file.
-pub fn read_all(path: &Path) -> Result<Named, ArrayError> {
+pub fn read_all(path: &Path) -> Result<NamedArrays, ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
     let file = open(path)?;
     let bytes = whole(&file).map_err(invalid)?;
@@ -93,7 +93,7 @@ pub fn read_all(path: &Path) -> Result<Named, ArrayError> {
 }
 
 /// Everything in the bytes of a file; errors name it.
-pub fn decode(path: &Path, bytes: &[u8]) -> Result<Named, ArrayError> {
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<NamedArrays, ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| invalid(error.to_string()))?;
     let metadata = metadata.metadata().clone().unwrap_or_default();
@@ -103,11 +103,11 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Named, ArrayError> {
         let array = array(&tensor).map_err(|problem| invalid(format!("`{name}`: {problem}")))?;
         arrays.insert(name.to_string(), array);
     }
-    Ok(Named { arrays, metadata })
+    Ok(NamedArrays { arrays, metadata })
 }
 
 /// Writes a file, which appears whole or not at all.
-pub fn write_all(path: &Path, named: &Named) -> Result<(), ArrayError> {
+pub fn write_all(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
@@ -116,7 +116,7 @@ pub fn write_all(path: &Path, named: &Named) -> Result<(), ArrayError> {
 }
 
 /// Writes a file for the caller to give it its name: it is durable, but may be there in part if that fails.
-pub fn write_part(path: &Path, named: &Named) -> Result<(), ArrayError> {
+pub fn write_part(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
     let mut views = BTreeMap::new();
     for (name, array) in &named.arrays {

@@ -5,10 +5,10 @@ use nodectl_types::Scalar;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
-fn fixture(name: &str) -> Location {
+fn fixture(name: &str) -> ArrayLocation {
     let (file, member) = name.split_once(':').map_or((name, None), |(file, member)| (file, Some(member.to_string())));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arrays").join(file);
-    Location { path, member, raw: None }
+    ArrayLocation { path, member, raw: None }
 }
 
 /// 0, 1, 2, … of a type.
@@ -72,7 +72,7 @@ fn what_is_written_is_read_back() {
                 }
                 write(&path, &[("group/data", &array)], None).unwrap_or_else(|error| panic!("{error}"));
                 let raw = (name == "a.raw").then(|| array.info.clone());
-                let place = Location { path, member: (name != "a.npy").then(|| "group/data".to_string()), raw };
+                let place = ArrayLocation { path, member: (name != "a.npy").then(|| "group/data".to_string()), raw };
                 assert_eq!(place.inspect().unwrap_or_else(|error| panic!("{error}")), array.info, "{name} {scalar}");
                 assert_eq!(place.read().unwrap_or_else(|error| panic!("{error}")), array, "{name} {scalar}");
             }
@@ -81,8 +81,8 @@ fn what_is_written_is_read_back() {
     let several = dir.path().join("several.h5");
     let (first, second) = (ramp(Scalar::F32, &[3]), ramp(Scalar::U8, &[2, 2]));
     write(&several, &[("x/a", &first), ("x/y/b", &second)], None).unwrap();
-    assert_eq!(Location { member: Some("/x/y/b".into()), ..Location::new(&several) }.read().unwrap(), second);
-    assert_eq!(Location { member: Some("x/a".into()), ..Location::new(&several) }.read().unwrap(), first);
+    assert_eq!(ArrayLocation { member: Some("/x/y/b".into()), ..ArrayLocation::new(&several) }.read().unwrap(), second);
+    assert_eq!(ArrayLocation { member: Some("x/a".into()), ..ArrayLocation::new(&several) }.read().unwrap(), first);
     assert!(write(&dir.path().join("a.npy"), &[("a", &first), ("b", &second)], None).is_err());
     let left: Vec<PathBuf> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.iter().all(|path| path.extension().is_none_or(|ending| ending != "part")), "{left:?}");
@@ -96,15 +96,15 @@ fn images_are_written_with_their_scale() {
     let array = |scalar, shape: &[u64], bytes| Array { info: Info { scalar, shape: shape.to_vec() }, bytes };
     let image = array(Scalar::F32, &[2, 3], floats(&[-1.0, 0.0, 0.5, 1.0, 7.0, f32::NAN]));
     write(&path, &[("", &image)], None).unwrap();
-    assert_eq!(Location::new(&path).read().unwrap().bytes, [0, 0, 128, 255, 255, 0]);
+    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes, [0, 0, 128, 255, 255, 0]);
     write(&path, &[("", &image)], Some([-1.0, 7.0])).unwrap();
-    assert_eq!(Location::new(&path).read().unwrap().bytes[..5], [0, 32, 48, 64, 255]);
+    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes[..5], [0, 32, 48, 64, 255]);
     let counts = ramp(Scalar::U32, &[20, 20]);
     write(&path, &[("", &counts)], None).unwrap();
-    assert_eq!(Location::new(&path).read().unwrap().bytes[254..258], [254, 255, 255, 255]);
+    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes[254..258], [254, 255, 255, 255]);
     let deep = ramp(Scalar::U16, &[20, 20, 4]);
     write(&path, &[("", &deep)], None).unwrap();
-    assert_eq!(Location::new(&path).read().unwrap(), deep);
+    assert_eq!(ArrayLocation::new(&path).read().unwrap(), deep);
     assert!(write(&path, &[("", &ramp(Scalar::U8, &[2, 2, 5]))], None).is_err());
 }
 
@@ -125,7 +125,7 @@ fn headers_that_lie_are_errors() {
     let said = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        let place = Location::new(&path);
+        let place = ArrayLocation::new(&path);
         let error = place.inspect().unwrap_err().to_string();
         assert!(place.read().is_err());
         error.replace(&format!("{}: ", path.display()), "")
@@ -211,7 +211,7 @@ proptest! {
         let covered: Vec<u64> = runs(&whole, &start, &shape).flat_map(|run| run.offset..run.offset + run.length).collect();
         prop_assert_eq!(covered, numbers);
         let dir = tempfile::tempdir().unwrap();
-        let place = Location::new(dir.path().join("a.npy"));
+        let place = ArrayLocation::new(dir.path().join("a.npy"));
         write(&place.path, &[("", &array)], None).unwrap();
         prop_assert_eq!(&place.read_block(&start, &shape).unwrap().bytes, &bytes);
         let mut back = Array::zeros(array.info.clone()).unwrap();
@@ -243,7 +243,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(source.path.file_name().unwrap());
         std::fs::write(&path, bytes).unwrap();
-        let damaged = Location { path, ..source };
+        let damaged = ArrayLocation { path, ..source };
         if let (Ok(info), Ok(array)) = (damaged.inspect(), damaged.read()) {
             prop_assert_eq!(info.bytes(), Some(array.bytes.len() as u64));
         }

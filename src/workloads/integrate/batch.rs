@@ -4,7 +4,7 @@
 
 use super::{
     engine::{Frames, IntegrationError, Integrator, MAX_STRIPS, Patterns, Pixels, Strips},
-    frames::{Decoder, FrameError, Pieces, Stack, Unit},
+    frames::{Decoder, FramesError, Pieces, Stack, StoredFrames},
 };
 use nodectl_types::Scalar;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ const STRIP_BYTES: usize = 8192;
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     #[error(transparent)]
-    Frames(#[from] FrameError),
+    Frames(#[from] FramesError),
     #[error(transparent)]
     Integration(#[from] IntegrationError),
 }
 
 /// What a thread keeps from batch to batch.
 #[derive(Default)]
-pub struct Batches {
+pub struct BatchScratch {
     decoder: Decoder,
     /// Decoded pixels; of 32 bits, so that every type is aligned.
     pixels: Vec<u32>,
@@ -31,17 +31,17 @@ pub struct Batches {
     pub decoding: Duration,
 }
 
-impl Batches {
+impl BatchScratch {
     /// The patterns of frames that follow each other, for each region. `monitors`: what each is divided by; none for 1.
     pub fn integrate(
         &mut self,
         integrator: &Integrator,
         stack: &Stack,
-        units: &[Unit],
+        units: &[StoredFrames],
         monitors: &[f64],
     ) -> Result<Vec<Patterns>, BatchError> {
-        let pieces: Option<Result<Vec<Pieces<'_>>, FrameError>> =
-            if units.len() > MAX_STRIPS { None } else { units.iter().map(Unit::pieces).collect() };
+        let pieces: Option<Result<Vec<Pieces<'_>>, FramesError>> =
+            if units.len() > MAX_STRIPS { None } else { units.iter().map(StoredFrames::pieces).collect() };
         let nothing = pixels(stack.scalar, bytemuck::cast_slice::<u32, u8>(&[]));
         match (pieces, integrator.strips(&nothing, units.len())) {
             (Some(pieces), Some(strips)) if stack.shape == integrator.shape() => {
@@ -78,11 +78,11 @@ impl Batches {
         &mut self,
         integrator: &Integrator,
         stack: &Stack,
-        units: &[Unit],
+        units: &[StoredFrames],
         monitors: &[f64],
     ) -> Result<Vec<Patterns>, BatchError> {
         let begin = Instant::now();
-        let count = |unit: &Unit| (unit.frames.end - unit.frames.start) as usize;
+        let count = |unit: &StoredFrames| (unit.frames.end - unit.frames.start) as usize;
         let frames = units.iter().map(count).sum();
         let mut rest = room(&mut self.pixels, stack.frame_bytes() * frames);
         for unit in units {
@@ -121,7 +121,7 @@ fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
 mod tests {
     use super::*;
     use crate::integrate::{
-        engine::{ErrorModel, Geometry, Images, Options, Region, Settings, Splitting, Unit as RadialUnit},
+        engine::{ErrorModel, Geometry, Images, IntegrationSettings, Options, Region, Splitting, Unit as RadialUnit},
         frames::{Reader, tests::fixture},
     };
     use std::sync::Arc;
@@ -130,7 +130,7 @@ mod tests {
         let poni = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
                     \"max_shape\": [37, 45]}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n";
         let geometry = Geometry::from_poni(poni).expect("a geometry");
-        let mut settings = Settings::new(geometry, RadialUnit::QPerNm, 20);
+        let mut settings = IntegrationSettings::new(geometry, RadialUnit::QPerNm, 20);
         (settings.splitting, settings.error_model) = (splitting, model);
         let region = |range| Region { radial_range: range, ..Region::default() };
         settings.regions = vec![region(None), region(Some([1.0, 9.0]))];
@@ -169,7 +169,7 @@ mod tests {
                     next = units.last().map_or(next, |unit| unit.frames.end);
                 }
                 let monitors = [1.0, 2.0, 0.5, 4.0, 1.5];
-                let mut batches = Batches::default();
+                let mut batches = BatchScratch::default();
                 // Twice: dead pixels are expected the second time.
                 let all = [(); 2].map(|()| batches.integrate(&integrator, &stack, &units, &monitors).expect(name));
                 let whole = batches.whole(&integrator, &stack, &units, &monitors).expect(name);

@@ -2,16 +2,18 @@
 
 use super::{
     datasets::{self, Look, Named, Seen},
-    engine::Settings,
+    engine::IntegrationSettings,
     frames::Stack,
     job::DEFAULT_WORKERS_PER_GPU,
     measure::measure,
-    plan::{DatasetPlan, EngineChoice, Existing, INPUT, IntegratePlan, PART_FILE, PLAN_FILE, PLAN_VERSION, Stage},
+    plan::{
+        DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, PART_FILE, PLAN_FILE, PLAN_VERSION,
+    },
     results::Calibrant,
     settings::Pictures,
 };
 use crate::{
-    Delivery, PlannedJob, Source, Upload,
+    Delivery, PlannedJob, Upload, UploadSource,
     job_file::{Fault, PlacedJob},
     map::common::MAX_NAME_BYTES,
 };
@@ -43,16 +45,16 @@ pub(super) struct Request {
     pub(super) entry: Option<String>,
     pub(super) monitor: Option<String>,
     pub(super) calibrant: Option<Calibrant>,
-    pub(super) settings: Settings,
+    pub(super) settings: IntegrationSettings,
     pub(super) pictures: Pictures,
     pub(super) strategy: Strategy,
     /// The most at the same time, and for how many it is planned; None: as many as there is room for, and cores of this machine.
     pub(super) workers: Option<u32>,
     pub(super) threads: Threads,
     pub(super) workers_per_gpu: Option<u32>,
-    pub(super) engine: EngineChoice,
+    pub(super) engine: EngineRequest,
     pub(super) frames_per_task: Option<u64>,
-    pub(super) input: Input,
+    pub(super) input: InputFiles,
     pub(super) location: Option<PathBuf>,
     pub(super) existing: Existing,
 }
@@ -89,7 +91,7 @@ impl Threads {
 
 /// How nodes come by the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum InputFiles {
     /// Alone, a node reads them where they lie; in a cluster they travel.
     #[default]
     Auto,
@@ -100,7 +102,7 @@ pub(super) enum Input {
 }
 
 /// What jobs of every kind have.
-pub(super) struct Common {
+pub(super) struct CommonKeys {
     pub(super) name: String,
     pub(super) name_span: Range<usize>,
     pub(super) into: Option<PathBuf>,
@@ -118,7 +120,7 @@ pub(super) struct Common {
     pub(super) speculate: bool,
 }
 
-pub(super) fn build(request: Request, common: &Common) -> Result<Vec<PlacedJob>, Fault> {
+pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJob>, Fault> {
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let workers = request.workers.unwrap_or_else(cores);
     let is_split = match request.strategy {
@@ -178,7 +180,7 @@ fn others(request: &Request, seen: &[Seen]) -> Option<String> {
     let listed: Vec<String> =
         others.iter().take(LISTED).map(|file| escaped(&file.to_string_lossy()).into_owned()).collect();
     let more = if others.len() > LISTED { format!(" and {} more", others.len() - LISTED) } else { String::new() };
-    let what = if request.input == Input::Shared { "are read" } else { "are read, and travel to other nodes" };
+    let what = if request.input == InputFiles::Shared { "are read" } else { "are read, and travel to other nodes" };
     (!others.is_empty()).then(|| format!("files that the datasets lead to {what}: {}{more}", listed.join(", ")))
 }
 
@@ -187,9 +189,9 @@ fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<Str
     let has_much_to_do = || seen.iter().fold(0u64, |sum, seen| sum.saturating_add(seen.bytes)) >= MUCH_BYTES;
     match request.threads {
         Threads::Given(_) => return (request.threads, None),
-        Threads::Auto if request.engine != EngineChoice::Cpu || !has_much_to_do() => return (Threads::Auto, None),
+        Threads::Auto if request.engine != EngineRequest::Cpu || !has_much_to_do() => return (Threads::Auto, None),
         // What a GPU needs is not told by processors.
-        Threads::Measured if request.engine == EngineChoice::Vulkan => return (Threads::Auto, None),
+        Threads::Measured if request.engine == EngineRequest::Vulkan => return (Threads::Auto, None),
         Threads::Auto | Threads::Measured => {}
     }
     let Some(plan) = seen.iter().find(|seen| seen.bytes > 0).map(|seen| &seen.plan) else {
@@ -205,7 +207,7 @@ fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<Str
     }
 }
 
-fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &Common) -> Result<Vec<PlacedJob>, Fault> {
+fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &CommonKeys) -> Result<Vec<PlacedJob>, Fault> {
     if !is_split {
         let (plan, inputs) = plan(&request, seen, common)?;
         return Ok(vec![job(&request, common, &common.name, &plan, &inputs, 0)?]);
@@ -222,21 +224,21 @@ fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &Common) -> R
         let lead = (groups - group) as i32 * 2;
         let from = (plan.tasks().next().is_some()).then(|| format!("{name}.frames"));
         if let Some(frames) = &from {
-            plan.stage = Stage::Frames;
+            plan.stage = IntegrateStage::Frames;
             jobs.push(job(&request, common, frames, &plan, &inputs, lead)?);
         }
-        plan.stage = Stage::Write { from };
+        plan.stage = IntegrateStage::Write { from };
         jobs.push(job(&request, common, &name, &plan, &inputs, lead + 1)?);
     }
     Ok(jobs)
 }
 
-fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
+fn plan(request: &Request, seen: Vec<Seen>, common: &CommonKeys) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
     let mut datasets: Vec<DatasetPlan> = Vec::with_capacity(seen.len());
     let mut inputs: Vec<Upload> = Vec::new();
     let root = root(&seen);
     for Seen { mut plan, files, .. } in seen {
-        for file in files.iter().filter(|_| request.input != Input::Shared) {
+        for file in files.iter().filter(|_| request.input != InputFiles::Shared) {
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             let Ok(below) = file.strip_prefix(&root) else { continue };
             let path = format!("{INPUT}/{}", below.display());
@@ -252,14 +254,14 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &Common) -> Result<(Integrat
                 plan.upload = Some(path.clone());
             }
             if !inputs.iter().any(|known| known.path == path) {
-                inputs.push(Upload { path, source: Source::File(file), executable: false });
+                inputs.push(Upload { path, source: UploadSource::File(file), executable: false });
             }
         }
         datasets.push(plan);
     }
     let plan = IntegratePlan {
         version: PLAN_VERSION,
-        stage: Stage::Write { from: None },
+        stage: IntegrateStage::Write { from: None },
         datasets,
         directories: request.directories.clone(),
         settings: request.settings.clone(),
@@ -289,7 +291,7 @@ fn root(seen: &[Seen]) -> PathBuf {
 /// One job of the chain.
 fn job(
     request: &Request,
-    common: &Common,
+    common: &CommonKeys,
     name: &str,
     plan: &IntegratePlan,
     inputs: &[Upload],
@@ -300,20 +302,24 @@ fn job(
             Fault::new(common.name_span.clone(), format!("`{}` is too long: one of its jobs is `{name}`", common.name));
         return Err(fault.hint(format!("set `name` to at most {} characters", MAX_NAME_BYTES - 12)));
     }
-    let is_step = plan.stage == Stage::Frames;
+    let is_step = plan.stage == IntegrateStage::Frames;
     let params = params(plan);
     if params.len() > limits::MAX_TASKS {
         let message = format!("{} tasks; at most {} are possible", params.len(), limits::MAX_TASKS);
         return Err(Fault::new(common.name_span.clone(), message).hint("raise frames_per_task"));
     }
     let mut uploads = request.pictures.uploads.clone();
-    uploads.push(Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false });
-    if request.input == Input::Upload {
+    uploads.push(Upload {
+        path: PLAN_FILE.into(),
+        source: UploadSource::Bytes(plan.encode().into()),
+        executable: false,
+    });
+    if request.input == InputFiles::Upload {
         uploads.extend_from_slice(inputs);
     }
     uploads.sort_by(|one, other| one.path.cmp(&other.path));
     let (after, after_spans) = match &plan.stage {
-        Stage::Write { from: Some(from) } => (vec![from.clone()], vec![common.name_span.clone()]),
+        IntegrateStage::Write { from: Some(from) } => (vec![from.clone()], vec![common.name_span.clone()]),
         _ => (Vec::new(), Vec::new()),
     };
     let outputs = if is_step { vec![PART_FILE.to_string()] } else { vec!["*.{{h5,png,csv,svg,log}}".to_string()] };
@@ -322,7 +328,7 @@ fn job(
         is_step,
         after,
         uploads,
-        cluster_uploads: if request.input == Input::Auto { inputs.to_vec() } else { Vec::new() },
+        cluster_uploads: if request.input == InputFiles::Auto { inputs.to_vec() } else { Vec::new() },
         delivery: request
             .location
             .clone()
@@ -367,14 +373,14 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
     let name = |index: usize| Value::Text(plan.datasets[index].name.as_str().into());
     let number = |value: u64| Value::Int(i64::try_from(value).unwrap_or(i64::MAX));
     match plan.stage {
-        Stage::Frames => ParamSpace::Rows {
+        IntegrateStage::Frames => ParamSpace::Rows {
             columns: vec!["dataset".into(), "first".into(), "end".into()],
             cells: plan
                 .tasks()
                 .flat_map(|(index, range)| [name(index), number(range.start), number(range.end)])
                 .collect(),
         },
-        Stage::Write { .. } => {
+        IntegrateStage::Write { .. } => {
             ParamSpace::Rows { columns: vec!["dataset".into()], cells: (0..plan.datasets.len()).map(name).collect() }
         }
     }
@@ -385,11 +391,11 @@ fn resources(request: &Request) -> Resources {
     let cores = |threads: u32| Resources { cpu_milli: threads.saturating_mul(1000), ..Resources::default() };
     let share = request.workers_per_gpu.unwrap_or(DEFAULT_WORKERS_PER_GPU).max(1);
     match (request.engine, request.threads.given()) {
-        (EngineChoice::Vulkan, threads) => {
+        (EngineRequest::Vulkan, threads) => {
             Resources { gpu_milli: (1000 / share).max(1), ..cores(threads.unwrap_or(1)) }
         }
-        (EngineChoice::Cpu, threads) => cores(threads.unwrap_or(1)),
-        (EngineChoice::Auto, Some(threads)) => cores(threads),
-        (EngineChoice::Auto, None) => Resources::default(),
+        (EngineRequest::Cpu, threads) => cores(threads.unwrap_or(1)),
+        (EngineRequest::Auto, Some(threads)) => cores(threads),
+        (EngineRequest::Auto, None) => Resources::default(),
     }
 }

@@ -15,11 +15,11 @@
 //! | `[output] location`, `existing_output` | `output`, `existing_output` |
 
 use super::{
-    chain::{self, Common, Input, Request, Strategy, Threads},
+    chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
     datasets::{self, Named},
-    engine::{Filter, Region, Settings, Unit},
+    engine::{Filter, IntegrationSettings, Region, Unit},
     job::DEFAULT_RETRIES,
-    plan::{EngineChoice, Existing},
+    plan::{EngineRequest, Existing},
     settings::{DEFAULT_POINTS, Pictures, detector, error_model, geometry, splitting},
 };
 use crate::job_file::{Context, Fault, Item, PlacedJob};
@@ -83,14 +83,14 @@ pub fn is_one(text: &str) -> bool {
 
 /// A value and its bytes in the text.
 #[derive(Clone, Debug)]
-struct Entry {
+struct ConfigEntry {
     section: &'static str,
     key: &'static str,
     value: String,
     span: Range<usize>,
 }
 
-struct Config(Vec<Entry>);
+struct ConfigFile(Vec<ConfigEntry>);
 
 /// Plans the jobs of such a file.
 pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
@@ -124,15 +124,15 @@ pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         engine: share.engine,
         frames_per_task: None,
         // What integrator reads lies on a file system that all machines share.
-        input: Input::Shared,
+        input: InputFiles::Shared,
         location: location.map(|location| std::path::absolute(&location).unwrap_or(location)),
         existing: datasets::existing(context.following, config.existing()?),
     };
     chain::build(request, &config.common(context, &share)?)
 }
 
-fn parse(text: &str) -> Result<Config, Fault> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn parse(text: &str) -> Result<ConfigFile, Fault> {
+    let mut entries: Vec<ConfigEntry> = Vec::new();
     let mut section: Option<(&'static str, &'static [&'static str])> = None;
     let mut start = 0;
     for line in text.split_inclusive('\n') {
@@ -173,11 +173,11 @@ fn parse(text: &str) -> Result<Config, Fault> {
         if entries.iter().any(|entry| (entry.section, entry.key) == (section, *known)) {
             return Err(Fault::new(place, format!("`{key}` is given twice")));
         }
-        entries.push(Entry { section, key: known, value: uncommented(value), span: place });
+        entries.push(ConfigEntry { section, key: known, value: uncommented(value), span: place });
     }
     // An empty value is none.
     entries.retain(|entry| !entry.value.is_empty());
-    Ok(Config(entries))
+    Ok(ConfigFile(entries))
 }
 
 /// Without a comment behind it, and quotes around it.
@@ -188,23 +188,23 @@ fn uncommented(value: &str) -> String {
 }
 
 /// How the work is spread.
-struct Distribution {
+struct WorkDistribution {
     workers: u32,
     threads: u32,
     workers_per_gpu: u32,
-    engine: EngineChoice,
+    engine: EngineRequest,
 }
 
-impl Config {
-    fn get(&self, section: &str, key: &str) -> Option<&Entry> {
+impl ConfigFile {
+    fn get(&self, section: &str, key: &str) -> Option<&ConfigEntry> {
         self.0.iter().find(|entry| (entry.section, entry.key) == (section, key))
     }
 
-    fn integration(&self, key: &str) -> Option<&Entry> {
+    fn integration(&self, key: &str) -> Option<&ConfigEntry> {
         self.get("azimuthal integration", key)
     }
 
-    fn computations(&self, key: &str) -> Option<&Entry> {
+    fn computations(&self, key: &str) -> Option<&ConfigEntry> {
         self.get("computations distribution", key)
     }
 
@@ -225,14 +225,14 @@ impl Config {
         Ok(named)
     }
 
-    fn settings(&self, context: &Context<'_>) -> Result<(Settings, Pictures), Fault> {
+    fn settings(&self, context: &Context<'_>) -> Result<(IntegrationSettings, Pictures), Fault> {
         let Some(poni) = self.integration("poni_file") else {
             let place = context.text.find(HEADER).unwrap_or(0);
             return Err(Fault::new(place..place + HEADER.len(), "[azimuthal integration] has no `poni_file`"));
         };
         let mut geometry =
             geometry(&context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
-        let item = |entry: &Entry| Item { value: entry.value.clone(), span: entry.span.clone() };
+        let item = |entry: &ConfigEntry| Item { value: entry.value.clone(), span: entry.span.clone() };
         let given = self.integration("detector").map(item);
         let mut pictures = detector(&mut geometry, &context.base, &item(poni), given)?;
         let unit = self.word("unit", Unit::from_name)?.unwrap_or_default();
@@ -240,7 +240,7 @@ impl Config {
             Some(entry) => whole(entry)?,
             None => DEFAULT_POINTS,
         };
-        let mut settings = Settings::new(geometry, unit, points);
+        let mut settings = IntegrationSettings::new(geometry, unit, points);
         settings.splitting = self.word("pixel_splitting", splitting)?.unwrap_or_default();
         settings.error_model = self.word("error_model", error_model)?.unwrap_or_default();
         settings.solid_angle = self.word("correct_solid_angle", truth)?.unwrap_or(true);
@@ -288,19 +288,19 @@ impl Config {
         }
     }
 
-    fn distribution(&self) -> Result<Distribution, Fault> {
+    fn distribution(&self) -> Result<WorkDistribution, Fault> {
         let number = |key: &str, default: u32| self.computations(key).map_or(Ok(default), whole);
         let workers = number("n_workers", DEFAULT_WORKERS)?;
         let workers_per_gpu = number("ai_engines_per_worker", DEFAULT_ENGINES)?;
         let threads = number("cores_per_worker", DEFAULT_CORES)?;
         match self.computations("partition").map(|entry| (entry, entry.value.as_str())) {
             None | Some((_, "local")) => {
-                Ok(Distribution { workers, threads, workers_per_gpu, engine: EngineChoice::Auto })
+                Ok(WorkDistribution { workers, threads, workers_per_gpu, engine: EngineRequest::Auto })
             }
             // There, each of `n_workers` has a GPU and several workers.
             Some((_, "gpu" | "p9gpu")) => {
                 let workers = workers.saturating_mul(workers_per_gpu);
-                Ok(Distribution { workers, threads, workers_per_gpu, engine: EngineChoice::Vulkan })
+                Ok(WorkDistribution { workers, threads, workers_per_gpu, engine: EngineRequest::Vulkan })
             }
             Some((entry, other)) => {
                 let fault = Fault::new(entry.span.clone(), format!("there is no partition `{other}` here"));
@@ -322,7 +322,7 @@ impl Config {
         }
     }
 
-    fn common(&self, context: &Context<'_>, share: &Distribution) -> Result<Common, Fault> {
+    fn common(&self, context: &Context<'_>, share: &WorkDistribution) -> Result<CommonKeys, Fault> {
         let memory = self.computations("memory_per_worker").map(|entry| {
             parse_bytes(&entry.value)
                 .map_err(|error| Fault::new(entry.span.clone(), format!("`memory_per_worker`: {error}")))
@@ -330,7 +330,7 @@ impl Config {
         let resources = memory.transpose()?.map(|memory_bytes| Resources {
             cpu_milli: share.threads.saturating_mul(1000),
             memory_bytes,
-            gpu_milli: if share.engine == EngineChoice::Vulkan {
+            gpu_milli: if share.engine == EngineRequest::Vulkan {
                 (1000 / share.workers_per_gpu.max(1)).max(1)
             } else {
                 0
@@ -340,7 +340,7 @@ impl Config {
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
         let name: String = context.stem.chars().map(allowed).take(40).collect();
         let name = name.trim_start_matches(['.', '-']).to_string();
-        Ok(Common {
+        Ok(CommonKeys {
             name: if name.is_empty() { "integration".into() } else { name },
             name_span: 0..0,
             into: None::<PathBuf>,
@@ -373,7 +373,7 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-fn whole(entry: &Entry) -> Result<u32, Fault> {
+fn whole(entry: &ConfigEntry) -> Result<u32, Fault> {
     let number = entry.value.parse().ok().filter(|number| *number > 0);
     let wrong = || {
         Fault::new(entry.span.clone(), format!("`{}` is a whole number from 1 on, not `{}`", entry.key, entry.value))
@@ -381,7 +381,7 @@ fn whole(entry: &Entry) -> Result<u32, Fault> {
     number.ok_or_else(wrong)
 }
 
-fn numbers(entry: &Entry) -> Result<Vec<f64>, Fault> {
+fn numbers(entry: &ConfigEntry) -> Result<Vec<f64>, Fault> {
     let bare = entry.value.trim_matches(['(', ')', '[', ']']);
     let parsed: Option<Vec<f64>> =
         bare.split([',', ' ']).filter(|word| !word.is_empty()).map(|word| word.parse().ok()).collect();
@@ -389,14 +389,14 @@ fn numbers(entry: &Entry) -> Result<Vec<f64>, Fault> {
     parsed.filter(|numbers| !numbers.is_empty()).ok_or_else(wrong)
 }
 
-fn one_number(entry: &Entry) -> Result<f64, Fault> {
+fn one_number(entry: &ConfigEntry) -> Result<f64, Fault> {
     match numbers(entry)?[..] {
         [number] => Ok(number),
         _ => Err(Fault::new(entry.span.clone(), format!("`{}` is one number", entry.key))),
     }
 }
 
-fn two_numbers(entry: &Entry) -> Result<[f64; 2], Fault> {
+fn two_numbers(entry: &ConfigEntry) -> Result<[f64; 2], Fault> {
     match numbers(entry)?[..] {
         [from, to] => Ok([from, to]),
         _ => Err(Fault::new(entry.span.clone(), format!("`{}` is two numbers, from and to", entry.key))),
@@ -404,7 +404,7 @@ fn two_numbers(entry: &Entry) -> Result<[f64; 2], Fault> {
 }
 
 /// SLURM's times: minutes, `h:m:s`, or with days before a hyphen.
-fn time_ms(entry: &Entry) -> Result<u64, Fault> {
+fn time_ms(entry: &ConfigEntry) -> Result<u64, Fault> {
     let wrong =
         || Fault::new(entry.span.clone(), format!("`time` is days-hours:minutes:seconds, not `{}`", entry.value));
     let (days, rest) = entry.value.split_once('-').unwrap_or(("0", &entry.value));

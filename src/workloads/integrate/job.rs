@@ -1,9 +1,9 @@
 //! The job file of an integration: its keys, put together to a request and the jobs that carry it out.
 
 use super::{
-    chain::{self, Common, Input, Request, Strategy, Threads},
+    chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
     datasets::{self, MAX_DATASETS, Named},
-    plan::{EngineChoice, Existing},
+    plan::{EngineRequest, Existing},
     results::Calibrant,
     settings,
 };
@@ -58,7 +58,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let engine = chosen(
         fields,
         "engine",
-        &[("auto", EngineChoice::Auto), ("cpu", EngineChoice::Cpu), ("vulkan", EngineChoice::Vulkan)],
+        &[("auto", EngineRequest::Auto), ("cpu", EngineRequest::Cpu), ("vulkan", EngineRequest::Vulkan)],
     )?;
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
     let request = Request {
@@ -84,7 +84,11 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         workers_per_gpu: count("workers_per_gpu")?,
         engine,
         frames_per_task: count("frames_per_task")?.map(u64::from),
-        input: chosen(fields, "input", &[("auto", Input::Auto), ("shared", Input::Shared), ("upload", Input::Upload)])?,
+        input: chosen(
+            fields,
+            "input",
+            &[("auto", InputFiles::Auto), ("shared", InputFiles::Shared), ("upload", InputFiles::Upload)],
+        )?,
         location,
         existing: datasets::existing(following, existing),
     };
@@ -105,10 +109,10 @@ fn threads(fields: &Fields<'_, '_>) -> Result<Threads, Fault> {
     }
 }
 
-fn common(fields: &Fields<'_, '_>) -> Result<Common, Fault> {
+fn common(fields: &Fields<'_, '_>) -> Result<CommonKeys, Fault> {
     let (name, name_span) = common::name(fields)?;
     let given = fields.get("resources").is_some();
-    Ok(Common {
+    Ok(CommonKeys {
         name,
         name_span,
         into: common::into(fields)?,

@@ -3,9 +3,9 @@
 //! workers of their own wait for nobody. So a worker has as many threads as still bring nearly as much each as one alone.
 
 use super::{
-    batch::Batches,
-    engine::{Images, Integrator, MAX_STRIPS, Options, Settings},
-    frames::{Reader, Stack, Unit},
+    batch::BatchScratch,
+    engine::{Images, IntegrationSettings, Integrator, MAX_STRIPS, Options},
+    frames::{Reader, Stack, StoredFrames},
 };
 use std::{
     fmt,
@@ -34,7 +34,7 @@ pub(super) struct Measured {
 /// Tries frames of a dataset, as many threads as `cores`. The error is a sentence.
 pub(super) fn measure(
     stack: &Arc<Stack>,
-    settings: &Settings,
+    settings: &IntegrationSettings,
     images: &Images,
     cores: u32,
 ) -> Result<Measured, String> {
@@ -52,7 +52,7 @@ pub(super) fn measure(
 }
 
 /// Stored frames as engines get them at once.
-fn units(stack: &Arc<Stack>) -> Result<Vec<Unit>, String> {
+fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
     let mut reader = Reader::new(stack.clone());
     let (mut units, mut next, mut bytes) = (Vec::new(), 0, 0);
     while next < stack.frames && units.len() < MAX_STRIPS && bytes < MAX_BYTES {
@@ -65,10 +65,10 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<Unit>, String> {
 }
 
 /// Frames a second of an integrator's threads that each integrate the same frames again and again. What is begun is ended.
-fn rate(integrator: &Integrator, stack: &Stack, units: &[Unit], time: Duration) -> Result<f64, String> {
+fn rate(integrator: &Integrator, stack: &Stack, units: &[StoredFrames], time: Duration) -> Result<f64, String> {
     let frames: u64 = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
     let rates = integrator.pool().broadcast(|_| {
-        let mut batches = Batches::default();
+        let mut batches = BatchScratch::default();
         let mut once = || batches.integrate(integrator, stack, units, &[]).map_err(|error| error.to_string());
         // Buffers grow, and dead pixels become known.
         once()?;

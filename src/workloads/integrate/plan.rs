@@ -13,8 +13,8 @@
 //! `strategy = "whole"` is the second job alone: no frame has a part, so one worker does them all.
 
 use super::{
-    engine::{ErrorModel, Settings},
-    results::{Calibrant, Part, nexus::Axes},
+    engine::{ErrorModel, IntegrationSettings},
+    results::{Calibrant, Part, nexus::RegionAxes},
 };
 use serde::{Deserialize, Serialize};
 use std::{ops::Range, path::PathBuf};
@@ -35,15 +35,15 @@ pub const PART_FILE: &str = "frames.part";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntegratePlan {
     pub version: u32,
-    pub stage: Stage,
+    pub stage: IntegrateStage,
     pub datasets: Vec<DatasetPlan>,
     /// Besides a dataset's own, those below which its file may lead.
     pub directories: Vec<PathBuf>,
-    pub settings: Settings,
+    pub settings: IntegrationSettings,
     pub images: ImageFiles,
     /// In each dataset's file: a number a frame that its counts are divided by.
     pub monitor: Option<String>,
-    pub engine: EngineChoice,
+    pub engine: EngineRequest,
     /// Threads of a worker; None: as many as suit what it integrates with.
     pub threads: Option<u32>,
     /// Whose rings the mean is compared with.
@@ -55,7 +55,7 @@ pub struct IntegratePlan {
 
 /// What the tasks of this job of the chain do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stage {
+pub enum IntegrateStage {
     Frames,
     /// `from` is the job whose parts are put together.
     Write {
@@ -101,7 +101,7 @@ pub struct ImageFile {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EngineChoice {
+pub enum EngineRequest {
     /// Vulkan for a worker that was given a GPU, else the CPU.
     #[default]
     Auto,
@@ -121,14 +121,14 @@ pub enum Existing {
 }
 
 /// What a task over frames leaves in `PART_FILE`: the patterns, or why there are none.
-pub type Outcome = Result<Integrated, String>;
+pub type FramesOutcome = Result<Integrated, String>;
 
 /// Patterns, and what they are of: so much that putting them together needs no integrator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Integrated {
     pub part: Part,
     /// Of each region.
-    pub axes: Vec<Axes>,
+    pub axes: Vec<RegionAxes>,
     /// What integrated, for people.
     pub engine: String,
 }

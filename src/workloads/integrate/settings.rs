@@ -2,14 +2,14 @@
 
 use super::{
     engine::{
-        DetectorFile, ErrorModel, Filter, Geometry, Images, Region, Settings, Splitting, Unit,
+        DetectorFile, ErrorModel, Filter, Geometry, Images, IntegrationSettings, Region, Splitting, Unit,
         detectors::{self, DetectorSettings},
     },
     plan::{ImageFile, ImageFiles},
     run::images,
 };
 use crate::{
-    Source, Upload, files as plain,
+    Upload, UploadSource, files as plain,
     job_file::{Fault, Fields, Item, to_i64, type_name},
 };
 use std::{
@@ -37,7 +37,7 @@ pub(super) struct Pictures {
     pub(super) uploads: Vec<Upload>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Fault> {
+pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pictures), Fault> {
     let Some(poni) = fields.string("poni")? else {
         let fault = Fault::new(fields.span.clone(), "the job has no `poni`");
         return Err(fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\""));
@@ -47,7 +47,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(Settings, Pictures), Faul
     let mut pictures = detector(&mut geometry, base, &poni, fields.string("detector")?)?;
     let unit = named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
     let points = fields.u32("points", 1)?.map_or(DEFAULT_POINTS, |points| points.value);
-    let mut settings = Settings::new(geometry, unit, points);
+    let mut settings = IntegrationSettings::new(geometry, unit, points);
     settings.azimuthal_points = fields.u32("azimuthal_points", 1)?.map(|points| points.value);
     settings.regions = regions(fields)?;
     settings.splitting = named(fields, "splitting", splitting, &["no", "bbox", "full"])?.unwrap_or_default();
@@ -115,7 +115,7 @@ pub(super) fn detector(
 
 impl Pictures {
     /// Rows and columns of the detector. The error is a sentence.
-    pub(super) fn detector_shape(&self, settings: &Settings) -> Result<[usize; 2], String> {
+    pub(super) fn detector_shape(&self, settings: &IntegrationSettings) -> Result<[usize; 2], String> {
         let file = self.files.detector.as_ref().map(|file| DetectorFile::read(&self.place(file)));
         let file = file.transpose().map_err(|error| error.to_string())?;
         settings.detector_shape(file.as_ref()).map_err(|error| error.to_string())
@@ -129,7 +129,7 @@ impl Pictures {
     fn place(&self, file: &ImageFile) -> PathBuf {
         let source = self.uploads.iter().find(|upload| upload.path == file.path).map(|upload| &upload.source);
         match source {
-            Some(Source::File(path)) => path.clone(),
+            Some(UploadSource::File(path)) => path.clone(),
             _ => file.path.clone().into(),
         }
     }
@@ -163,7 +163,7 @@ impl Pictures {
             "detector" => files.detector = image,
             _ => files.variance = image,
         }
-        self.uploads.push(Upload { path, source: Source::File(source), executable: false });
+        self.uploads.push(Upload { path, source: UploadSource::File(source), executable: false });
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What job files and integrator's configuration files become.
 
-use super::plan::{EngineChoice, Existing, IntegratePlan, PLAN_FILE, Stage};
-use crate::{PlannedJob, Source, job_file};
+use super::plan::{EngineRequest, Existing, IntegratePlan, IntegrateStage, PLAN_FILE};
+use crate::{PlannedJob, UploadSource, job_file};
 use nodectl_types::Value;
 use std::{fs, path::Path};
 
@@ -43,7 +43,7 @@ fn jobs(dir: &Path, more: &str) -> Vec<PlannedJob> {
 
 fn plan(job: &PlannedJob) -> IntegratePlan {
     let upload = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).expect("each job has its plan");
-    let Source::Bytes(bytes) = &upload.source else { panic!("planning made it") };
+    let UploadSource::Bytes(bytes) = &upload.source else { panic!("planning made it") };
     IntegratePlan::decode(bytes).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn split_is_frames_then_results_and_whole_is_results_alone() {
     assert_eq!((split[1].after.as_slice(), split[0].is_step), (["i.frames".to_string()].as_slice(), true));
     let first: Vec<(String, Value)> = split[0].params.get(2);
     assert_eq!(first[1..], [("first".into(), Value::Int(4)), ("end".into(), Value::Int(5))]);
-    assert_eq!(plan(&split[1]).stage, Stage::Write { from: Some("i.frames".into()) });
+    assert_eq!(plan(&split[1]).stage, IntegrateStage::Write { from: Some("i.frames".into()) });
     let whole = jobs(lab.path(), "datasets = [\"scans/*.h5\", \"x/scan.h5\"]\nstrategy = \"whole\"");
     assert_eq!(names(&whole), [("i", 4)]);
     // A file that cannot be read is the business of its own task.
@@ -218,7 +218,7 @@ fn an_integrator_configuration_is_taken_as_it_is() {
         serde_json::to_value(settings.filter).unwrap(),
         serde_json::json!({ "kind": "quantile", "low": 0.1, "high": 0.9 })
     );
-    assert_eq!((plan.engine, plan.threads, plan.existing), (EngineChoice::Vulkan, Some(2), Existing::Skip));
+    assert_eq!((plan.engine, plan.threads, plan.existing), (EngineRequest::Vulkan, Some(2), Existing::Skip));
     assert_eq!(plan.location.as_deref(), Some(lab.path().join("out").as_path()));
     let work = &jobs[0].work;
     assert_eq!((work.resources.gpu_milli, work.resources.cpu_milli, work.timeout_ms), (125, 2000, Some(5_400_000)));

@@ -37,7 +37,7 @@ pub(crate) struct Fields<'c, 't> {
     pub(crate) span: Range<usize>,
 }
 
-type Found<T> = Result<Option<Item<T>>, Fault>;
+type FoundValue<T> = Result<Option<Item<T>>, Fault>;
 
 impl<'c, 't> Fields<'c, 't> {
     pub(crate) fn new(
@@ -65,16 +65,16 @@ impl<'c, 't> Fields<'c, 't> {
         self.table.get(key)
     }
 
-    pub(crate) fn string(&self, key: &str) -> Found<String> {
+    pub(crate) fn string(&self, key: &str) -> FoundValue<String> {
         self.read(key, |value| value.as_str().map(str::to_string), "a string")
     }
 
-    pub(crate) fn bool(&self, key: &str) -> Found<bool> {
+    pub(crate) fn bool(&self, key: &str) -> FoundValue<bool> {
         self.read(key, DeValue::as_bool, "`true` or `false`")
     }
 
     /// A whole number from `min` on.
-    pub(crate) fn u32(&self, key: &str, min: u32) -> Found<u32> {
+    pub(crate) fn u32(&self, key: &str, min: u32) -> FoundValue<u32> {
         let Some(number) = self.integer(key)? else { return Ok(None) };
         match u32::try_from(number.value) {
             Ok(value) if value >= min => Ok(Some(Item { value, span: number.span })),
@@ -85,11 +85,11 @@ impl<'c, 't> Fields<'c, 't> {
         }
     }
 
-    pub(crate) fn integer(&self, key: &str) -> Found<i64> {
+    pub(crate) fn integer(&self, key: &str) -> FoundValue<i64> {
         self.read(key, |value| value.as_integer().and_then(to_i64), "a whole number")
     }
 
-    pub(crate) fn duration(&self, key: &str) -> Found<Duration> {
+    pub(crate) fn duration(&self, key: &str) -> FoundValue<Duration> {
         let Some(text) = self.read(key, |value| value.as_str().map(str::to_string), "a duration such as \"90s\"")?
         else {
             return Ok(None);
@@ -101,7 +101,7 @@ impl<'c, 't> Fields<'c, 't> {
     }
 
     /// A size: text with a unit, or a number of bytes.
-    pub(crate) fn bytes(&self, key: &str) -> Found<u64> {
+    pub(crate) fn bytes(&self, key: &str) -> FoundValue<u64> {
         let text = |value: &DeValue<'_>| match value {
             DeValue::String(text) => Some(text.to_string()),
             DeValue::Integer(number) => to_i64(number).map(|number| number.to_string()),
@@ -135,7 +135,7 @@ impl<'c, 't> Fields<'c, 't> {
         }
     }
 
-    fn read<T>(&self, key: &str, read: impl FnOnce(&DeValue<'t>) -> Option<T>, expected: &str) -> Found<T> {
+    fn read<T>(&self, key: &str, read: impl FnOnce(&DeValue<'t>) -> Option<T>, expected: &str) -> FoundValue<T> {
         let Some(found) = self.get(key) else { return Ok(None) };
         match read(found.get_ref()) {
             Some(value) => Ok(Some(Item { value, span: found.span() })),

@@ -7,7 +7,7 @@ mod workers;
 
 use self::errors::WRONG;
 use super::*;
-use crate::{Source, Submission};
+use crate::{Submission, UploadSource};
 use nodectl_types::{BlobHash, JobId, NodeId, ParamSpace, Value};
 use proptest::prelude::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -215,7 +215,7 @@ fn dangling_links_matter_only_where_they_are_asked_for() {
 fn paths_are_relative_to_a_job_file_without_directory_too() {
     let job = parse(&format!("{ECHO}source = 'map'"), Path::new("job.toml")).unwrap().remove(0);
     assert_eq!(paths(&job)[0], "map/command.rs");
-    assert!(matches!(&job.uploads[0].source, Source::File(path) if path.is_file()));
+    assert!(matches!(&job.uploads[0].source, UploadSource::File(path) if path.is_file()));
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn a_byte_order_mark_is_no_part_of_a_name() {
 #[test]
 fn manifests_name_what_was_stored() {
     let job = plan_one(&format!("{ECHO}data = 'corpus'"));
-    let store = async |source: &Source| std::io::Result::Ok((BlobHash::of(format!("{source:?}").as_bytes()), 1));
+    let store = async |source: &UploadSource| std::io::Result::Ok((BlobHash::of(format!("{source:?}").as_bytes()), 1));
     let manifest = futures::executor::block_on(job.manifest(store)).unwrap().unwrap();
     assert_eq!(manifest.files.len(), 3);
     assert_eq!(manifest.files[1].path, "corpus/a.txt");
-    let failing = async |_: &Source| Err(std::io::Error::other("disk full"));
+    let failing = async |_: &UploadSource| Err(std::io::Error::other("disk full"));
     assert!(futures::executor::block_on(job.manifest(failing)).is_err());
     let nothing = plan_one(ECHO);
-    assert_eq!(futures::executor::block_on(nothing.manifest(async |_: &Source| Err(()))), Ok(None));
+    assert_eq!(futures::executor::block_on(nothing.manifest(async |_: &UploadSource| Err(()))), Ok(None));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::plan::{KernelPlan, PLAN_FILE, Stage, part_file};
 use crate::{
-    PlannedJob, Source, Upload,
+    PlannedJob, Upload, UploadSource,
     job_file::{Fault, Fields, Item, PlacedJob},
     map::{common, resources},
 };
@@ -82,7 +82,8 @@ impl Common<'_> {
             Some(from) => (vec![from], vec![self.name_span.clone()]),
             None => self.after.iter().map(|other| (other.value.clone(), other.span.clone())).unzip(),
         };
-        let plan = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
+        let plan =
+            Upload { path: PLAN_FILE.into(), source: UploadSource::Bytes(plan.encode().into()), executable: false };
         let mut uploads = if is_assembly { Vec::new() } else { chain.uploads.clone() };
         uploads.push(plan);
         uploads.sort_by(|one, other| one.path.cmp(&other.path));

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Upload,
-    arrays::{Format, Info, Location},
+    arrays::{ArrayLocation, Format, Info},
     job_file::{Context, Fault, Item},
     map::uploads,
 };
@@ -169,7 +169,7 @@ impl Checker<'_, '_> {
         {
             return Ok(info.clone());
         }
-        let location = Location { path: place.clone(), member: member.clone(), raw: raw.clone() };
+        let location = ArrayLocation { path: place.clone(), member: member.clone(), raw: raw.clone() };
         let info = location.inspect().map_err(|error| {
             let told = error.to_string().replace(&format!("{}: ", place.display()), &format!("`{path}`: "));
             Fault::new(span.clone(), told)

@@ -1,9 +1,9 @@
 //! `[inputs]`: where the content of storage buffers comes from, and how it is cut.
 
 use super::{
-    plan::{Distribution, Quantity, RawPlan, Source},
-    program::Program,
-    values::{Values, file_and_member},
+    plan::{ArraySource, Distribution, Quantity, RawPlan},
+    program::KernelProgram,
+    values::{ValueReader, file_and_member},
 };
 use crate::{
     arrays::Format,
@@ -18,9 +18,9 @@ const KEYS: [&str; 10] = ["file", "cut", "type", "shape", "convert", "zeros", "f
 const SOURCES: [&str; 6] = ["file", "zeros", "fill", "range", "linspace", "random"];
 
 /// What the job file says of one input.
-pub(super) struct Input {
+pub(super) struct InputSpec {
     pub(super) binding: String,
-    pub(super) source: Source,
+    pub(super) source: ArraySource,
     /// Each task has its tile's cells of it.
     pub(super) is_cut: bool,
     /// Of what is generated: its shape, or of a cut input what each cell has. Empty for files.
@@ -28,7 +28,11 @@ pub(super) struct Input {
     pub(super) span: Range<usize>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'_>) -> Result<Vec<Input>, Fault> {
+pub(super) fn plan(
+    fields: &Fields<'_, '_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
+) -> Result<Vec<InputSpec>, Fault> {
     let Some(table) = fields.table("inputs", "[inputs]")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = table.table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -47,7 +51,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'
             DeValue::String(text) => {
                 let item = Item { value: text.to_string(), span: value.span() };
                 let source = file(fields, values, &item, None, false)?;
-                Input { binding: name.to_string(), source, is_cut: false, shape: Vec::new(), span: value.span() }
+                InputSpec { binding: name.to_string(), source, is_cut: false, shape: Vec::new(), span: value.span() }
             }
             DeValue::Table(table) => {
                 let fields = Fields::new(fields.context, table, "an input", value.span());
@@ -64,11 +68,11 @@ pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'
 
 fn input(
     fields: &Fields<'_, '_>,
-    program: &Program,
-    values: &Values<'_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
     name: &str,
     count: Option<u32>,
-) -> Result<Input, Fault> {
+) -> Result<InputSpec, Fault> {
     fields.check_keys(&KEYS)?;
     let is_cut = match fields.string("cut")? {
         None => false,
@@ -113,7 +117,7 @@ fn input(
         Some(shape) => Some(values.quantities("shape", shape)?),
     };
     let span = value.span();
-    let made = |source, shape| Input { binding: name.to_string(), source, is_cut, shape, span: span.clone() };
+    let made = |source, shape| InputSpec { binding: name.to_string(), source, is_cut, shape, span: span.clone() };
     if key == "file" {
         let path = fields.string("file")?.expect("it is there");
         let raw = match (scalar, shape) {
@@ -157,11 +161,11 @@ fn scalar(fields: &Fields<'_, '_>) -> Result<Option<Item<Scalar>>, Fault> {
 
 fn file(
     fields: &Fields<'_, '_>,
-    values: &Values<'_>,
+    values: &ValueReader<'_>,
     text: &Item<String>,
     raw: Option<RawPlan>,
     convert: bool,
-) -> Result<Source, Fault> {
+) -> Result<ArraySource, Fault> {
     values.template(fields, text)?;
     let (path, member) = file_and_member(&text.value);
     let format = Format::of(Path::new(path)).ok_or_else(|| {
@@ -174,21 +178,21 @@ fn file(
     if member.is_some() && !format.has_members() {
         return Err(Fault::new(text.span.clone(), format!("a file such as `{path}` has one array: nothing to name")));
     }
-    Ok(Source::File { path: path.to_string(), member: member.map(str::to_string), raw, convert })
+    Ok(ArraySource::File { path: path.to_string(), member: member.map(str::to_string), raw, convert })
 }
 
 /// The source, and the shape that it has by itself.
 fn generated(
     fields: &Fields<'_, '_>,
-    values: &Values<'_>,
+    values: &ValueReader<'_>,
     key: &str,
     value: &Spanned<DeValue<'_>>,
-) -> Result<(Source, Option<Vec<Quantity>>), Fault> {
+) -> Result<(ArraySource, Option<Vec<Quantity>>), Fault> {
     let int = |number: i64| Quantity::Value(Value::Int(number));
     match key {
-        "zeros" if value.get_ref().as_bool() == Some(true) => Ok((Source::Fill { value: int(0) }, None)),
-        "zeros" => Ok((Source::Fill { value: int(0) }, Some(values.quantities(key, value)?))),
-        "fill" => Ok((Source::Fill { value: values.quantity(key, value)? }, None)),
+        "zeros" if value.get_ref().as_bool() == Some(true) => Ok((ArraySource::Fill { value: int(0) }, None)),
+        "zeros" => Ok((ArraySource::Fill { value: int(0) }, Some(values.quantities(key, value)?))),
+        "fill" => Ok((ArraySource::Fill { value: values.quantity(key, value)? }, None)),
         "range" => {
             const HINT: &str = "write [start, stop] or [start, stop, step]: numbers, stop left out";
             let wrong = || Fault::new(value.span(), "`range` has two or three numbers").hint(HINT);
@@ -204,17 +208,17 @@ fn generated(
                 return Err(Fault::new(value.span(), format!("this range has {} numbers", count.max(0.0))).hint(HINT));
             }
             let (start, step) = (Quantity::Value(Value::Float(start)), Quantity::Value(Value::Float(step)));
-            Ok((Source::Range { start, step }, Some(vec![int(count as i64)])))
+            Ok((ArraySource::Range { start, step }, Some(vec![int(count as i64)])))
         }
         "linspace" => match <[Quantity; 3]>::try_from(values.quantities(key, value)?) {
-            Ok([start, stop, count]) => Ok((Source::Linspace { start, stop }, Some(vec![count]))),
+            Ok([start, stop, count]) => Ok((ArraySource::Linspace { start, stop }, Some(vec![count]))),
             Err(_) => Err(Fault::new(value.span(), "`linspace` has three numbers").hint("write [start, stop, count]")),
         },
         _ => Ok((random(fields, values)?, None)),
     }
 }
 
-fn random(fields: &Fields<'_, '_>, values: &Values<'_>) -> Result<Source, Fault> {
+fn random(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<ArraySource, Fault> {
     let table = fields.table("random", "`random`")?.expect("its key is there");
     table.check_keys(&["seed", "low", "high", "mean", "deviation"])?;
     let get = |key: &str| table.get(key).map(|value| values.quantity(key, value)).transpose();
@@ -232,7 +236,7 @@ fn random(fields: &Fields<'_, '_>, values: &Values<'_>) -> Result<Source, Fault>
             return Err(fault.hint("{ seed, low, high } or { seed, mean, deviation }"));
         }
     };
-    Ok(Source::Random { seed, distribution })
+    Ok(ArraySource::Random { seed, distribution })
 }
 
 fn number(quantity: &Quantity) -> Option<f64> {

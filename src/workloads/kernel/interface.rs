@@ -1,6 +1,6 @@
 //! What a job file's shader binds, for programs that write job files: the Python package.
 
-use super::program::{Program, TILE};
+use super::program::{KernelProgram, TILE};
 use crate::job_file::{Fault, Fields};
 use nodectl_gpu::shader::BindingKind;
 use nodectl_types::Scalar;
@@ -29,7 +29,7 @@ pub struct InterfaceArray {
 
 /// Of `shader` and `entry`; other keys are not looked at.
 pub(crate) fn interface(fields: &Fields<'_, '_>) -> Result<Interface, Fault> {
-    let program = Program::load(fields)?;
+    let program = KernelProgram::load(fields)?;
     let arrays = program.entry.bindings.iter().filter_map(|binding| match &binding.kind {
         BindingKind::Storage { element, is_written, .. } => Some(InterfaceArray {
             name: binding.name.clone(),

@@ -1,6 +1,6 @@
 //! `[iterate]`: a kernel that is run step after step on what it wrote.
 
-use super::program::Program;
+use super::program::KernelProgram;
 use crate::job_file::{Fault, Fields, Item, strings};
 use nodectl_gpu::shader::BindingKind;
 use toml::de::DeValue;
@@ -16,7 +16,7 @@ pub(super) struct Iterate {
     pub(super) span: std::ops::Range<usize>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program) -> Result<Option<Iterate>, Fault> {
+pub(super) fn plan(fields: &Fields<'_, '_>, program: &KernelProgram) -> Result<Option<Iterate>, Fault> {
     let Some(table) = fields.table("iterate", "[iterate]")? else { return Ok(None) };
     table.check_keys(&KEYS)?;
     let Some(steps) = table.u32("steps", 1)? else {
@@ -47,7 +47,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program) -> Result<Option<
     Ok(Some(Iterate { steps: steps.value, swaps, steps_per_round, span: table.span.clone() }))
 }
 
-fn check_pair(program: &Program, read: &Item<String>, written: &Item<String>) -> Result<(), Fault> {
+fn check_pair(program: &KernelProgram, read: &Item<String>, written: &Item<String>) -> Result<(), Fault> {
     let storage = |name: &Item<String>| match program.binding(&name.value).map(|binding| &binding.kind) {
         Some(BindingKind::Storage { element, is_written, .. }) => Ok((*element, *is_written)),
         _ => {

@@ -4,13 +4,13 @@ use super::{
     chain::{self, Chain},
     check::{Checker, Needs},
     cut::{self, Cut, Demand},
-    inputs::{self, Input},
+    inputs::{self, InputSpec},
     iterate::{self, Iterate},
-    outputs::{self, Output},
+    outputs::{self, OutputSpec},
     plan::{ArrayPlan, BindingPlan, Combine, Content, Extent, KernelPlan, Quantity, Stage},
-    program::{Program, TILE},
+    program::{KernelProgram, TILE},
     uniforms,
-    values::Values,
+    values::ValueReader,
 };
 use crate::{
     job_file::{Fault, Fields, Item, PlacedJob, to_i64},
@@ -32,10 +32,10 @@ pub(in crate) const KEYS: [&str; 29] = [
 pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     fields.check_keys(&KEYS)?;
     let params = params::plan(fields, None)?;
-    let program = Program::load(fields)?;
-    let values = Values::new(&params);
+    let program = KernelProgram::load(fields)?;
+    let values = ValueReader::new(&params);
     let (space, dimensions) = space(fields, &values)?;
-    let parts = Parts {
+    let parts = JobTables {
         inputs: inputs::plan(fields, &program, &values)?,
         outputs: outputs::plan(fields, &program, &values)?,
         uniforms: uniforms::uniforms(fields, &program, &values)?,
@@ -66,15 +66,15 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
 }
 
 /// What the tables of the job file say.
-struct Parts {
-    inputs: Vec<Input>,
-    outputs: Vec<Output>,
+struct JobTables {
+    inputs: Vec<InputSpec>,
+    outputs: Vec<OutputSpec>,
     uniforms: BTreeMap<String, Content>,
     iterate: Option<Iterate>,
 }
 
 /// `space`: one to three extents along x, y and z.
-fn space(fields: &Fields<'_, '_>, values: &Values<'_>) -> Result<([Quantity; 3], usize), Fault> {
+fn space(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<([Quantity; 3], usize), Fault> {
     let Some(value) = fields.get("space") else {
         let fault = Fault::new(fields.span.clone(), "the job has no `space`");
         return Err(fault.hint("how many cells there are along x, y and z, e.g. space = [1024, 768]"));
@@ -126,8 +126,8 @@ fn extents(fields: &Fields<'_, '_>, key: &str, dimensions: usize, least: u32) ->
 
 /// What only goes with a shader that knows of tiles.
 fn check_tiled(
-    program: &Program,
-    parts: &Parts,
+    program: &KernelProgram,
+    parts: &JobTables,
     tile: Option<&Item<[u32; 3]>>,
     halo: Option<&Item<[u32; 3]>>,
 ) -> Result<(), Fault> {
@@ -156,7 +156,7 @@ fn check_tiled(
 }
 
 /// Every binding of the entry point, with its content.
-fn bindings(program: &Program, parts: &Parts) -> Result<Vec<BindingPlan>, Fault> {
+fn bindings(program: &KernelProgram, parts: &JobTables) -> Result<Vec<BindingPlan>, Fault> {
     let content = |binding: &Binding| match &binding.kind {
         _ if binding.name == TILE => Ok(Content::Tile),
         BindingKind::Uniform { .. } => Ok(parts.uniforms[&binding.name].clone()),
@@ -169,7 +169,7 @@ fn bindings(program: &Program, parts: &Parts) -> Result<Vec<BindingPlan>, Fault>
     program.entry.bindings.iter().map(plan).collect()
 }
 
-fn array(program: &Program, parts: &Parts, binding: &Binding) -> Result<ArrayPlan, Fault> {
+fn array(program: &KernelProgram, parts: &JobTables, binding: &Binding) -> Result<ArrayPlan, Fault> {
     let BindingKind::Storage { element, is_written, .. } = binding.kind else {
         return Err(program.fault_at(binding, format!("nothing can be bound to `{}`", binding.name)));
     };
@@ -189,7 +189,7 @@ fn array(program: &Program, parts: &Parts, binding: &Binding) -> Result<ArrayPla
             return Err(fault.hint("add cut = \"tile\" to the input"));
         }
         (Some(input), _) => Extent::Whole { shape: input.shape.clone() },
-        (None, Some(Output { shape: Some(shape), .. })) => Extent::Whole { shape: shape.clone() },
+        (None, Some(OutputSpec { shape: Some(shape), .. })) => Extent::Whole { shape: shape.clone() },
         (None, Some(output)) => Extent::Cells { per_cell: output.per_cell.clone() },
         (None, None) if is_second => Extent::Cells { per_cell: Vec::new() },
         (None, None) if is_written => {
@@ -209,8 +209,8 @@ fn array(program: &Program, parts: &Parts, binding: &Binding) -> Result<ArrayPla
 fn check(
     fields: &Fields<'_, '_>,
     plan: &mut KernelPlan,
-    program: &Program,
-    parts: &Parts,
+    program: &KernelProgram,
+    parts: &JobTables,
     params: &ParamSpace,
     differ: bool,
 ) -> Result<Needs, Fault> {
@@ -259,7 +259,7 @@ fn check(
 }
 
 /// Compiles the shader with the constants of the first sets, as workers will; returns the largest workgroup.
-fn compile(plan: &KernelPlan, program: &Program, params: &ParamSpace) -> Result<[u32; 3], Fault> {
+fn compile(plan: &KernelPlan, program: &KernelProgram, params: &ParamSpace) -> Result<[u32; 3], Fault> {
     /// More sets seldom differ in more than a number.
     const MOST_SETS: u64 = 16;
     let mut workgroup = [1; 3];
@@ -282,8 +282,8 @@ fn compile(plan: &KernelPlan, program: &Program, params: &ParamSpace) -> Result<
 fn choose(
     fields: &Fields<'_, '_>,
     plan: &KernelPlan,
-    program: &Program,
-    parts: &Parts,
+    program: &KernelProgram,
+    parts: &JobTables,
     needs: &Needs,
     params: &ParamSpace,
     tile: Option<&Item<[u32; 3]>>,
@@ -348,7 +348,7 @@ fn choose(
 }
 
 /// What tiles leave for the next round and for the end. Returns the rounds: first step and steps of each.
-fn exchange(plan: &mut KernelPlan, parts: &Parts, cut: Cut) -> Result<Vec<(u32, u32)>, Fault> {
+fn exchange(plan: &mut KernelPlan, parts: &JobTables, cut: Cut) -> Result<Vec<(u32, u32)>, Fault> {
     let steps = parts.iterate.as_ref().map_or(1, |iterate| iterate.steps);
     if cut.grid == [1; 3] {
         return Ok(Vec::new());

@@ -6,7 +6,7 @@ use super::{
     resolve::{ResolvedArray, ResolvedSource},
     tiles::Cells,
 };
-use crate::arrays::{Array, ArrayError, Info, Location, convert, runs};
+use crate::arrays::{Array, ArrayError, ArrayLocation, Info, convert, runs};
 use nodectl_gpu::shader::Element;
 use nodectl_types::Scalar;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub fn content(
     let is_cut = matches!(plan.extent, Extent::Cells { .. });
     if let Some(ResolvedSource::File { path, member, raw, .. }) = &resolved.source {
         let raw = raw.as_ref().map(|(scalar, shape)| Info { scalar: *scalar, shape: shape.clone() });
-        let place = Location { path: base.join(path), member: member.clone(), raw };
+        let place = ArrayLocation { path: base.join(path), member: member.clone(), raw };
         let array = if is_cut {
             let info = place.inspect()?;
             if !info.shape.starts_with(&whole_space) {

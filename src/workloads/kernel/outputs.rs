@@ -2,8 +2,8 @@
 
 use super::{
     plan::{Combine, OutputPlan, Quantity},
-    program::Program,
-    values::{Values, file_and_member},
+    program::KernelProgram,
+    values::{ValueReader, file_and_member},
 };
 use crate::{
     arrays::Format,
@@ -18,7 +18,7 @@ const KEYS: [&str; 6] = ["file", "combine", "shape", "per_cell", "type", "scale"
 const COMBINATIONS: [&str; 4] = ["concat", "sum", "min", "max"];
 
 /// What the job file says of one output.
-pub(super) struct Output {
+pub(super) struct OutputSpec {
     pub(super) plan: OutputPlan,
     /// Of an output that is combined number by number its shape; of one that is put together by its cells None.
     pub(super) shape: Option<Vec<Quantity>>,
@@ -27,7 +27,11 @@ pub(super) struct Output {
     pub(super) span: Range<usize>,
 }
 
-pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'_>) -> Result<Vec<Output>, Fault> {
+pub(super) fn plan(
+    fields: &Fields<'_, '_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
+) -> Result<Vec<OutputSpec>, Fault> {
     let none = |span| {
         let fault = Fault::new(span, "the job has no output");
         let names = program.names(false);
@@ -40,7 +44,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'
     }
     let mut entries: Vec<_> = table.table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
-    let mut outputs: Vec<Output> = Vec::with_capacity(entries.len());
+    let mut outputs: Vec<OutputSpec> = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
         let Some(binding) = program.binding(name) else {
@@ -79,12 +83,12 @@ pub(super) fn plan(fields: &Fields<'_, '_>, program: &Program, values: &Values<'
 
 fn output(
     fields: &Fields<'_, '_>,
-    program: &Program,
-    values: &Values<'_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
     name: &str,
     element: Element,
     file: Option<Item<String>>,
-) -> Result<Output, Fault> {
+) -> Result<OutputSpec, Fault> {
     let file = file.unwrap_or_else(|| Item { value: format!("{name}.npy"), span: fields.span.clone() });
     values.template(fields, &file)?;
     let (path, member) = file_and_member(&file.value);
@@ -120,10 +124,10 @@ fn output(
         scalar,
         scale: scale(fields, format)?,
     };
-    Ok(Output { plan, shape, per_cell: per_cell.unwrap_or_default(), span: file.span })
+    Ok(OutputSpec { plan, shape, per_cell: per_cell.unwrap_or_default(), span: file.span })
 }
 
-fn combine(fields: &Fields<'_, '_>, program: &Program, name: &str, has_shape: bool) -> Result<Combine, Fault> {
+fn combine(fields: &Fields<'_, '_>, program: &KernelProgram, name: &str, has_shape: bool) -> Result<Combine, Fault> {
     let Some(value) = fields.get("combine") else {
         return match fields.get("shape") {
             Some(shape) if program.has_tile() => {
@@ -168,7 +172,7 @@ fn combine(fields: &Fields<'_, '_>, program: &Program, name: &str, has_shape: bo
 
 /// A shader that folds parts: storage bindings 0 (so far) and 1 (next) of set 0.
 fn fold(fields: &Fields<'_, '_>) -> Result<super::plan::ShaderPlan, Fault> {
-    let program = Program::load(fields)?;
+    let program = KernelProgram::load(fields)?;
     let is_right = |binding: u32, written: bool| {
         program.entry.bindings.iter().any(|found| {
             let writes = matches!(found.kind, BindingKind::Storage { is_written, .. } if is_written || !written);
@@ -206,7 +210,7 @@ fn scale(fields: &Fields<'_, '_>, format: Format) -> Result<Option<[f64; 2]>, Fa
 }
 
 /// Two outputs may share a file that has members, under different names.
-fn check_shared(earlier: &[Output], output: &Output) -> Result<(), Fault> {
+fn check_shared(earlier: &[OutputSpec], output: &OutputSpec) -> Result<(), Fault> {
     let same = earlier.iter().find(|other| other.plan.file == output.plan.file);
     match same {
         Some(other) if output.plan.member.is_none() || other.plan.member == output.plan.member => {

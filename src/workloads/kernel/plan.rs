@@ -144,7 +144,7 @@ pub struct ArrayPlan {
     pub element: Element,
     pub extent: Extent,
     /// None: zeros.
-    pub source: Option<Source>,
+    pub source: Option<ArraySource>,
     /// From the second round on the content is what the round before left of this binding: the cells of the widened box are
     /// put together from the parts of the tiles that they lie in.
     pub resumes: Option<String>,
@@ -164,7 +164,7 @@ pub enum Extent {
 
 /// Where an array's content comes from. `i` is an element's place in the whole array, in row-major order, whatever the tile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Source {
+pub enum ArraySource {
     /// An uploaded file; `path` is a template. `convert`: numbers that the shader's type does not have are cast.
     File { path: String, member: Option<String>, raw: Option<RawPlan>, convert: bool },
     /// start + i * step

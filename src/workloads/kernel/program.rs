@@ -2,7 +2,7 @@
 
 use super::plan::{MAX_UNIFORM_BYTES, ShaderPlan};
 use crate::{
-    Source,
+    UploadSource,
     job_file::{Fault, Fields, Item},
     map::uploads,
 };
@@ -18,7 +18,7 @@ const MOST_SHADER_BYTES: u64 = 4 << 20;
 /// The uniform that the worker fills in.
 pub(super) const TILE: &str = "tile";
 
-pub(super) struct Program {
+pub(super) struct KernelProgram {
     pub(super) plan: ShaderPlan,
     pub(super) shader: Shader,
     pub(super) entry: EntryPoint,
@@ -28,7 +28,7 @@ pub(super) struct Program {
     named: Item<String>,
 }
 
-impl Program {
+impl KernelProgram {
     /// Of `shader` and `entry` in a table.
     pub(super) fn load(fields: &Fields<'_, '_>) -> Result<Self, Fault> {
         let Some(named) = fields.string("shader")? else {
@@ -42,7 +42,7 @@ impl Program {
             glsl::compile(&named.value, &[]).map_err(at_name)?;
         }
         let upload = uploads::file(fields.context, &named)?;
-        let Source::File(path) = upload.source else { unreachable!("`uploads::file` names files") };
+        let UploadSource::File(path) = upload.source else { unreachable!("`uploads::file` names files") };
         let mut source = Vec::new();
         let read =
             std::fs::File::open(&path).and_then(|file| file.take(MOST_SHADER_BYTES + 1).read_to_end(&mut source));

@@ -1,7 +1,9 @@
 //! A plan with the parameters of one set in it. Pure: the job file's reader tries every set before anything is sent, and the
 //! worker computes the same for each task.
 
-use super::plan::{Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity, Source, UniformValue};
+use super::plan::{
+    ArraySource, Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity, UniformValue,
+};
 use half::f16;
 use nodectl_types::{Params, Scalar, Value, template};
 
@@ -162,23 +164,23 @@ fn uniform(bytes: u32, values: &[UniformValue], params: &Params) -> Result<Vec<u
     Ok(filled)
 }
 
-fn resolve_source(source: &Source, params: &Params) -> Result<ResolvedSource, PlanError> {
+fn resolve_source(source: &ArraySource, params: &Params) -> Result<ResolvedSource, PlanError> {
     let real = |quantity: &Quantity| real(quantity, params);
     let seed = |quantity: &Quantity| {
         let seed = whole(quantity, params, "a seed")?;
         u64::try_from(seed).map_err(|_| PlanError::Invalid(format!("a seed is not negative, as {seed} is")))
     };
     Ok(match source {
-        Source::File { path, member, raw, convert } => ResolvedSource::File {
+        ArraySource::File { path, member, raw, convert } => ResolvedSource::File {
             path: expand(path, params)?,
             member: member.as_ref().map(|member| expand(member, params)).transpose()?,
             raw: raw.as_ref().map(|raw| Ok((raw.scalar, shape_of(&raw.shape, params)?))).transpose()?,
             convert: *convert,
         },
-        Source::Range { start, step } => ResolvedSource::Range { start: real(start)?, step: real(step)? },
-        Source::Linspace { start, stop } => ResolvedSource::Linspace { start: real(start)?, stop: real(stop)? },
-        Source::Fill { value } => ResolvedSource::Fill { value: real(value)? },
-        Source::Random { seed: key, distribution: Distribution::Uniform { low, high } } => {
+        ArraySource::Range { start, step } => ResolvedSource::Range { start: real(start)?, step: real(step)? },
+        ArraySource::Linspace { start, stop } => ResolvedSource::Linspace { start: real(start)?, stop: real(stop)? },
+        ArraySource::Fill { value } => ResolvedSource::Fill { value: real(value)? },
+        ArraySource::Random { seed: key, distribution: Distribution::Uniform { low, high } } => {
             let (low, high) = (real(low)?, real(high)?);
             if !(low < high && (high - low).is_finite()) {
                 return Err(PlanError::Invalid(format!(
@@ -187,7 +189,7 @@ fn resolve_source(source: &Source, params: &Params) -> Result<ResolvedSource, Pl
             }
             ResolvedSource::Uniform { seed: seed(key)?, low, high }
         }
-        Source::Random { seed: key, distribution: Distribution::Normal { mean, deviation } } => {
+        ArraySource::Random { seed: key, distribution: Distribution::Normal { mean, deviation } } => {
             let (mean, deviation) = (real(mean)?, real(deviation)?);
             if deviation < 0.0 {
                 return Err(PlanError::Invalid(format!(

@@ -3,11 +3,11 @@
 mod errors;
 
 use super::{
-    plan::{Combine, Content, Extent, PLAN_FILE, Source as PlanSource, Stage, tile_bytes},
+    plan::{ArraySource as PlanSource, Combine, Content, Extent, PLAN_FILE, Stage, tile_bytes},
     *,
 };
 use crate::{
-    PlannedJob, Source,
+    PlannedJob, UploadSource,
     arrays::{self, Array, Info},
     job_file::{JobFileError, parse},
 };
@@ -92,7 +92,7 @@ fn jobs(text: &str) -> Vec<PlannedJob> {
 /// The plan that a job carries.
 fn carried(job: &PlannedJob) -> KernelPlan {
     let upload = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).expect("every job has its plan");
-    let Source::Bytes(bytes) = &upload.source else { panic!("a plan is no file") };
+    let UploadSource::Bytes(bytes) = &upload.source else { panic!("a plan is no file") };
     KernelPlan::decode(bytes).unwrap()
 }
 

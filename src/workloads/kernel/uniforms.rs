@@ -2,8 +2,8 @@
 
 use super::{
     plan::{ConstantPlan, Content, UniformValue},
-    program::{Program, TILE},
-    values::Values,
+    program::{KernelProgram, TILE},
+    values::ValueReader,
 };
 use crate::job_file::{Fault, Fields, type_name};
 use nodectl_gpu::shader::{BindingKind, Field};
@@ -16,8 +16,8 @@ use toml::{
 /// The contents of all uniforms but the tile, by name. Each of their numbers must have a value.
 pub(super) fn uniforms(
     fields: &Fields<'_, '_>,
-    program: &Program,
-    values: &Values<'_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
 ) -> Result<BTreeMap<String, Content>, Fault> {
     let mut given: BTreeMap<(String, String), Vec<UniformValue>> = BTreeMap::new();
     if let Some(table) = fields.table("uniforms", "[uniforms]")? {
@@ -56,8 +56,8 @@ pub(super) fn uniforms(
 
 /// A table of the members of one uniform.
 fn members_of(
-    program: &Program,
-    values: &Values<'_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
     binding: &str,
     members: &DeTable<'_>,
     given: &mut BTreeMap<(String, String), Vec<UniformValue>>,
@@ -74,7 +74,7 @@ fn members_of(
     Ok(())
 }
 
-fn fields_of<'p>(program: &'p Program, binding: &str) -> &'p [Field] {
+fn fields_of<'p>(program: &'p KernelProgram, binding: &str) -> &'p [Field] {
     match program.binding(binding).map(|binding| &binding.kind) {
         Some(BindingKind::Uniform { fields, .. }) => fields,
         _ => &[],
@@ -82,7 +82,7 @@ fn fields_of<'p>(program: &'p Program, binding: &str) -> &'p [Field] {
 }
 
 /// The uniform that is no struct of that name, or the member that has it.
-fn find<'p>(program: &'p Program, name: &str, is_whole: bool) -> Option<(&'p str, &'p Field)> {
+fn find<'p>(program: &'p KernelProgram, name: &str, is_whole: bool) -> Option<(&'p str, &'p Field)> {
     let all = || {
         let of = |binding: &'p str| fields_of(program, binding).iter().map(move |field| (binding, field));
         program.names(true).into_iter().flat_map(of)
@@ -93,7 +93,7 @@ fn find<'p>(program: &'p Program, name: &str, is_whole: bool) -> Option<(&'p str
     all().find(|(_, field)| field.name == name)
 }
 
-fn unknown(program: &Program, key: &Spanned<impl AsRef<str>>, name: &str) -> Fault {
+fn unknown(program: &KernelProgram, key: &Spanned<impl AsRef<str>>, name: &str) -> Fault {
     let mut known: Vec<&str> = program.names(true);
     known.extend(program.names(true).into_iter().flat_map(|binding| {
         fields_of(program, binding).iter().map(|field| field.name.as_str()).filter(|name| !name.is_empty())
@@ -103,7 +103,7 @@ fn unknown(program: &Program, key: &Spanned<impl AsRef<str>>, name: &str) -> Fau
 }
 
 fn numbers(
-    values: &Values<'_>,
+    values: &ValueReader<'_>,
     field: &Field,
     name: &str,
     value: &Spanned<DeValue<'_>>,
@@ -122,8 +122,8 @@ fn numbers(
 /// Values for overrides and specialization constants.
 pub(super) fn constants(
     fields: &Fields<'_, '_>,
-    program: &Program,
-    values: &Values<'_>,
+    program: &KernelProgram,
+    values: &ValueReader<'_>,
 ) -> Result<Vec<ConstantPlan>, Fault> {
     let known = program.shader.constants();
     let mut plans = Vec::new();

@@ -10,12 +10,12 @@ use std::cell::Cell;
 use toml::{Spanned, de::DeValue};
 
 /// Reads values that may name parameters, and remembers whether any did.
-pub(super) struct Values<'p> {
+pub(super) struct ValueReader<'p> {
     names: Known<'p>,
     names_params: Cell<bool>,
 }
 
-impl<'p> Values<'p> {
+impl<'p> ValueReader<'p> {
     pub(super) fn new(params: &'p ParamSpace) -> Self {
         Self { names: Known::new(params), names_params: Cell::new(false) }
     }

@@ -12,14 +12,14 @@ use nodectl_types::{
 use std::collections::BTreeSet;
 use toml::de::DeValue;
 
-pub(crate) struct Command {
+pub(crate) struct TaskCommand {
     /// The program and its arguments; empty only beside a worker.
     pub(crate) words: Vec<Item<String>>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) outputs: Vec<String>,
 }
 
-pub(crate) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<Command, Fault> {
+pub(crate) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<TaskCommand, Fault> {
     let words = if has_worker { Vec::new() } else { words(fields)? };
     let env = env(fields)?;
     let outputs = fields.one_or_more("outputs")?;
@@ -31,7 +31,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: boo
     for output in &outputs {
         check_output(&output.value).map_err(|error| Fault::new(output.span.clone(), error.problem))?;
     }
-    Ok(Command {
+    Ok(TaskCommand {
         words,
         env: env.into_iter().map(|(name, value)| (name, value.value)).collect(),
         outputs: outputs.into_iter().map(|output| output.value).collect(),

@@ -72,7 +72,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         uploads,
         into: into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, command, worker.map(worker::Worker::into_spec))?,
+        work: work(fields, &name, command, worker.map(worker::WorkerKeys::into_spec))?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),
         retries: fields.u32("retries", 0)?.map_or(default_retries, |retries| retries.value),
@@ -94,7 +94,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
 pub(super) fn work(
     fields: &Fields<'_, '_>,
     name: &str,
-    command: command::Command,
+    command: command::TaskCommand,
     worker: Option<WorkerSpec>,
 ) -> Result<WorkSpec, Fault> {
     let resources = resources::plan(fields, worker.is_some())?;

@@ -2,7 +2,7 @@
 
 use super::{
     rows,
-    sample::{self, Source},
+    sample::{self, SampleSource},
 };
 use crate::{
     Upload,
@@ -20,7 +20,7 @@ pub(super) const MAX_VALUES: usize = 10_000_000;
 /// The name of the parameter that `files` makes.
 const FILE: &str = "file";
 
-type Axis = (String, Vec<Value>);
+type ParamAxis = (String, Vec<Value>);
 
 /// The parameter space of a job; `files` are those of `files = …`.
 pub(crate) fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSpace, Fault> {
@@ -83,7 +83,7 @@ fn drawn(fields: &Fields<'_, '_>, zip: Option<Range<usize>>) -> Result<Option<Pa
             DeValue::Table(table) => sample::bounds(name, table, value.span())?,
             _ => None,
         };
-        sources.push((name.to_string(), bounds.map_or_else(|| axis(name, value).map(Source::Choice), Ok)?));
+        sources.push((name.to_string(), bounds.map_or_else(|| axis(name, value).map(SampleSource::Choice), Ok)?));
     }
     if sources.is_empty() {
         return Err(Fault::new(params.span(), "`params` is empty: there is nothing to draw"));
@@ -92,10 +92,10 @@ fn drawn(fields: &Fields<'_, '_>, zip: Option<Range<usize>>) -> Result<Option<Pa
 }
 
 /// The lists of a `params` table, in the order of the file.
-fn axes(table: &DeTable<'_>, span: Range<usize>) -> Result<Vec<Axis>, Fault> {
+fn axes(table: &DeTable<'_>, span: Range<usize>) -> Result<Vec<ParamAxis>, Fault> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
-    let mut axes: Vec<Axis> = Vec::with_capacity(entries.len());
+    let mut axes: Vec<ParamAxis> = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         let name = key.get_ref();
         axes.push((name.to_string(), axis(name, value)?));
@@ -128,7 +128,7 @@ fn axis(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Value>, Fault> {
     Ok(values)
 }
 
-fn zip_axes(axes: Vec<Axis>, span: Range<usize>) -> Result<ParamSpace, Fault> {
+fn zip_axes(axes: Vec<ParamAxis>, span: Range<usize>) -> Result<ParamSpace, Fault> {
     let count = axes[0].1.len();
     if let Some((name, values)) = axes.iter().find(|(_, values)| values.len() != count) {
         let first = &axes[0].0;
@@ -274,7 +274,7 @@ fn check_names(fields: &Fields<'_, '_>, space: &ParamSpace, has_files: bool) -> 
 
 /// One axis more: every file with every parameter set of a grid.
 fn with_files(fields: &Fields<'_, '_>, space: ParamSpace, files: &[Upload]) -> Result<ParamSpace, Fault> {
-    let axis: Axis = (FILE.to_string(), files.iter().map(|file| Value::Text(file.path.as_str().into())).collect());
+    let axis: ParamAxis = (FILE.to_string(), files.iter().map(|file| Value::Text(file.path.as_str().into())).collect());
     match space {
         ParamSpace::Single => Ok(ParamSpace::Grid(vec![axis])),
         ParamSpace::Grid(mut axes) => {

@@ -34,7 +34,7 @@ enum Method {
 }
 
 /// What a parameter is drawn from.
-pub(super) enum Source {
+pub(super) enum SampleSource {
     /// One of these, each as likely.
     Choice(Vec<Value>),
     /// Whole numbers, both bounds among them.
@@ -70,7 +70,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
 }
 
 /// `{ min, max, scale }`; None if the table is none of that kind.
-pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Result<Option<Source>, Fault> {
+pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Result<Option<SampleSource>, Fault> {
     let known = ["min", "max", "scale"];
     if !known.iter().any(|key| table.contains_key(*key)) {
         return Ok(None);
@@ -100,8 +100,8 @@ pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Res
         return Err(Fault::new(span, format!("`{name}` has a logarithmic scale, and a `min` that is not above 0")));
     }
     Ok(Some(match (low, high) {
-        (Value::Int(min), Value::Int(max)) => Source::Whole { min, max, log },
-        _ => Source::Fraction { min, max, log },
+        (Value::Int(min), Value::Int(max)) => SampleSource::Whole { min, max, log },
+        _ => SampleSource::Fraction { min, max, log },
     }))
 }
 
@@ -125,7 +125,11 @@ fn as_f64(value: &Value) -> f64 {
 }
 
 /// The rows.
-pub(super) fn draw(sample: &Sample, sources: Vec<(String, Source)>, span: Range<usize>) -> Result<ParamSpace, Fault> {
+pub(super) fn draw(
+    sample: &Sample,
+    sources: Vec<(String, SampleSource)>,
+    span: Range<usize>,
+) -> Result<ParamSpace, Fault> {
     let cells = sources.len().saturating_mul(sample.count.value as usize);
     if cells > super::params::MAX_VALUES {
         let message = format!("{cells} values would be drawn; at most {} are possible", super::params::MAX_VALUES);
@@ -157,7 +161,7 @@ fn uniform(seed: u32, row: u32, column: usize) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-impl Source {
+impl SampleSource {
     /// The value at a coordinate from 0 to below 1.
     fn at(&self, coordinate: f64) -> Value {
         match self {
@@ -186,9 +190,9 @@ mod tests {
 
     fn sample(method: Method, count: u32, seed: u32) -> Vec<Value> {
         let sample = Sample { method, count: Item { value: count, span: 0..0 }, seed };
-        let lr = Source::Fraction { min: 1e-5, max: 1e-1, log: true };
-        let layers = Source::Whole { min: 1, max: 4, log: false };
-        let act = Source::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
+        let lr = SampleSource::Fraction { min: 1e-5, max: 1e-1, log: true };
+        let layers = SampleSource::Whole { min: 1, max: 4, log: false };
+        let act = SampleSource::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
         let sources = vec![("lr".into(), lr), ("layers".into(), layers), ("act".into(), act)];
         match draw(&sample, sources, 0..0) {
             Ok(ParamSpace::Rows { cells, .. }) => cells,
@@ -234,10 +238,10 @@ mod tests {
         fn values_lie_between_their_bounds(min in -1000i64..1000, span in 1i64..1000, coordinate in 0.0..1.0f64, log: bool) {
             let min = if log { min.abs() + 1 } else { min };
             let max = min + span;
-            let Value::Int(whole) = (Source::Whole { min, max, log }).at(coordinate) else { panic!() };
+            let Value::Int(whole) = (SampleSource::Whole { min, max, log }).at(coordinate) else { panic!() };
             prop_assert!((min..=max).contains(&whole));
             let (min, max) = (min as f64, max as f64);
-            let Value::Float(fraction) = (Source::Fraction { min, max, log }).at(coordinate) else { panic!() };
+            let Value::Float(fraction) = (SampleSource::Fraction { min, max, log }).at(coordinate) else { panic!() };
             prop_assert!((min..=max).contains(&fraction));
         }
     }

@@ -2,7 +2,7 @@
 //! directory does, by `..` or by a link. Reads directories and metadata, never contents.
 
 use crate::{
-    Source, Upload, files,
+    Upload, UploadSource, files,
     job_file::{Context, Fault, Fields, Item},
 };
 use globset::GlobMatcher;
@@ -327,7 +327,7 @@ fn add(
         return Err(Fault::new(span, format!("more than {MAX_FILES} files")).hint("pack them into archives"));
     }
     let executable = metadata.permissions().mode() & 0o111 != 0;
-    let upload = Upload { path: relative.to_string(), source: Source::File(source), executable };
+    let upload = Upload { path: relative.to_string(), source: UploadSource::File(source), executable };
     found.insert(relative.to_string(), upload);
     Ok(())
 }

@@ -14,7 +14,7 @@ use toml::{
 const DEFAULT_PYTHON: &str = "python3";
 
 /// What a job file says of its worker.
-pub(super) struct Worker {
+pub(super) struct WorkerKeys {
     /// The module's path, with the place in the job file where it stands.
     pub(super) module: Item<String>,
     class: String,
@@ -23,7 +23,7 @@ pub(super) struct Worker {
 }
 
 /// None for a job with a command.
-pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<Worker>, Fault> {
+pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<WorkerKeys>, Fault> {
     let Some(worker) = fields.string("worker")? else {
         let stray = ["python", "init"].into_iter().find_map(|key| Some((key, fields.get(key)?)));
         return match stray {
@@ -45,10 +45,10 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<Worker>, Fault> {
     if python.value.is_empty() || python.value.contains('\0') {
         return Err(Fault::new(python.span, "`python` names no interpreter").hint("e.g. python = \"python3.12\""));
     }
-    Ok(Some(Worker { module, class, python, init: init(fields)? }))
+    Ok(Some(WorkerKeys { module, class, python, init: init(fields)? }))
 }
 
-impl Worker {
+impl WorkerKeys {
     /// Checks that what it needs travels with the job.
     pub(super) fn check(&self, uploads: &[Upload]) -> Result<(), Fault> {
         let module = &self.module;

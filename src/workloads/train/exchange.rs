@@ -35,7 +35,7 @@ pub fn choices(plan: &TrainPlan, team: &Team) -> Vec<Choice> {
     };
     let ratios = Ratios { gradients: sharing.compression.ratio(), ..Ratios::NONE };
     let trained = (0..).zip(arrays.iter().filter(|array| array.is_trained));
-    let choice = |(tensor, array): (u32, &model::Array)| {
+    let choice = |(tensor, array): (u32, &model::InitialArray)| {
         let (rows, [outputs, inputs]) = (array.rows?, <[u32; 2]>::try_from(array.shape.as_slice()).ok()?);
         let samples = u64::from(plan.batch.div_ceil(team.workers)) * u64::from(rows);
         let layer = DenseLayer { inputs: inputs.into(), outputs: outputs.into(), samples };

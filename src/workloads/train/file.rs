@@ -3,8 +3,8 @@
 
 use super::{
     data::{Column, Preparation, Standard},
-    local::State,
-    model::{Array as OwnArray, ModelSpec, Network, NetworkError, shapes},
+    local::OptimizerState,
+    model::{InitialArray as OwnArray, ModelSpec, NetworkError, NeuralNetwork, shapes},
 };
 use crate::arrays::{Array, ArrayError, safetensors};
 use nodectl_types::{
@@ -28,18 +28,18 @@ pub struct ModelFile {
     /// The layers' arrays, by name.
     pub arrays: Vec<(String, Array)>,
     /// Of a checkpoint.
-    pub progress: Option<Progress>,
+    pub progress: Option<SavedProgress>,
 }
 
 /// What a checkpoint has besides the model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub struct SavedProgress {
     /// Steps behind it.
     pub step: u64,
     /// What was found in them.
     pub history: Vec<f32>,
     /// What the optimizer remembers.
-    pub state: Vec<State>,
+    pub state: Vec<OptimizerState>,
 }
 
 /// What the metadata say.
@@ -128,10 +128,10 @@ impl Note {
 impl ModelFile {
     /// The model as it is on its engine.
     pub fn of(
-        network: &Network,
+        network: &NeuralNetwork,
         note: Note,
         preparation: Preparation,
-        progress: Option<Progress>,
+        progress: Option<SavedProgress>,
     ) -> Result<Self, FileError> {
         let arrays = network.arrays()?.into_iter();
         let arrays = arrays.map(|(array, values)| (array.name.clone(), Array::of_f32(extents(&array.shape), &values)));
@@ -148,16 +148,17 @@ impl ModelFile {
         Ok(safetensors::write_part(path, &self.named())?)
     }
 
-    fn named(&self) -> safetensors::Named {
+    fn named(&self) -> safetensors::NamedArrays {
         let row = |values: &[f32]| Array::of_f32(vec![values.len() as u64], values);
-        let mut named = safetensors::Named::default();
+        let mut named = safetensors::NamedArrays::default();
         named.arrays.extend(self.arrays.iter().cloned());
         if let Some(Standard { means, deviations }) = &self.preparation.standard {
             named.arrays.extend([(MEANS.to_string(), row(means)), (DEVIATIONS.to_string(), row(deviations))]);
         }
         named.metadata.insert(NOTE.into(), self.note.encode());
-        if let Some(Progress { step, history, state }) = &self.progress {
-            let array = |state: &State| (state.name.clone(), Array::of_f32(extents(&state.shape), &state.values));
+        if let Some(SavedProgress { step, history, state }) = &self.progress {
+            let array =
+                |state: &OptimizerState| (state.name.clone(), Array::of_f32(extents(&state.shape), &state.values));
             named.arrays.extend(state.iter().map(array));
             named.arrays.insert(HISTORY.into(), row(history));
             named.metadata.insert(STEP.into(), step.to_string());
@@ -174,8 +175,8 @@ impl ModelFile {
         Self::of_arrays(path, safetensors::decode(path, bytes)?)
     }
 
-    fn of_arrays(path: &Path, named: safetensors::Named) -> Result<Self, FileError> {
-        let safetensors::Named { arrays: found, metadata } = named;
+    fn of_arrays(path: &Path, named: safetensors::NamedArrays) -> Result<Self, FileError> {
+        let safetensors::NamedArrays { arrays: found, metadata } = named;
         let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
         let note = Note::of(path, &metadata)?;
         let width = shapes::product(&note.model.input).unwrap_or(0) as usize;
@@ -187,7 +188,7 @@ impl ModelFile {
                 HISTORY => history = array.into_f32(),
                 _ if name.starts_with(OPTIMIZER) => {
                     let shape = array.info.shape.iter().map(|extent| *extent as u32).collect();
-                    state.push(State { name, shape, values: array.into_f32() });
+                    state.push(OptimizerState { name, shape, values: array.into_f32() });
                 }
                 _ => arrays.push((name, array)),
             }
@@ -199,17 +200,17 @@ impl ModelFile {
             [None, None] => None,
             _ => return Err(told("its inputs' means and deviations do not fit its model".into())),
         };
-        let progress = step(path, &metadata)?.map(|step| Progress { step, history, state });
+        let progress = step(path, &metadata)?.map(|step| SavedProgress { step, history, state });
         Ok(Self { preparation: Preparation { scale: note.scale, standard }, note, arrays, progress })
     }
 
     /// Puts the arrays into a model, which must have them all.
-    pub fn put_into(&self, network: &mut Network) -> Result<(), FileError> {
+    pub fn put_into(&self, network: &mut NeuralNetwork) -> Result<(), FileError> {
         put(&self.arrays, network)
     }
 
     /// Puts a checkpoint's values into the model of a training with the note `own`, which goes on from there. Returns what else there is.
-    pub fn resume(path: &Path, own: &Note, network: &mut Network) -> Result<Progress, FileError> {
+    pub fn resume(path: &Path, own: &Note, network: &mut NeuralNetwork) -> Result<SavedProgress, FileError> {
         let file = Self::read(path)?;
         let progress = file.progress.as_ref().ok_or_else(|| no_checkpoint(path))?;
         own.check_course(&file.note, progress.step)?;
@@ -230,7 +231,7 @@ fn no_checkpoint(path: &Path) -> FileError {
 }
 
 /// Values to begin with, of a file that some framework wrote.
-pub fn init_from(path: &Path, network: &mut Network) -> Result<(), FileError> {
+pub fn init_from(path: &Path, network: &mut NeuralNetwork) -> Result<(), FileError> {
     let named = safetensors::read_all(path)?;
     let is_layers = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
     let arrays: Vec<_> = named.arrays.into_iter().filter(|(name, _)| is_layers(name)).collect();
@@ -267,7 +268,7 @@ pub fn check_checkpoint(path: &Path, model: &ModelSpec) -> Result<(), FileError>
     Err(FileError::Invalid(format!("{}: it is of another model\nhint: {hint}", path.display())))
 }
 
-fn put(arrays: &[(String, Array)], network: &mut Network) -> Result<(), FileError> {
+fn put(arrays: &[(String, Array)], network: &mut NeuralNetwork) -> Result<(), FileError> {
     for (own, _) in network.arrays()? {
         let Some((_, array)) = arrays.iter().find(|(name, _)| *name == own.name) else {
             let known: Vec<&str> = arrays.iter().take(12).map(|(name, _)| name.as_str()).collect();

@@ -4,7 +4,7 @@
 use super::parameters::{Parameters, ParametersError, Tensor};
 use bytes::Bytes;
 use nodectl_gpu::ops::{
-    Binary, Buffer, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction, View,
+    Binary, Buffer, BufferView, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction,
 };
 use nodectl_types::{checkpoint::state_name, params::Training};
 use std::{sync::Arc, time::Duration};
@@ -19,12 +19,12 @@ const NORM_ROW: u64 = 4096;
 pub struct Local {
     training: Training,
     step: u64,
-    registered: Option<Registered>,
+    registered: Option<LocalRegistration>,
 }
 
 /// What a checkpoint holds besides the values: an array that the optimizer remembers for a tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct OptimizerState {
     /// As `types::checkpoint` has it.
     pub name: String,
     /// The tensor's.
@@ -32,7 +32,7 @@ pub struct State {
     pub values: Vec<f32>,
 }
 
-struct Registered {
+struct LocalRegistration {
     engine: Arc<dyn Engine>,
     tensors: Vec<Tensor>,
     /// What the rule remembers, a buffer for each kind of number, tensor after tensor.
@@ -52,7 +52,7 @@ impl Local {
     }
 
     /// What a checkpoint needs besides values.
-    pub fn state(&self) -> Result<Vec<State>, ParametersError> {
+    pub fn state(&self) -> Result<Vec<OptimizerState>, ParametersError> {
         let registered = self.registered()?;
         let mut all = Vec::new();
         for (index, buffer) in registered.states.iter().enumerate() {
@@ -62,7 +62,7 @@ impl Local {
             for tensor in &registered.tensors {
                 let (own, behind) = rest.split_at(tensor.len() as usize);
                 let (name, shape) = (state_name(&tensor.name, index), tensor.shape.clone());
-                all.push(State { name, shape, values: own.to_vec() });
+                all.push(OptimizerState { name, shape, values: own.to_vec() });
                 rest = behind;
             }
         }
@@ -70,7 +70,7 @@ impl Local {
     }
 
     /// Goes on after `step` steps with what `state` gave then. After `register`, which has the values of then.
-    pub fn resume(&mut self, step: u64, state: &[State]) -> Result<(), ParametersError> {
+    pub fn resume(&mut self, step: u64, state: &[OptimizerState]) -> Result<(), ParametersError> {
         let registered = self.registered()?;
         for (index, buffer) in registered.states.iter().enumerate() {
             let mut numbers: Vec<f32> = Vec::with_capacity((buffer.bytes() / 4) as usize);
@@ -91,7 +91,7 @@ impl Local {
         Ok(())
     }
 
-    fn registered(&self) -> Result<&Registered, ParametersError> {
+    fn registered(&self) -> Result<&LocalRegistration, ParametersError> {
         self.registered.as_ref().ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
     }
 }
@@ -121,7 +121,7 @@ impl Parameters for Local {
             first += len;
         }
         let update = engine.record(&ops)?;
-        self.registered = Some(Registered { engine, tensors, states, schedule, update });
+        self.registered = Some(LocalRegistration { engine, tensors, states, schedule, update });
         Ok(())
     }
 
@@ -155,8 +155,8 @@ impl Parameters for Local {
 }
 
 /// Values and gradients of tensors, as few views as they can be: an op over all costs less than one for each.
-fn stretches(tensors: &[Tensor]) -> Vec<(View, View)> {
-    let mut stretches: Vec<(View, View)> = Vec::new();
+fn stretches(tensors: &[Tensor]) -> Vec<(BufferView, BufferView)> {
+    let mut stretches: Vec<(BufferView, BufferView)> = Vec::new();
     for tensor in tensors {
         let joined = stretches
             .last()
@@ -172,7 +172,7 @@ fn stretches(tensors: &[Tensor]) -> Vec<(View, View)> {
 /// Ops that multiply the schedule's gradient scale by min(1, most / ‖gradients‖).
 fn clip(
     engine: &dyn Engine,
-    stretches: &[(View, View)],
+    stretches: &[(BufferView, BufferView)],
     schedule: &Buffer,
     most: f32,
     ops: &mut Vec<Op>,
@@ -182,7 +182,7 @@ fn clip(
     let rows = longest.div_ceil(NORM_ROW);
     let (sums, total) =
         (engine.buffer(rows.max(1) * 4)?.f32s(), engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s());
-    let reduce = |input: &View, output: View, outer, axis| Reduce {
+    let reduce = |input: &BufferView, output: BufferView, outer, axis| Reduce {
         kind: Reduction::Sum,
         input: input.clone(),
         output,
@@ -235,7 +235,7 @@ mod tests {
             gradient: gradients.part(at, 1),
         };
         let tensors = vec![tensor("a", 0), tensor("b", 1), tensor("c", 5)];
-        let upload = |view: &View, numbers: [f32; 6]| {
+        let upload = |view: &BufferView, numbers: [f32; 6]| {
             let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&numbers));
             engine.upload(&view.buffer, 0, bytes).wait(PATIENCE).unwrap();
         };
@@ -264,7 +264,7 @@ mod tests {
         };
         near(values(engine.as_ref(), &tensors), [0.7, 1.0, 0.6]);
         let between = Tensor { values: tensors[0].values.clone(), ..tensors[0].clone() };
-        let between = Tensor { values: View { offset: 3, ..between.values }, ..tensors[0].clone() };
+        let between = Tensor { values: BufferView { offset: 3, ..between.values }, ..tensors[0].clone() };
         near(values(engine.as_ref(), &[between.clone(), between.clone(), between]), [1.0; 3]);
     }
 

@@ -39,7 +39,7 @@ pub use predict::{Prediction, predict};
 pub use team::{resume_script, set_team};
 
 use super::{
-    PlannedJob, Source, Upload,
+    PlannedJob, Upload, UploadSource,
     job_file::{Fault, Fields, PlacedJob},
 };
 use nodectl_types::BlobHash;
@@ -61,10 +61,10 @@ pub fn resumed_plan(plan: &[u8]) -> Result<Vec<u8>, String> {
 pub fn resume_planned(job: &mut PlannedJob, checkpoint: (BlobHash, u64)) -> Result<(), String> {
     let plan = job.uploads.iter_mut().find(|upload| upload.path == PLAN_FILE);
     match plan.map(|upload| &mut upload.source) {
-        Some(Source::Bytes(plan)) => *plan = resumed_plan(plan)?.into(),
+        Some(UploadSource::Bytes(plan)) => *plan = resumed_plan(plan)?.into(),
         _ => resume_script(&mut job.work.env)?,
     }
-    let source = Source::Stored(checkpoint.0, checkpoint.1);
+    let source = UploadSource::Stored(checkpoint.0, checkpoint.1);
     job.uploads.push(Upload { path: RESUMED.into(), source, executable: false });
     job.uploads.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(())

@@ -12,7 +12,7 @@
 //! the gradient with `Engine::download` and wait for it when it likes. It must not touch `gradient` after `clock` returns, nor
 //! `values` between `pull` and the next `clock`.
 
-use nodectl_gpu::ops::{Engine, EngineError, View};
+use nodectl_gpu::ops::{BufferView, Engine, EngineError};
 use std::sync::Arc;
 
 /// A named array of parameters of a model.
@@ -22,9 +22,9 @@ pub struct Tensor {
     pub name: String,
     pub shape: Vec<u32>,
     /// Row-major f32 in the engine's memory. Before `register` the initial values.
-    pub values: View,
+    pub values: BufferView,
     /// As many f32: the gradient of the mean loss over the step's samples.
-    pub gradient: View,
+    pub gradient: BufferView,
 }
 
 impl Tensor {
@@ -52,7 +52,7 @@ pub trait Parameters: Send {
     fn push(&mut self, tensor: usize) -> Result<(), ParametersError>;
 
     /// In place of `push`, for a gradient Σ uᵢvᵢᵀ over samples: u of all of them, then v of all.
-    fn push_factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), ParametersError> {
+    fn push_factors(&mut self, tensor: usize, _factors: &[BufferView; 2]) -> Result<(), ParametersError> {
         Err(ParametersError::Invalid(format!("tensor {tensor}: gradients are taken whole")))
     }
 

@@ -3,7 +3,7 @@
 use super::{
     data::{self, Column, FilePlace, Source},
     file::ModelFile,
-    model::{Loss, Network, shapes},
+    model::{Loss, NeuralNetwork, shapes},
 };
 use bytes::Bytes;
 use nodectl_gpu::ops::Cpu;
@@ -49,7 +49,7 @@ pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Predictio
     file.preparation.apply(&mut inputs, width);
     let engine = Arc::new(Cpu::new(threads).map_err(|error| error.to_string())?);
     let told = |error: super::model::NetworkError| error.to_string();
-    let mut network = Network::new(engine, spec, 0, AT_ONCE as u32, false).map_err(told)?;
+    let mut network = NeuralNetwork::new(engine, spec, 0, AT_ONCE as u32, false).map_err(told)?;
     file.put_into(&mut network).map_err(|error| format!("the model's file: {error}"))?;
     let mut answers = Vec::new();
     for samples in inputs.chunks(AT_ONCE * width.max(1)) {

@@ -5,7 +5,7 @@ use super::{
     plan::{PLAN_FILE, TrainPlan},
 };
 use crate::{
-    PlannedJob, Source,
+    PlannedJob, UploadSource,
     job_file::{Fault, Fields},
     map::resources,
 };
@@ -80,7 +80,7 @@ pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
         *variable = team.variable();
         job.repeat = workers;
         let plan = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).and_then(|upload| match &upload.source {
-            Source::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
+            UploadSource::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
             _ => None,
         });
         if let (Some(plan), Some(WorkerSpec::Builtin(worker))) = (plan, &mut job.work.worker) {

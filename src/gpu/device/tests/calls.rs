@@ -20,7 +20,8 @@ fn steps_and_calls_take_effect_in_order() {
         let kernel = kernel(&device, DOUBLE_AND_ADD);
         let (input, output) = (device.buffer(400).unwrap(), device.buffer(400).unwrap());
         let step = || dispatch(&kernel, &[&input, &output], 2);
-        let copy = Step::Copy { from: output.clone(), from_offset: 0, to: input.clone(), to_offset: 4, bytes: 396 };
+        let copy =
+            RecordingStep::Copy { from: output.clone(), from_offset: 0, to: input.clone(), to_offset: 4, bytes: 396 };
         let recording = device.record(vec![step(), step(), copy, step()]).unwrap();
         let first = device.upload(&input, 0, words(1..=100));
         let run = device.run(&recording);
@@ -87,7 +88,7 @@ fn uploads_of_the_next_batch_may_overlap_a_run_and_change_nothing_in_it() {
         let recordings: Vec<_> = buffers
             .iter()
             .map(|(input, output)| {
-                let fill = Step::Fill { buffer: output.clone(), range: 0..bytes, value: 1 };
+                let fill = RecordingStep::Fill { buffer: output.clone(), range: 0..bytes, value: 1 };
                 device.record(vec![fill, dispatch(&kernel, &[input, output], count.div_ceil(64))]).unwrap()
             })
             .collect();
@@ -116,9 +117,9 @@ fn push_constants_and_other_sets_reach_the_shader() {
         @compute @workgroup_size(1) fn main() { out[0] = f32(push.a * 10u) + push.b.x * push.b.y; }",
     );
     let buffer = device.buffer(4).unwrap();
-    let binding = Binding { set: 1, binding: 3, buffer: buffer.clone(), range: 0..4 };
+    let binding = BufferBinding { set: 1, binding: 3, buffer: buffer.clone(), range: 0..4 };
     let push = [4u32.to_le_bytes(), [0; 4], 1.5f32.to_le_bytes(), 3f32.to_le_bytes()].concat();
-    let step = Step::Dispatch { kernel, bindings: vec![binding], push, groups: [1; 3] };
+    let step = RecordingStep::Dispatch { kernel, bindings: vec![binding], push, groups: [1; 3] };
     device.run(&device.record(vec![step]).unwrap()).wait(LIMIT).unwrap();
     assert_eq!(f32::from_bits(read(&device, &buffer)[0]), 44.5);
 }
@@ -178,8 +179,13 @@ fn everything_may_be_dropped_while_in_flight() {
     for _ in 0..20 {
         let (input, output) = (device.buffer(4 << 20).unwrap(), device.buffer(4 << 20).unwrap());
         let _ = device.upload(&input, 0, words(vec![3; 1 << 20]));
-        let copy =
-            Step::Copy { from: output.clone(), from_offset: 0, to: result.clone(), to_offset: 0, bytes: 4 << 20 };
+        let copy = RecordingStep::Copy {
+            from: output.clone(),
+            from_offset: 0,
+            to: result.clone(),
+            to_offset: 0,
+            bytes: 4 << 20,
+        };
         let recording = device.record(vec![dispatch(&kernel, &[&input, &output], 1 << 14), copy]).unwrap();
         let _ = device.run(&recording);
         let _ = device.download(&output, 0..4 << 20);
@@ -257,7 +263,7 @@ proptest! {
                 }
                 2 if a != b => {
                     let (from, to) = (buffers[a].clone(), buffers[b].clone());
-                    let copy = Step::Copy { from, from_offset: 0, to, to_offset: 0, bytes };
+                    let copy = RecordingStep::Copy { from, from_offset: 0, to, to_offset: 0, bytes };
                     let _ = device.run(&device.record(vec![copy]).unwrap());
                     model[b] = model[a].clone();
                 }

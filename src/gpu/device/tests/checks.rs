@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refused(device: &Device, step: Step) -> String {
+fn refused(device: &Device, step: RecordingStep) -> String {
     match device.record(vec![step]) {
         Err(DeviceError::Invalid(why)) => why,
         other => panic!("{other:?}"),
@@ -21,9 +21,13 @@ fn wrong_bindings_are_named() {
         @compute @workgroup_size(1) fn main() { out[0] = sizes.table[sizes.count]; }",
     );
     let (small, large) = (device.buffer(64).unwrap(), device.buffer(4096).unwrap());
-    let with =
-        |bindings: Vec<Binding>| Step::Dispatch { kernel: kernel.clone(), bindings, push: Vec::new(), groups: [1; 3] };
-    let at = |binding, buffer: &Buffer, range| Binding { set: 0, binding, buffer: buffer.clone(), range };
+    let with = |bindings: Vec<BufferBinding>| RecordingStep::Dispatch {
+        kernel: kernel.clone(),
+        bindings,
+        push: Vec::new(),
+        groups: [1; 3],
+    };
+    let at = |binding, buffer: &DeviceBuffer, range| BufferBinding { set: 0, binding, buffer: buffer.clone(), range };
     let (sizes, out) = (at(0, &large, 0..4096), at(1, &small, 0..64));
 
     assert!(device.record(vec![with(vec![sizes.clone(), out.clone()])]).is_ok());
@@ -44,7 +48,12 @@ fn wrong_bindings_are_named() {
         let said = refused(&device, with(bindings));
         assert!(said.starts_with("step 0: kernel `test`") && said.contains(expected), "{said}");
     }
-    let push = Step::Dispatch { kernel: kernel.clone(), bindings: vec![sizes, out], push: vec![0; 4], groups: [1; 3] };
+    let push = RecordingStep::Dispatch {
+        kernel: kernel.clone(),
+        bindings: vec![sizes, out],
+        push: vec![0; 4],
+        groups: [1; 3],
+    };
     assert!(refused(&device, push).contains("takes 0 bytes of push constants, and 4 are given"));
 }
 
@@ -52,7 +61,7 @@ fn wrong_bindings_are_named() {
 fn ranges_outside_of_buffers_are_refused() {
     let Some(device) = Fixture::new() else { return };
     let (a, b) = (device.buffer(100).unwrap(), device.buffer(100).unwrap());
-    let copy = |from: &Buffer, from_offset, to: &Buffer, to_offset, bytes| Step::Copy {
+    let copy = |from: &DeviceBuffer, from_offset, to: &DeviceBuffer, to_offset, bytes| RecordingStep::Copy {
         from: from.clone(),
         from_offset,
         to: to.clone(),
@@ -62,7 +71,7 @@ fn ranges_outside_of_buffers_are_refused() {
     assert!(refused(&device, copy(&a, 50, &b, 0, 51)).contains("bytes 50..101 of a buffer of 100"));
     assert!(refused(&device, copy(&a, 0, &b, u64::MAX, 2)).contains("of a buffer of 100"));
     assert!(refused(&device, copy(&a, 0, &a, 10, 20)).contains("of the same buffer overlap"));
-    let fill = Step::Fill { buffer: a.clone(), range: 0..10, value: 0 };
+    let fill = RecordingStep::Fill { buffer: a.clone(), range: 0..10, value: 0 };
     assert!(refused(&device, fill).contains("multiples of 4"));
     let invalid = |result: Result<_, DeviceError>| matches!(result, Err(DeviceError::Invalid(_)));
     assert!(invalid(device.upload(&a, 1, words([0; 25])).wait(LIMIT)));
@@ -131,7 +140,7 @@ fn what_belongs_to_another_device_is_refused() {
     let Some(device) = Fixture::new() else { return };
     let other = Device::any(&OPTIONS).unwrap();
     let (ours, theirs) = (device.buffer(4).unwrap(), other.buffer(4).unwrap());
-    let fill = Step::Fill { buffer: theirs.clone(), range: 0..4, value: 0 };
+    let fill = RecordingStep::Fill { buffer: theirs.clone(), range: 0..4, value: 0 };
     assert!(refused(&device, fill.clone()).contains("a buffer of another device"));
     assert!(matches!(device.download(&theirs, 0..4).wait(LIMIT), Err(DeviceError::Invalid(_))));
     let recording = other.record(vec![fill]).unwrap();

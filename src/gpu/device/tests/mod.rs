@@ -72,7 +72,7 @@ impl Drop for Fixture {
 const OPTIONS: DeviceOptions = DeviceOptions { validation: true, software: true };
 
 impl Device {
-    fn failure(&self) -> &Failure {
+    fn failure(&self) -> &DeviceFailure {
         &self.0.failure
     }
 }
@@ -104,12 +104,13 @@ fn words(values: impl IntoIterator<Item = u32>) -> Bytes {
     values.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into()
 }
 
-fn read(device: &Device, buffer: &Buffer) -> Vec<u32> {
+fn read(device: &Device, buffer: &DeviceBuffer) -> Vec<u32> {
     let bytes = device.download(buffer, 0..buffer.bytes()).wait(LIMIT).unwrap();
     bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-fn dispatch(kernel: &Kernel, buffers: &[&Buffer], groups: u32) -> Step {
-    let bindings = buffers.iter().enumerate().map(|(binding, buffer)| Binding::whole(binding as u32, buffer)).collect();
-    Step::Dispatch { kernel: kernel.clone(), bindings, push: Vec::new(), groups: [groups, 1, 1] }
+fn dispatch(kernel: &Kernel, buffers: &[&DeviceBuffer], groups: u32) -> RecordingStep {
+    let bindings =
+        buffers.iter().enumerate().map(|(binding, buffer)| BufferBinding::whole(binding as u32, buffer)).collect();
+    RecordingStep::Dispatch { kernel: kernel.clone(), bindings, push: Vec::new(), groups: [groups, 1, 1] }
 }

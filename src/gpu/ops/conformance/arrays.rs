@@ -1,7 +1,7 @@
 //! Running sums, histograms, sorting.
 
 use super::{
-    super::{Histogram, Kind, Op, Scan, Sort},
+    super::{ElementKind, Histogram, Op, Scan, Sort},
     EPSILON, Rig, assert_close, numbers, rng,
 };
 use rand::{RngExt, rngs::StdRng};
@@ -14,7 +14,7 @@ pub fn scans(rig: &Rig) {
         let rng = &mut rng(len as u64);
         for exclusive in [false, true] {
             let x: Vec<u32> = (0..len).map(|_| rng.random()).collect();
-            let output = rig.output(Kind::U32, len);
+            let output = rig.output(ElementKind::U32, len);
             rig.run([Op::Scan(Scan { input: rig.u32(&x), output: output.clone(), exclusive })]);
             let running = x.iter().scan(0u32, |sum, x| {
                 let before = *sum;
@@ -27,7 +27,7 @@ pub fn scans(rig: &Rig) {
             if len > 2000 {
                 x[2000] = [f32::INFINITY, f32::NAN][usize::from(exclusive)];
             }
-            let output = rig.output(Kind::F32, len);
+            let output = rig.output(ElementKind::F32, len);
             rig.run([Op::Scan(Scan { input: rig.f32(&x), output: output.clone(), exclusive })]);
             let (mut sum, mut magnitude, mut exact, mut tolerance) = (0.0, 0.0, Vec::new(), Vec::new());
             for x in x.iter().map(|x| f64::from(*x)) {
@@ -52,7 +52,7 @@ pub fn histograms(rig: &Rig) {
         x.iter_mut().zip(specials).for_each(|(x, special)| *x = special);
         for bins in [1, 7, 256, 4096, 4097, 10_000] {
             let (low, high) = (-10.0, 10.0);
-            let counts = rig.output(Kind::U32, bins as usize);
+            let counts = rig.output(ElementKind::U32, bins as usize);
             let op = Histogram { values: rig.f32(&x), counts: counts.clone(), bins, low, high };
             let mut expected = vec![0; bins as usize];
             for x in x.iter().filter(|x| (low..=high).contains(*x)) {
@@ -65,11 +65,11 @@ pub fn histograms(rig: &Rig) {
     }
 }
 
-fn keys(rng: &mut StdRng, len: usize, kind: Kind) -> Vec<u32> {
+fn keys(rng: &mut StdRng, len: usize, kind: ElementKind) -> Vec<u32> {
     let specials = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0];
     let key = |_| match (kind, rng.random_range(0..3)) {
-        (Kind::F32, 0) => specials[rng.random_range(0..specials.len())].to_bits(),
-        (Kind::F32, _) => rng.random_range(-1e6f32..1e6).to_bits(),
+        (ElementKind::F32, 0) => specials[rng.random_range(0..specials.len())].to_bits(),
+        (ElementKind::F32, _) => rng.random_range(-1e6f32..1e6).to_bits(),
         // Few values, so that order among equals shows; and all bits.
         (_, 0) => rng.random_range(0..10),
         (_, _) => rng.random(),
@@ -79,14 +79,16 @@ fn keys(rng: &mut StdRng, len: usize, kind: Kind) -> Vec<u32> {
 
 pub fn sorts(rig: &Rig) {
     for len in SIZES {
-        for (kind, descending) in [(Kind::U32, false), (Kind::U32, true), (Kind::F32, false), (Kind::F32, true)] {
+        for (kind, descending) in
+            [(ElementKind::U32, false), (ElementKind::U32, true), (ElementKind::F32, false), (ElementKind::F32, true)]
+        {
             let rng = &mut rng(len as u64);
             let keys = keys(rng, len, kind);
             let mut expected: Vec<(u32, u32)> = keys.iter().copied().zip(0..).collect();
             expected.sort_by(|(a, _), (b, _)| {
                 let (x, y) = (f32::from_bits(*a), f32::from_bits(*b));
                 let order = match kind {
-                    Kind::U32 => a.cmp(b),
+                    ElementKind::U32 => a.cmp(b),
                     _ if x.is_nan() || y.is_nan() => return x.is_nan().cmp(&y.is_nan()),
                     _ => x.partial_cmp(&y).expect("neither is NaN"),
                 };

@@ -2,15 +2,15 @@
 
 use super::{
     super::{
-        Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, EngineError, Kind, Op, Pool2d,
-        Pool2dBackward, Pool2dShape, Pooling, Window,
+        Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind, EngineError, Op,
+        Pool2d, Pool2dBackward, Pool2dShape, Pooling, Window,
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use rand::{RngExt, rngs::StdRng};
 
 /// A convolution with its numbers here.
-struct Case {
+struct ConvolutionCase {
     shape: Conv2dShape,
     x: Vec<f32>,
     weights: Vec<f32>,
@@ -20,9 +20,9 @@ struct Case {
 
 /// A sum in f64, and the sum of magnitudes.
 #[derive(Clone, Copy, Default)]
-struct Sum(f64, f64);
+struct CheckedSum(f64, f64);
 
-impl Sum {
+impl CheckedSum {
     fn add(&mut self, a: f32, b: f32) {
         let product = f64::from(a) * f64::from(b);
         self.0 += product;
@@ -35,7 +35,7 @@ fn window(rng: &mut StdRng) -> Window {
     Window { size: pair(4), stride: pair(3), dilation: pair(2), padding: pair(3).map(|padding| padding - 1) }
 }
 
-impl Case {
+impl ConvolutionCase {
     fn new(rng: &mut StdRng, shape: Conv2dShape) -> Self {
         let [height, width] = shape.image;
         let [rows, columns] = shape.places().expect("it fits");
@@ -92,7 +92,7 @@ impl Case {
     fn check(&self, rig: &Rig) {
         let shape = self.shape;
         let (x, weights, dy) = (rig.f32(&self.x), rig.f32(&self.weights), rig.f32(&self.dy));
-        let output = |like: &[f32]| rig.output(Kind::F32, like.len());
+        let output = |like: &[f32]| rig.output(ElementKind::F32, like.len());
         let (y, dx, dweights, dbias) = (output(&self.dy), output(&self.x), output(&self.weights), output(&self.bias));
         let bias = Some(rig.f32(&self.bias));
         let activation = Activation::None;
@@ -101,10 +101,10 @@ impl Case {
             Conv2dInputGradient { shape, dy: dy.clone(), weights, dx: dx.clone() }.into(),
             Conv2dWeightGradient { shape, x, dy, dweights: dweights.clone(), dbias: Some(dbias.clone()) }.into(),
         ]);
-        let mut exact_y = vec![Sum::default(); self.dy.len()];
-        let mut exact_dx = vec![Sum::default(); self.x.len()];
-        let mut exact_dweights = vec![Sum::default(); self.weights.len()];
-        let mut exact_dbias = vec![Sum::default(); self.bias.len()];
+        let mut exact_y = vec![CheckedSum::default(); self.dy.len()];
+        let mut exact_dx = vec![CheckedSum::default(); self.x.len()];
+        let mut exact_dweights = vec![CheckedSum::default(); self.weights.len()];
+        let mut exact_dbias = vec![CheckedSum::default(); self.bias.len()];
         let places = self.dy.len() / (shape.samples * shape.filters).max(1) as usize;
         for (at, sum) in exact_y.iter_mut().enumerate() {
             let filter = at / places % self.bias.len();
@@ -134,7 +134,7 @@ impl Case {
 
 pub fn convolutions_of_random_shapes(rig: &Rig) {
     for seed in 0..24 {
-        Case::random(seed).check(rig);
+        ConvolutionCase::random(seed).check(rig);
     }
     // Beyond a tile in every direction; in parts, the last of which is smaller; pointwise.
     let shape = Conv2dShape {
@@ -145,17 +145,18 @@ pub fn convolutions_of_random_shapes(rig: &Rig) {
         window: Window { padding: [1; 2], ..Window::new([3; 2]) },
         groups: 1,
     };
-    Case::new(&mut rng(98), shape).check(rig);
+    ConvolutionCase::new(&mut rng(98), shape).check(rig);
     let many = Conv2dShape { samples: 1030, channels: 1, filters: 2, image: [3, 4], ..shape };
-    Case::new(&mut rng(99), many).check(rig);
-    Case::new(&mut rng(100), Conv2dShape { window: Window::new([1; 2]), ..shape }).check(rig);
-    Case::new(&mut rng(101), Conv2dShape { window: Window::new([1; 2]), groups: 1, channels: 0, ..shape }).check(rig);
+    ConvolutionCase::new(&mut rng(99), many).check(rig);
+    ConvolutionCase::new(&mut rng(100), Conv2dShape { window: Window::new([1; 2]), ..shape }).check(rig);
+    ConvolutionCase::new(&mut rng(101), Conv2dShape { window: Window::new([1; 2]), groups: 1, channels: 0, ..shape })
+        .check(rig);
 }
 
 /// NaN and infinities reach what they are multiplied into, and nothing else.
 pub fn convolutions_of_specials(rig: &Rig) {
     for (seed, special) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
-        let mut case = Case::new(
+        let mut case = ConvolutionCase::new(
             &mut rng(seed as u64),
             Conv2dShape {
                 samples: 2,
@@ -183,7 +184,7 @@ pub fn convolution_epilogues(rig: &Rig) {
     };
     let mut weights = vec![1.0; 18];
     weights[9] = f32::INFINITY;
-    let (x, weights, y) = (rig.f32(&[-1.0; 9]), rig.f32(&weights), rig.output(Kind::F32, 18));
+    let (x, weights, y) = (rig.f32(&[-1.0; 9]), rig.f32(&weights), rig.output(ElementKind::F32, 18));
     let activation = Activation::Relu;
     rig.run([Conv2d { shape, x, weights, bias: Some(rig.f32(&[5.0, 0.0])), y: y.clone(), activation }.into()]);
     let ours = rig.read_f32(&y);
@@ -246,11 +247,11 @@ fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut St
         exact_maxima.push(best as u32);
         exact_dx[plane * height * width + best] += f64::from(*dy);
     }
-    let (y, dx) = (rig.output(Kind::F32, len), rig.output(Kind::F32, x.len()));
-    let maxima = (pooling == Pooling::Max).then(|| rig.output(Kind::U32, len));
+    let (y, dx) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, x.len()));
+    let maxima = (pooling == Pooling::Max).then(|| rig.output(ElementKind::U32, len));
     let forward = Pool2d { pooling, shape, x: rig.f32(x), y: y.clone(), maxima: maxima.clone() };
     let backward = Pool2dBackward { pooling, shape, dy: rig.f32(&dy), maxima: maxima.clone(), dx: dx.clone() };
-    let alone = Pool2d { maxima: None, y: rig.output(Kind::F32, len), ..forward.clone() };
+    let alone = Pool2d { maxima: None, y: rig.output(ElementKind::F32, len), ..forward.clone() };
     let alone_y = alone.y.clone();
     rig.run([Op::from(forward), backward.into(), alone.into()]);
     let what = format!("{pooling:?} {shape:?}");
@@ -261,7 +262,7 @@ fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut St
 }
 
 pub fn image_refusals(rig: &Rig) {
-    let view = || rig.output(Kind::F32, 100);
+    let view = || rig.output(ElementKind::F32, 100);
     let shape =
         Conv2dShape { samples: 1, channels: 4, filters: 4, image: [5, 5], window: Window::new([3; 2]), groups: 1 };
     let conv = |shape| Op::from(Conv2dInputGradient { shape, dy: view(), weights: view(), dx: view() });
@@ -280,7 +281,7 @@ pub fn image_refusals(rig: &Rig) {
         (conv(Conv2dShape { samples: 1 << 30, ..shape }), "cut the work"),
         (pool(Window { padding: [3, 0], ..three }, Pooling::Max, None), "less padding"),
         (pool(Window { dilation: [2; 2], ..three }, Pooling::Max, None), "no dilation"),
-        (pool(three, Pooling::Average, Some(rig.output(Kind::U32, 100))), "no `maxima`"),
+        (pool(three, Pooling::Average, Some(rig.output(ElementKind::U32, 100))), "no `maxima`"),
         (pool(three, Pooling::Max, Some(view())), "`maxima` is f32"),
     ];
     for (op, because) in cases {

@@ -1,7 +1,7 @@
 //! Rows of tables by their numbers.
 
 use super::{
-    super::{Kind, Lookup, LookupBackward, Op},
+    super::{ElementKind, Lookup, LookupBackward, Op},
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use rand::RngExt;
@@ -14,7 +14,7 @@ pub fn lookups(rig: &Rig) {
         // Now and then one that no row has.
         let indices: Vec<u32> = (0..count).map(|_| rng.random_range(0..=rows)).collect();
         let gradient = numbers(rng, (count * columns) as usize);
-        let (ours, sums) = (rig.output(Kind::F32, gradient.len()), rig.output(Kind::F32, table.len()));
+        let (ours, sums) = (rig.output(ElementKind::F32, gradient.len()), rig.output(ElementKind::F32, table.len()));
         let places = rig.u32(&indices);
         rig.run([
             Op::from(Lookup {

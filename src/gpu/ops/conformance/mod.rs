@@ -23,7 +23,7 @@ mod training;
 
 use super::{
     super::device::{Device, DeviceError, DeviceOptions},
-    Buffer, Cpu, Engine, Kind, Op, View, Vulkan,
+    Buffer, BufferView, Cpu, ElementKind, Engine, Op, Vulkan,
 };
 use half::f16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -60,7 +60,7 @@ impl Rig {
     }
 
     /// A view of the bytes in the middle of a buffer.
-    fn bytes(&self, kind: Kind, bytes: &[u8]) -> View {
+    fn bytes(&self, kind: ElementKind, bytes: &[u8]) -> BufferView {
         // Not a multiple of any alignment that devices ask for.
         let margin = 12;
         let mut all = vec![GUARD; margin];
@@ -72,25 +72,25 @@ impl Rig {
         view
     }
 
-    fn f32(&self, values: &[f32]) -> View {
-        self.bytes(Kind::F32, bytemuck::cast_slice(values))
+    fn f32(&self, values: &[f32]) -> BufferView {
+        self.bytes(ElementKind::F32, bytemuck::cast_slice(values))
     }
 
-    fn u32(&self, values: &[u32]) -> View {
-        self.bytes(Kind::U32, bytemuck::cast_slice(values))
+    fn u32(&self, values: &[u32]) -> BufferView {
+        self.bytes(ElementKind::U32, bytemuck::cast_slice(values))
     }
 
-    fn f16(&self, values: &[f32]) -> View {
+    fn f16(&self, values: &[f32]) -> BufferView {
         let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
-        self.bytes(Kind::F16, bytemuck::cast_slice(&halves))
+        self.bytes(ElementKind::F16, bytemuck::cast_slice(&halves))
     }
 
     /// Memory for results, full of what is not a result.
-    fn output(&self, kind: Kind, len: usize) -> View {
+    fn output(&self, kind: ElementKind, len: usize) -> BufferView {
         self.bytes(kind, &vec![0x7f; len * kind.bytes() as usize])
     }
 
-    fn write_f32(&self, to: &View, values: &[f32]) {
+    fn write_f32(&self, to: &BufferView, values: &[f32]) {
         let bytes = bytemuck::cast_slice::<f32, u8>(values).to_vec();
         self.engine.upload(&to.buffer, to.range().start, bytes.into()).wait(LIMIT).expect("it fits");
     }
@@ -102,7 +102,7 @@ impl Rig {
     }
 
     /// The view's bytes; what lies around it must be as it was.
-    fn read(&self, view: &View) -> Vec<u8> {
+    fn read(&self, view: &BufferView) -> Vec<u8> {
         let all = self.download(&view.buffer);
         let range = view.range();
         let (range, end) = (range.start as usize..range.end as usize, all.len());
@@ -115,11 +115,11 @@ impl Rig {
         self.engine.download(buffer, 0..buffer.bytes()).wait(LIMIT).expect("it is there")
     }
 
-    fn read_f32(&self, view: &View) -> Vec<f32> {
+    fn read_f32(&self, view: &BufferView) -> Vec<f32> {
         bytemuck::pod_collect_to_vec(&self.read(view))
     }
 
-    fn read_u32(&self, view: &View) -> Vec<u32> {
+    fn read_u32(&self, view: &BufferView) -> Vec<u32> {
         bytemuck::pod_collect_to_vec(&self.read(view))
     }
 }

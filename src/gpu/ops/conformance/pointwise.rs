@@ -1,7 +1,7 @@
 //! Element-wise expressions and random numbers.
 
 use super::{
-    super::{Binary, Distribution, Elementwise, Expression, Kind, Op, Random, Unary, View},
+    super::{Binary, BufferView, ElementKind, Elementwise, Expression, Op, Random, RandomDistribution, Unary},
     EPSILON, Rig, assert_close, numbers, rng,
 };
 use rand::RngExt;
@@ -123,8 +123,8 @@ fn input(index: u8) -> Expression {
     Expression::Input(index)
 }
 
-fn apply(rig: &Rig, expression: Expression, inputs: &[View], len: usize) -> Vec<f32> {
-    let output = rig.output(Kind::F32, len);
+fn apply(rig: &Rig, expression: Expression, inputs: &[BufferView], len: usize) -> Vec<f32> {
+    let output = rig.output(ElementKind::F32, len);
     rig.run([Op::Elementwise(Elementwise { expression, inputs: inputs.to_vec(), output: output.clone() })]);
     rig.read_f32(&output)
 }
@@ -186,7 +186,7 @@ pub fn long_expressions(rig: &Rig) {
     for len in [0, 1, 255, 257, 70_000] {
         let rng = &mut rng(len as u64);
         let inputs: Vec<Vec<f32>> = (0..8).map(|_| numbers(rng, len)).collect();
-        let views: Vec<View> = inputs.iter().map(|values| rig.f32(values)).collect();
+        let views: Vec<BufferView> = inputs.iter().map(|values| rig.f32(values)).collect();
         let product = (0..8u8).map(input).reduce(|sum, next| sum.clone() * next + sum).expect("there are eight");
         let expression = product.clone().step().select(product.clone() * Expression::Constant(0.1), -product);
         let ours = apply(rig, expression, &views, len);
@@ -228,20 +228,21 @@ pub fn in_place(rig: &Rig) {
     assert_close("in place", &rig.read_f32(&view), &exact, |_| 16.0 * EPSILON);
 }
 
-fn random(rig: &Rig, distribution: Distribution, state: [u32; 4], len: usize) -> View {
-    let output = rig.output(if distribution == Distribution::Bits { Kind::U32 } else { Kind::F32 }, len);
+fn random(rig: &Rig, distribution: RandomDistribution, state: [u32; 4], len: usize) -> BufferView {
+    let output =
+        rig.output(if distribution == RandomDistribution::Bits { ElementKind::U32 } else { ElementKind::F32 }, len);
     rig.run([Op::Random(Random { distribution, state: rig.u32(&state), output: output.clone() })]);
     output
 }
 
 /// The published words, any cut of the work, and a counter that goes beyond 32 bits.
 pub fn random_bits(rig: &Rig) {
-    let bits = |state, len| rig.read_u32(&random(rig, Distribution::Bits, state, len));
+    let bits = |state, len| rig.read_u32(&random(rig, RandomDistribution::Bits, state, len));
     assert_eq!(bits([0, 0, 0, 0], 4), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
     assert_eq!(bits([0; 4], 0), [0u32; 0]);
     let all = bits([3, 4, u32::MAX - 1, 5], 4003);
     assert_eq!(bits([3, 4, 1, 6], 21), all[12..33]);
-    let uniform = rig.read_f32(&random(rig, Distribution::Uniform, [3, 4, u32::MAX - 1, 5], 4003));
+    let uniform = rig.read_f32(&random(rig, RandomDistribution::Uniform, [3, 4, u32::MAX - 1, 5], 4003));
     let expected = all.iter().map(|bits| (bits >> 8) as f32 / 16_777_216.0);
     assert!(uniform.iter().copied().eq(expected));
 }
@@ -250,8 +251,8 @@ pub fn random_bits(rig: &Rig) {
 pub fn random_normal(rig: &Rig) {
     let len = 40_001;
     let state = [11, 22, 33, 44];
-    let bits = rig.read_u32(&random(rig, Distribution::Bits, state, len + 3));
-    let ours = rig.read_f32(&random(rig, Distribution::Normal { mean: 3.0, deviation: 2.0 }, state, len));
+    let bits = rig.read_u32(&random(rig, RandomDistribution::Bits, state, len + 3));
+    let ours = rig.read_f32(&random(rig, RandomDistribution::Normal { mean: 3.0, deviation: 2.0 }, state, len));
     let exact: Vec<f64> = (0..len)
         .map(|at| {
             let [a, b] = [bits[at & !1], bits[at | 1]].map(|bits| f64::from(bits >> 8) * 2f64.powi(-24));

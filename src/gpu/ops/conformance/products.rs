@@ -3,8 +3,8 @@
 use super::{
     super::{
         super::device::{Device, DeviceOptions},
-        Activation, Csr, Gemm, Kind, Matrix, Op, Vulkan, compile,
-        dispatch::Shader,
+        Activation, Csr, ElementKind, Gemm, Matrix, Op, Vulkan, compile,
+        dispatch::CompiledShader,
         shader_source,
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
@@ -163,7 +163,7 @@ fn cooperative_products_are_products() {
         source = source.replace(what, by);
     }
     let spirv = compile("emulated", &source).unwrap_or_else(|error| panic!("{error}"));
-    let emulated = Shader { name: "emulated", spirv: spirv.into() };
+    let emulated = CompiledShader { name: "emulated", spirv: spirv.into() };
     drop(rig);
     let rig = Rig { engine: Box::new(Vulkan::with(device, Some(emulated)).expect("there is memory")) };
     for (seed, shape) in [[131, 70, 37, 1], [65, 133, 3, 2], [66, 129, 64, 1], [70, 70, 0, 1]].into_iter().enumerate() {
@@ -265,7 +265,7 @@ pub fn csr_of_random_shapes(rig: &Rig) {
         if let Some(some) = x.get_mut(7) {
             *some = [f32::NAN, f32::INFINITY, 1e30][seed as usize % 3];
         }
-        let y = rig.output(Kind::F32, (rows * vectors) as usize);
+        let y = rig.output(ElementKind::F32, (rows * vectors) as usize);
         let (mut exact, mut tolerance) = (Vec::new(), Vec::new());
         for v in 0..vectors as usize {
             for row in 0..rows as usize {
@@ -295,7 +295,7 @@ pub fn csr_broken(rig: &Rig) {
     for vectors in [1, 4] {
         let (starts, columns) = (rig.u32(&[0, 4_000_000_000, 3, 1, 4]), rig.u32(&[9, 4_000_000_000, 0, 1]));
         let (values, x) = (rig.f32(&[1.0; 4]), rig.f32(&vec![1.0; 2 * vectors as usize]));
-        let y = rig.output(Kind::F32, 4 * vectors as usize);
+        let y = rig.output(ElementKind::F32, 4 * vectors as usize);
         rig.run([Op::Csr(Csr { starts, columns, values, x, y: y.clone(), rows: 4, width: 2, nonzeros: 4, vectors })]);
         rig.read(&y);
     }

@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Buffer, Csr, Distribution, Elementwise, EngineError, Expression, Gemm, Histogram, Kind, Op, Random, Reduce,
-        Reduction, Scan, Softmax, Sort, View,
+        Buffer, BufferView, Csr, ElementKind, Elementwise, EngineError, Expression, Gemm, Histogram, Op, Random,
+        RandomDistribution, Reduce, Reduction, Scan, Softmax, Sort,
     },
     LIMIT, Rig,
 };
@@ -22,7 +22,7 @@ fn buffer(rig: &Rig) -> Buffer {
     rig.engine.buffer(400).expect("there is memory")
 }
 
-fn view(rig: &Rig) -> View {
+fn view(rig: &Rig) -> BufferView {
     buffer(rig).f32s()
 }
 
@@ -36,13 +36,13 @@ pub fn sizes_and_kinds(rig: &Rig) {
     let mut narrow = Gemm::new(f32s(), f32s(), f32s(), [10; 3]);
     narrow.a.row_stride = 9;
     refused(rig, narrow, "row stride of 9");
-    let outside = buffer(rig).view(Kind::F32, 90, 11);
+    let outside = buffer(rig).view(ElementKind::F32, 90, 11);
     refused(
         rig,
         Scan { input: outside, output: f32s().part(0, 11), exclusive: false },
         "not inside a buffer of 400 bytes",
     );
-    let beyond = buffer(rig).view(Kind::F32, u64::MAX - 2, 11);
+    let beyond = buffer(rig).view(ElementKind::F32, u64::MAX - 2, 11);
     refused(rig, Scan { input: beyond, output: f32s().part(0, 11), exclusive: false }, "not inside");
     refused(rig, Scan { input: f32s(), output: u32s(), exclusive: false }, "`output` is u32");
     let output = f32s();
@@ -76,14 +76,14 @@ pub fn sizes_and_kinds(rig: &Rig) {
     {
         refused(rig, Histogram { values: f32s(), counts: u32s(), bins, low, high }, "bins from");
     }
-    refused(rig, Random { distribution: Distribution::Bits, state: u32s(), output: f32s() }, "`output` is f32");
+    refused(rig, Random { distribution: RandomDistribution::Bits, state: u32s(), output: f32s() }, "`output` is f32");
     refused(rig, Sort { keys: f32s(), payload: Some(u32s().part(0, 99)), descending: false }, "`payload` has 99");
 }
 
 pub fn overlaps(rig: &Rig) {
     let shared = view(rig);
     let (low, high) = (shared.part(0, 60), shared.part(40, 60));
-    let copy = |input: &View, output: &View| Elementwise {
+    let copy = |input: &BufferView, output: &BufferView| Elementwise {
         expression: Expression::Input(0),
         inputs: vec![input.clone()],
         output: output.clone(),
@@ -125,8 +125,8 @@ pub fn foreign_buffers(rig: &Rig) {
 
 /// Ops see what earlier ones wrote, runs what earlier runs wrote; calls take effect in order without waiting.
 pub fn programs_are_replayed(rig: &Rig) {
-    let (x, y) = (rig.f32(&[1.0; 300]), rig.output(Kind::F32, 300));
-    let sum = rig.output(Kind::F32, 1);
+    let (x, y) = (rig.f32(&[1.0; 300]), rig.output(ElementKind::F32, 300));
+    let sum = rig.output(ElementKind::F32, 1);
     let plus_one = Expression::Input(0) + Expression::Constant(1.0);
     let ops: [Op; 3] = [
         Elementwise { expression: plus_one, inputs: vec![x.clone()], output: y.clone() }.into(),

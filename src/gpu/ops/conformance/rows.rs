@@ -1,7 +1,7 @@
 //! Reductions over an axis, softmax over rows.
 
 use super::{
-    super::{Kind, Op, Reduce, Reduction, Softmax, SoftmaxBackward, SoftmaxCrossEntropy},
+    super::{ElementKind, Op, Reduce, Reduction, Softmax, SoftmaxBackward, SoftmaxCrossEntropy},
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use rand::RngExt;
@@ -43,7 +43,7 @@ fn check(rig: &Rig, x: &[f32], [outer, axis, inner]: [u32; 3]) {
             continue;
         }
         let outputs = (outer * inner) as usize;
-        let output = rig.output(if kind == Reduction::ArgMax { Kind::U32 } else { Kind::F32 }, outputs);
+        let output = rig.output(if kind == Reduction::ArgMax { ElementKind::U32 } else { ElementKind::F32 }, outputs);
         rig.run([Op::Reduce(Reduce { kind, input: input.clone(), output: output.clone(), outer, axis, inner })]);
         let ours: Vec<f32> = match kind {
             Reduction::ArgMax => rig.read_u32(&output).into_iter().map(|place| place as f32).collect(),
@@ -125,7 +125,7 @@ pub fn softmax_of_random_shapes(rig: &Rig) {
         let width = if seed % 2 == 0 { 1.0 } else { 40.0 };
         let x: Vec<f32> = numbers(rng, len).into_iter().map(|x| x * width + 1000.0).collect();
         let dy = numbers(rng, len);
-        let (y, dx) = (rig.output(Kind::F32, len), rig.f32(&dy));
+        let (y, dx) = (rig.output(ElementKind::F32, len), rig.f32(&dy));
         let forward = Softmax { x: rig.f32(&x), y: y.clone(), rows, columns };
         let backward = SoftmaxBackward { y: y.clone(), dy: dx.clone(), dx: dx.clone(), rows, columns };
         rig.run([forward.into(), backward.into()]);
@@ -175,8 +175,8 @@ pub fn cross_entropy(rig: &Rig) {
         }
         let in_place = seed % 3 == 0;
         let logits = rig.f32(&x);
-        let gradient = if in_place { logits.clone() } else { rig.output(Kind::F32, len) };
-        let loss = rig.output(Kind::F32, rows as usize);
+        let gradient = if in_place { logits.clone() } else { rig.output(ElementKind::F32, len) };
+        let loss = rig.output(ElementKind::F32, rows as usize);
         let op = SoftmaxCrossEntropy {
             logits,
             labels: rig.u32(&labels),
@@ -186,8 +186,11 @@ pub fn cross_entropy(rig: &Rig) {
             rows,
             columns,
         };
-        let only_loss =
-            SoftmaxCrossEntropy { gradient: None, loss: Some(rig.output(Kind::F32, rows as usize)), ..op.clone() };
+        let only_loss = SoftmaxCrossEntropy {
+            gradient: None,
+            loss: Some(rig.output(ElementKind::F32, rows as usize)),
+            ..op.clone()
+        };
         let again = only_loss.loss.clone().expect("it was given");
         rig.run([Op::from(only_loss), op.into()]);
         let (mut losses, mut gradients) = (Vec::new(), Vec::new());

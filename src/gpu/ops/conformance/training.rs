@@ -1,7 +1,7 @@
 //! Optimizers and normalization.
 
 use super::{
-    super::{Groups, Kind, Norm, NormBackward, Op, Optimize, View},
+    super::{BufferView, ElementKind, Groups, Norm, NormBackward, Op, Optimize},
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
 use nodectl_types::params::Optimizer;
@@ -55,8 +55,8 @@ pub fn optimizers(rig: &Rig) {
             let rng = &mut rng(seed as u64);
             let x = numbers(rng, len);
             let parameters = rig.f32(&x);
-            let state: Vec<View> = (0..rule.states()).map(|_| rig.f32(&vec![0.0; len])).collect();
-            let (gradients, schedule) = (rig.output(Kind::F32, len), rig.output(Kind::F32, 4));
+            let state: Vec<BufferView> = (0..rule.states()).map(|_| rig.f32(&vec![0.0; len])).collect();
+            let (gradients, schedule) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, 4));
             let op = Optimize {
                 rule,
                 parameters: parameters.clone(),
@@ -128,9 +128,9 @@ pub fn norms(rig: &Rig) {
             members.len()
         };
         let (x, dy, scale, shift) = (numbers(rng, len), numbers(rng, len), numbers(rng, scales), numbers(rng, scales));
-        let (y, dx) = (rig.output(Kind::F32, len), rig.output(Kind::F32, len));
+        let (y, dx) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, len));
         let (means, inverses) = (rig.f32(&vec![0.0; members.len()]), rig.f32(&vec![1.0; members.len()]));
-        let (dscale, dshift) = (rig.output(Kind::F32, scales), rig.output(Kind::F32, scales));
+        let (dscale, dshift) = (rig.output(ElementKind::F32, scales), rig.output(ElementKind::F32, scales));
         let forward = Norm {
             groups,
             x: rig.f32(&x),
@@ -153,7 +153,7 @@ pub fn norms(rig: &Rig) {
             dscale: dscale.clone(),
             dshift: dshift.clone(),
         };
-        let again = Norm { given: true, y: rig.output(Kind::F32, len), ..forward.clone() };
+        let again = Norm { given: true, y: rig.output(ElementKind::F32, len), ..forward.clone() };
         let given = again.y.clone();
         rig.run([Op::from(forward), backward.into(), again.into()]);
 

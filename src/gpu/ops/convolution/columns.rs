@@ -3,7 +3,7 @@
 //! convolutional neural networks for document processing", 2006.
 
 use super::{
-    super::cpu::{Memory, Product, product},
+    super::cpu::{CpuMemory, Product, product},
     Conv2d, Conv2dInputGradient, Conv2dWeightGradient, Sizes,
 };
 use rayon::prelude::*;
@@ -14,7 +14,7 @@ const BLOCK: usize = 1 << 18;
 /// Memory for sums of weight gradients, in elements.
 const PARTS: usize = 1 << 25;
 
-pub fn forward(op: &Conv2d, memory: &Memory) {
+pub fn forward(op: &Conv2d, memory: &CpuMemory) {
     let sizes = op.shape.sizes();
     let (groups, places, taps) = (op.shape.groups as usize, sizes.places(), sizes.taps());
     if op.shape.samples == 0 || sizes.filters == 0 {
@@ -66,7 +66,7 @@ pub fn forward(op: &Conv2d, memory: &Memory) {
     });
 }
 
-pub fn input_gradient(op: &Conv2dInputGradient, memory: &Memory) {
+pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
     let sizes = op.shape.sizes();
     let (groups, places, area) = (op.shape.groups as usize, sizes.places(), op.shape.window.area());
     let images = op.shape.samples as usize * groups;
@@ -107,7 +107,7 @@ pub fn input_gradient(op: &Conv2dInputGradient, memory: &Memory) {
     });
 }
 
-pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &Memory) {
+pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
     let sizes = op.shape.sizes();
     let (samples, groups) = (op.shape.samples as usize, op.shape.groups as usize);
     let (places, taps) = (sizes.places(), sizes.taps());

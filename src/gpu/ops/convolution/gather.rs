@@ -5,7 +5,7 @@
 use super::{
     super::{
         activation::Activation,
-        buffer::{Kind, View},
+        buffer::{BufferView, ElementKind},
         dispatch::{Lowering, unused},
         engine::EngineError,
         op::Operation,
@@ -46,7 +46,13 @@ struct Gather {
 }
 
 impl Gather {
-    fn dispatch(&self, lowering: &mut Lowering<'_>, views: [&View; 4], batches: std::ops::Range<u32>, flags: u32) {
+    fn dispatch(
+        &self,
+        lowering: &mut Lowering<'_>,
+        views: [&BufferView; 4],
+        batches: std::ops::Range<u32>,
+        flags: u32,
+    ) {
         let (first, end) = (batches.start * self.groups, batches.end * self.groups);
         for first in (first..end).step_by(MAX_GROUPS as usize) {
             let mut parameters = vec![self.m, self.n, self.k, self.k_area, self.k_width, self.n_area, self.n_width];
@@ -63,7 +69,7 @@ impl Gather {
 
 pub fn forward(op: &Conv2d, lowering: &mut Lowering<'_>) {
     let shape = &op.shape;
-    let none = unused(&op.y, Kind::F32);
+    let none = unused(&op.y, ElementKind::F32);
     let flags = op.activation as u32 | u32::from(op.bias.is_some()) << 8;
     let views = [&op.weights, &op.x, op.bias.as_ref().unwrap_or(&none), &op.y];
     if shape.samples > 0 && shape.filters > 0 {
@@ -121,7 +127,7 @@ pub fn input_gradient(op: &Conv2dInputGradient, lowering: &mut Lowering<'_>) {
         divide: window.stride.map(|stride| stride as i32),
         groups: shape.groups,
     };
-    let none = unused(&op.dx, Kind::F32);
+    let none = unused(&op.dx, ElementKind::F32);
     gather.dispatch(lowering, [&op.weights, &op.dy, &none, &op.dx], 0..shape.samples, Activation::None as u32);
 }
 
@@ -132,8 +138,8 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, lowering: &mut Lowering<'_>) -
     let (channels, filters, taps) = (s.channels as u32, s.filters as u32, s.taps() as u32);
     let places = s.places() as u32;
     if let Some(dbias) = &op.dbias {
-        let planes = lowering.scratch(Kind::F32, u64::from(shape.samples) * u64::from(shape.filters))?;
-        let sums = |input: &View, output: &View, outer, axis, inner| Reduce {
+        let planes = lowering.scratch(ElementKind::F32, u64::from(shape.samples) * u64::from(shape.filters))?;
+        let sums = |input: &BufferView, output: &BufferView, outer, axis, inner| Reduce {
             kind: Reduction::Sum,
             input: input.clone(),
             output: output.clone(),
@@ -171,10 +177,10 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, lowering: &mut Lowering<'_>) -
         divide: [1; 2],
         groups: shape.groups,
     };
-    let none = unused(&op.dweights, Kind::F32);
+    let none = unused(&op.dweights, ElementKind::F32);
     let sums = match parts {
         1 => op.dweights.clone(),
-        _ => lowering.scratch(Kind::F32, u64::from(parts) * u64::from(len))?,
+        _ => lowering.scratch(ElementKind::F32, u64::from(parts) * u64::from(len))?,
     };
     let views = [&op.dy, &op.x, &none, &sums];
     gather(share).dispatch(lowering, views, 0..whole, Activation::None as u32);

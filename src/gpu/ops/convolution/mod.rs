@@ -10,10 +10,10 @@ mod columns;
 mod gather;
 
 use super::{
-    access::{Access, elements},
+    access::{OpAccess, elements},
     activation::Activation,
-    buffer::{Kind, View},
-    cpu::Memory,
+    buffer::{BufferView, ElementKind},
+    cpu::CpuMemory,
     dispatch::Lowering,
     engine::EngineError,
     op::Operation,
@@ -40,13 +40,13 @@ pub struct Conv2dShape {
 pub struct Conv2d {
     pub shape: Conv2dShape,
     /// samples × channels × height × width, f32.
-    pub x: View,
+    pub x: BufferView,
     /// filters × channels / groups × window, f32.
-    pub weights: View,
+    pub weights: BufferView,
     /// One for each filter.
-    pub bias: Option<View>,
+    pub bias: Option<BufferView>,
     /// samples × filters × places of the window, see `Conv2dShape::places`.
-    pub y: View,
+    pub y: BufferView,
     pub activation: Activation,
 }
 
@@ -56,23 +56,23 @@ pub struct Conv2d {
 pub struct Conv2dInputGradient {
     pub shape: Conv2dShape,
     /// As `y`.
-    pub dy: View,
-    pub weights: View,
+    pub dy: BufferView,
+    pub weights: BufferView,
     /// As `x`, overwritten.
-    pub dx: View,
+    pub dx: BufferView,
 }
 
 /// Gradients by the weights and the bias of a `Conv2d` without activation.
 #[derive(Clone, Debug)]
 pub struct Conv2dWeightGradient {
     pub shape: Conv2dShape,
-    pub x: View,
+    pub x: BufferView,
     /// As `y`.
-    pub dy: View,
+    pub dy: BufferView,
     /// As `weights`, overwritten.
-    pub dweights: View,
+    pub dweights: BufferView,
     /// One for each filter, overwritten.
-    pub dbias: Option<View>,
+    pub dbias: Option<BufferView>,
 }
 
 impl Conv2dShape {
@@ -145,17 +145,22 @@ impl Operation for Conv2d {
         "conv2d"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
-        let access = Access::default().read("x", &self.x, Kind::F32, x)?;
-        let access = access.read("weights", &self.weights, Kind::F32, weights)?.write("y", &self.y, Kind::F32, y)?;
+        let access = OpAccess::default().read("x", &self.x, ElementKind::F32, x)?;
+        let access = access.read("weights", &self.weights, ElementKind::F32, weights)?.write(
+            "y",
+            &self.y,
+            ElementKind::F32,
+            y,
+        )?;
         match &self.bias {
-            Some(bias) => access.read("bias", bias, Kind::F32, self.shape.filters.into()),
+            Some(bias) => access.read("bias", bias, ElementKind::F32, self.shape.filters.into()),
             None => Ok(access),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         columns::forward(self, memory);
     }
 
@@ -170,13 +175,13 @@ impl Operation for Conv2dInputGradient {
         "conv2d input gradient"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
-        let access = Access::default().read("dy", &self.dy, Kind::F32, y)?;
-        access.read("weights", &self.weights, Kind::F32, weights)?.write("dx", &self.dx, Kind::F32, x)
+        let access = OpAccess::default().read("dy", &self.dy, ElementKind::F32, y)?;
+        access.read("weights", &self.weights, ElementKind::F32, weights)?.write("dx", &self.dx, ElementKind::F32, x)
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         columns::input_gradient(self, memory);
     }
 
@@ -191,17 +196,18 @@ impl Operation for Conv2dWeightGradient {
         "conv2d weight gradient"
     }
 
-    fn access(&self) -> Result<Access, String> {
+    fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
-        let access = Access::default().read("x", &self.x, Kind::F32, x)?.read("dy", &self.dy, Kind::F32, y)?;
-        let access = access.write("dweights", &self.dweights, Kind::F32, weights)?;
+        let access =
+            OpAccess::default().read("x", &self.x, ElementKind::F32, x)?.read("dy", &self.dy, ElementKind::F32, y)?;
+        let access = access.write("dweights", &self.dweights, ElementKind::F32, weights)?;
         match &self.dbias {
-            Some(dbias) => access.write("dbias", dbias, Kind::F32, self.shape.filters.into()),
+            Some(dbias) => access.write("dbias", dbias, ElementKind::F32, self.shape.filters.into()),
             None => Ok(access),
         }
     }
 
-    fn cpu(&self, memory: &Memory) {
+    fn cpu(&self, memory: &CpuMemory) {
         columns::weight_gradient(self, memory);
     }
 

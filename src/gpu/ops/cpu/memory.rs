@@ -1,25 +1,25 @@
 //! Memory of the CPU engine, and the one place where ops borrow from it without the compiler's checks.
 
-use super::super::buffer::{Buffer, View};
+use super::super::buffer::{Buffer, BufferView};
 use bytemuck::{Pod, Zeroable, allocation::try_zeroed_slice_box};
 use std::{cell::UnsafeCell, ops::Range};
 
 /// A cache line: buffers begin on one, so that SIMD loads are aligned.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// Zeroed memory of one engine.
-pub struct Block {
-    lines: UnsafeCell<Box<[Line]>>,
+pub struct MemoryBlock {
+    lines: UnsafeCell<Box<[CacheLine]>>,
     /// Which engine's lock guards it.
     engine: u64,
 }
 
-// SAFETY: the lines are touched through `Memory` only, of which there is one at a time in an engine.
-unsafe impl Sync for Block {}
+// SAFETY: the lines are touched through `CpuMemory` only, of which there is one at a time in an engine.
+unsafe impl Sync for MemoryBlock {}
 
-impl Block {
+impl MemoryBlock {
     /// `None`: the allocator has none.
     pub fn new(bytes: u64, engine: u64) -> Option<Self> {
         let lines = usize::try_from(bytes.div_ceil(64)).ok()?;
@@ -28,11 +28,11 @@ impl Block {
 }
 
 /// All buffers of one engine, while it holds its lock.
-pub struct Memory {
+pub struct CpuMemory {
     engine: u64,
 }
 
-impl Memory {
+impl CpuMemory {
     /// # Safety
     /// There is no other of the same engine; slices that an op borrowed are gone before the next op begins; and each op's
     /// views have passed `Access::check`, so that what it borrows mutably overlaps nothing else that it borrows.
@@ -42,15 +42,15 @@ impl Memory {
 
     /// Whether the buffer is of this engine.
     pub fn owns(engine: u64, buffer: &Buffer) -> bool {
-        buffer.memory::<Block>().is_some_and(|block| block.engine == engine)
+        buffer.memory::<MemoryBlock>().is_some_and(|block| block.engine == engine)
     }
 
-    pub fn read<T: Pod>(&self, view: &View) -> &[T] {
+    pub fn read<T: Pod>(&self, view: &BufferView) -> &[T] {
         bytemuck::cast_slice(self.bytes(&view.buffer, view.range()))
     }
 
     #[allow(clippy::mut_from_ref)]
-    pub fn write<T: Pod>(&self, view: &View) -> &mut [T] {
+    pub fn write<T: Pod>(&self, view: &BufferView) -> &mut [T] {
         bytemuck::cast_slice_mut(self.bytes_mut(&view.buffer, view.range()))
     }
 
@@ -70,7 +70,7 @@ impl Memory {
 
     /// The first byte and the number of bytes.
     fn locate(&self, buffer: &Buffer, range: Range<u64>) -> (*mut u8, usize) {
-        let block = buffer.memory::<Block>().filter(|block| block.engine == self.engine);
+        let block = buffer.memory::<MemoryBlock>().filter(|block| block.engine == self.engine);
         let block = block.expect("record() has checked whose it is");
         assert!(range.start <= range.end && range.end <= buffer.bytes(), "record() has checked it");
         // SAFETY: this reads where the box points, which never changes.

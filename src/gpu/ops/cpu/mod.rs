@@ -24,8 +24,8 @@ use super::{
     op::{Op, checked},
 };
 use bytes::Bytes;
-use memory::Block;
-pub use memory::Memory;
+pub use memory::CpuMemory;
+use memory::MemoryBlock;
 pub(super) use product::{Product, product};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(super) use simd::simd;
@@ -56,17 +56,17 @@ impl Cpu {
     }
 
     /// The engine's memory, for this thread alone until `work` ends.
-    fn with_memory<R: Send>(&self, work: impl FnOnce(&Memory) -> R + Send) -> R {
+    fn with_memory<R: Send>(&self, work: impl FnOnce(&CpuMemory) -> R + Send) -> R {
         // A panic in an op leaves numbers half written, nothing worse.
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the lock is held; the ops and copies below run one after the other, on views that `record`, `upload` or
         // `download` has checked.
-        let memory = unsafe { Memory::new(self.id) };
+        let memory = unsafe { CpuMemory::new(self.id) };
         self.pool.install(|| work(&memory))
     }
 
     fn check_range(&self, buffer: &Buffer, range: &Range<u64>) -> Result<(), EngineError> {
-        if !Memory::owns(self.id, buffer) {
+        if !CpuMemory::owns(self.id, buffer) {
             return Err(EngineError::Foreign);
         }
         check_inside(buffer, range)
@@ -79,13 +79,13 @@ impl Engine for Cpu {
     }
 
     fn buffer(&self, bytes: u64) -> Result<Buffer, EngineError> {
-        let block = Block::new(bytes, self.id).ok_or(EngineError::OutOfMemory { bytes })?;
+        let block = MemoryBlock::new(bytes, self.id).ok_or(EngineError::OutOfMemory { bytes })?;
         Ok(Buffer::new(block, bytes))
     }
 
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError> {
         for access in checked(ops)? {
-            if !access.views().all(|view| Memory::owns(self.id, &view.buffer)) {
+            if !access.views().all(|view| CpuMemory::owns(self.id, &view.buffer)) {
                 return Err(EngineError::Foreign);
             }
         }
@@ -106,7 +106,7 @@ impl Engine for Cpu {
     }
 
     fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {
-        let copy = |memory: &Memory| memory.bytes(from, range.clone()).to_vec();
+        let copy = |memory: &CpuMemory| memory.bytes(from, range.clone()).to_vec();
         Pending::ready(self.check_range(from, &range).map(|()| self.with_memory(copy)))
     }
 }

@@ -13,7 +13,7 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
     let (x, state) = (zeroed(len), cpu.buffer(16).expect("there is memory").u32s());
     let (c, sum, running, columns) = (zeroed(side * side), zeroed(1), zeroed(len), zeroed(side));
     let (a, b) = (x.part(0, u64::from(side * side)), x.part(100_000, u64::from(side * side)));
-    let reduce = |input: &View, output: &View, outer, axis, inner| Reduce {
+    let reduce = |input: &BufferView, output: &BufferView, outer, axis, inner| Reduce {
         kind: Reduction::Sum,
         input: input.clone(),
         output: output.clone(),
@@ -35,7 +35,8 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
     let weights = x.part(0, 9 * 72);
     let (activation, bias) = (Activation::None, None);
     let ops: [Op; 8] = [
-        Random { distribution: Distribution::Normal { mean: 0.0, deviation: 1.0 }, state, output: x.clone() }.into(),
+        Random { distribution: RandomDistribution::Normal { mean: 0.0, deviation: 1.0 }, state, output: x.clone() }
+            .into(),
         Gemm::new(a, b, c.clone(), [side; 3]).into(),
         reduce(&x, &sum, 1, len, 1).into(),
         reduce(&c, &columns, 1, side, side).into(),
@@ -46,7 +47,7 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
     ];
     let program = cpu.record(&ops).expect("it fits");
     cpu.run(&program).wait(LIMIT).expect("it runs");
-    let read = |view: &View| cpu.download(&view.buffer, 0..view.buffer.bytes()).wait(LIMIT).expect("it is there");
+    let read = |view: &BufferView| cpu.download(&view.buffer, 0..view.buffer.bytes()).wait(LIMIT).expect("it is there");
     [x, c, sum, running, columns, y, dx, dweights].iter().map(read).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Members on a made-up network, each on a made-up machine that lets its process run late: nothing else of a node.
 
-use crate::members::{Change, Outcome, patience::Tuning, swim::Swim};
+use crate::members::{MembershipChange, SwimOutcome, patience::Tuning, swim::Swim};
 use nodectl_types::{NodeId, Time, membership::Packet};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -218,7 +218,7 @@ impl Fleet {
             return self.plan(node, self.now);
         }
         let Some(swim) = &mut machine.swim else { return };
-        let mut out = Outcome::default();
+        let mut out = SwimOutcome::default();
         if self.notices {
             swim.wake(self.now);
         }
@@ -233,8 +233,8 @@ impl Fleet {
         let next = swim.next();
         for change in out.changes {
             match change {
-                Change::Up(peer) => drop(machine.alive.insert(number(peer))),
-                Change::Down(peer) => {
+                MembershipChange::Up(peer) => drop(machine.alive.insert(number(peer))),
+                MembershipChange::Down(peer) => {
                     machine.alive.remove(&number(peer));
                     self.deaths.push((node, number(peer), self.now));
                 }

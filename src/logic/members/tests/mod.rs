@@ -6,7 +6,7 @@
 
 mod fleet;
 
-use super::{Members, news::Queue, patience::Tuning};
+use super::{Members, news::NewsQueue, patience::Tuning};
 use fleet::{Fleet, Load, id};
 use nodectl_types::{NodeId, NodeInfo, Resources, membership::News};
 use std::{collections::BTreeMap, time::Duration};
@@ -184,7 +184,7 @@ fn a_suspicion_that_others_confirm_ends_sooner_and_slow_nodes_wait_longer() {
 fn news_are_told_a_bounded_number_of_times_and_the_latest_only() {
     let (node, other) = (id(1), id(2));
     let suspect = |by| News::Suspect { node, incarnation: 1, by };
-    let mut queue = Queue::default();
+    let mut queue = NewsQueue::default();
     queue.push(suspect(other));
     queue.push(suspect(id(3)));
     queue.push(suspect(other));

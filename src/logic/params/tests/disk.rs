@@ -1,7 +1,7 @@
 //! Checkpoints of a simulated job: what its nodes write, and find whatever died.
 
 use super::simulation::{Content, Update};
-use crate::params::{Effect, Input, Kept};
+use crate::params::{Effect, KeptCheckpoint, ParamsInput};
 use nodectl_types::servers::message::{Block, Clock};
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Desk {
     pub snapshots: Checkpoint,
     /// So many make a checkpoint.
     blocks: usize,
-    writing: Option<(Kept, Checkpoint)>,
+    writing: Option<(KeptCheckpoint, Checkpoint)>,
 }
 
 /// What is on disks, of which two have each checkpoint.
@@ -30,10 +30,10 @@ impl Desk {
     }
 
     /// What came from another node, or was kept here, is written.
-    pub fn write(&mut self, block: Block, content: Content) -> Option<Input> {
+    pub fn write(&mut self, block: Block, content: Content) -> Option<ParamsInput> {
         let (kept, checkpoint) = self.writing.as_mut().expect("a checkpoint was begun");
         assert!(checkpoint.insert(block, content).is_none(), "block {block} is written once");
-        Some(Input::Written(*kept))
+        Some(ParamsInput::Written(*kept))
     }
 
     /// What is about to be kept.
@@ -41,7 +41,7 @@ impl Desk {
         self.writing.as_ref().filter(|_| *effect == Effect::EndCheckpoint).map(|(_, checkpoint)| checkpoint)
     }
 
-    pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<Input> {
+    pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<ParamsInput> {
         match effect {
             Effect::DropSnapshots => self.snapshots.clear(),
             Effect::BeginCheckpoint { kept, .. } => self.writing = Some((kept, Checkpoint::new())),
@@ -51,14 +51,14 @@ impl Desk {
             }
             Effect::EndCheckpoint => {
                 let (kept, checkpoint) = self.writing.take().expect("a checkpoint was begun");
-                let Kept { clock, view } = kept;
+                let KeptCheckpoint { clock, view } = kept;
                 assert_eq!(checkpoint.len(), self.blocks, "it has all blocks");
                 if synchronous {
                     let is_of_clock = |content: &Content| content.updates.len() as u64 == clock;
                     assert!(checkpoint.values().all(is_of_clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
-                return Some(Input::CheckpointEnded { kept, problem: None });
+                return Some(ParamsInput::CheckpointEnded { kept, problem: None });
             }
             Effect::AbandonCheckpoint => self.writing = None,
             other => panic!("{other:?} has nothing to do with checkpoints"),
@@ -68,8 +68,8 @@ impl Desk {
 }
 
 impl Disk {
-    pub fn newest(&self) -> Option<Kept> {
-        self.checkpoints.iter().next_back().map(|(clock, (view, _))| Kept { clock: *clock, view: *view })
+    pub fn newest(&self) -> Option<KeptCheckpoint> {
+        self.checkpoints.iter().next_back().map(|(clock, (view, _))| KeptCheckpoint { clock: *clock, view: *view })
     }
 
     /// What a node goes on from: the newest there is.

@@ -1,6 +1,6 @@
 //! Nonsense of another node: no message of it makes a node panic, and it is answered by ending the connection.
 
-use super::super::{Config, Effect, Group, Input, Layout};
+use super::super::{ArenaLayout, Effect, Group, GroupConfig, ParamsInput};
 use nodectl_types::{
     NodeId,
     servers::{
@@ -14,14 +14,14 @@ use std::sync::Arc;
 const ME: NodeId = NodeId([2; 32]);
 const OTHER: NodeId = NodeId([1; 32]);
 
-/// A node with a worker, connected with another that conducts.
+/// A node with a worker, connected with another that leads.
 fn group(consistency: Consistency) -> Group {
     let settings = super::simulation::settings(consistency, 1, false, None);
     let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
-    let layout = Arc::new(Layout::new(&tensors, 64).unwrap());
-    let mut group = Group::new(Config { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
-    group.handle(Input::Joined { worker: 0, life: 1 });
-    group.handle(Input::PeerUp(OTHER));
+    let layout = Arc::new(ArenaLayout::new(&tensors, 64).unwrap());
+    let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
+    group.handle(ParamsInput::Joined { worker: 0, life: 1 });
+    group.handle(ParamsInput::PeerUp(OTHER));
     group
 }
 
@@ -42,7 +42,7 @@ fn view(number: u64) -> View {
 }
 
 fn hangs_up(group: &mut Group, message: ServerMessage) -> bool {
-    let effects = group.handle(Input::Message { from: OTHER, message });
+    let effects = group.handle(ParamsInput::Message { from: OTHER, message });
     effects.iter().any(|effect| matches!(effect, Effect::HangUp { peer: OTHER, .. }))
 }
 
@@ -50,7 +50,7 @@ fn hangs_up(group: &mut Group, message: ServerMessage) -> bool {
 fn a_view_that_cannot_be_ends_the_connection() {
     let tell = |view: View| {
         let mut group = group(Consistency::Bsp);
-        group.handle(Input::Message { from: OTHER, message: ServerMessage::Prepare { epoch: epoch(9) } });
+        group.handle(ParamsInput::Message { from: OTHER, message: ServerMessage::Prepare { epoch: epoch(9) } });
         hangs_up(&mut group, ServerMessage::Install { view })
     };
     assert!(!tell(view(9)));
@@ -79,7 +79,7 @@ fn a_view_that_cannot_be_ends_the_connection() {
 fn what_a_node_that_was_hung_up_on_says_next_does_not_count() {
     let mut group = group(Consistency::Bsp);
     assert!(hangs_up(&mut group, ServerMessage::Fetch { epoch: epoch(1), block: 3 }));
-    assert!(!group.handle(Input::PeerUp(OTHER)).is_empty(), "it may come back");
+    assert!(!group.handle(ParamsInput::PeerUp(OTHER)).is_empty(), "it may come back");
 }
 
 prop_compose! {
@@ -229,9 +229,9 @@ proptest! {
     fn no_messages_make_a_node_panic(messages in prop::collection::vec(messages(), 1..40), mode in 0usize..3) {
         let mut group = group([Consistency::Bsp, Consistency::Ssp { staleness: 1 }, Consistency::Async][mode]);
         for message in messages {
-            for effect in group.handle(Input::Message { from: OTHER, message }) {
+            for effect in group.handle(ParamsInput::Message { from: OTHER, message }) {
                 if let Effect::HangUp { peer, .. } = effect {
-                    group.handle(Input::PeerUp(peer));
+                    group.handle(ParamsInput::PeerUp(peer));
                 }
             }
         }

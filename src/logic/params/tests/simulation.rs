@@ -14,7 +14,7 @@ mod story;
 mod wires;
 
 use super::{
-    super::{Config, Effect, Gradient, Group, Input, Layout, Notice, Payload, Place},
+    super::{ArenaLayout, ByteTarget, Effect, Gradient, Group, GroupConfig, Notice, ParamsInput, Payload},
     disk::{Desk, Disk},
 };
 use nodectl_types::{
@@ -99,7 +99,7 @@ pub struct Script {
 pub struct Simulation {
     pub random: StdRng,
     settings: ServerSettings,
-    layout: Arc<Layout>,
+    layout: Arc<ArenaLayout>,
     pub nodes: BTreeMap<NodeId, Node>,
     wires: Wires,
     /// Between these nothing passes.
@@ -141,7 +141,7 @@ pub struct Simulation {
     /// What nodes look for beside their work.
     sought: Vec<NodeId>,
     /// What a disk did, and its node does not know yet.
-    done: Vec<(NodeId, Input)>,
+    done: Vec<(NodeId, ParamsInput)>,
 }
 
 pub fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
@@ -176,7 +176,7 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 
 impl Simulation {
     /// An input of one node, and everything that it leads to at once.
-    fn give(&mut self, at: NodeId, input: Input, bytes: Bytes) {
+    fn give(&mut self, at: NodeId, input: ParamsInput, bytes: Bytes) {
         let mut inputs = VecDeque::from([(input, bytes)]);
         while let Some((input, bytes)) = inputs.pop_front() {
             if !self.nodes.contains_key(&at) {
@@ -184,7 +184,7 @@ impl Simulation {
             }
             self.story.hear(self.steps, at, &input);
             let sign = match &input {
-                Input::PeerRefuses(peer) | Input::PeerEnded(peer) => Some(*peer),
+                ParamsInput::PeerRefuses(peer) | ParamsInput::PeerEnded(peer) => Some(*peer),
                 _ => None,
             };
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
@@ -201,7 +201,7 @@ impl Simulation {
         }
     }
 
-    fn carry_out(&mut self, at: NodeId, effect: Effect, bytes: &Bytes) -> Option<Input> {
+    fn carry_out(&mut self, at: NodeId, effect: Effect, bytes: &Bytes) -> Option<ParamsInput> {
         let layout = self.layout.clone();
         let synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
@@ -222,15 +222,15 @@ impl Simulation {
                 self.wires.send(at, to, message, bytes);
             }
             Effect::Take(place) => match (place, bytes.clone()) {
-                (Place::Contribution { worker, clock, block }, Bytes::Gradient(update)) => {
+                (ByteTarget::Contribution { worker, clock, block }, Bytes::Gradient(update)) => {
                     node.contributions.insert((worker, clock, block), update);
                 }
-                (Place::Sum { block }, Bytes::Sum(sum)) => drop(node.sums.insert(block, sum)),
-                (Place::State { block }, Bytes::Values(content)) => drop(node.blocks.insert(block, content)),
-                (Place::Worker { worker, block }, Bytes::Values(content)) => {
+                (ByteTarget::Sum { block }, Bytes::Sum(sum)) => drop(node.sums.insert(block, sum)),
+                (ByteTarget::State { block }, Bytes::Values(content)) => drop(node.blocks.insert(block, content)),
+                (ByteTarget::Worker { worker, block }, Bytes::Values(content)) => {
                     node.deliver(&self.began, worker, block, content);
                 }
-                (Place::Checkpoint { block }, Bytes::Values(content)) => {
+                (ByteTarget::Checkpoint { block }, Bytes::Values(content)) => {
                     self.done.extend(node.desk.write(block, content).map(|written| (at, written)));
                 }
                 (place, bytes) => panic!("{place:?} gets {bytes:?}"),
@@ -245,7 +245,7 @@ impl Simulation {
                     weights.iter().map(|(worker, _)| node.contributions.remove(&(*worker, clock, block)).unwrap());
                 let sum = sum.collect();
                 node.sums.insert(block, Arc::new(sum));
-                return Some(Input::Summed { epoch, block, norm2: f64::from(block) });
+                return Some(ParamsInput::Summed { epoch, block, norm2: f64::from(block) });
             }
             Effect::Apply { block, gradient, step, .. } => {
                 let update = match gradient {
@@ -287,7 +287,7 @@ impl Simulation {
             }
             Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
             Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
-            Effect::Norm { worker } => return Some(Input::Norm { worker, norm2: 1.0 }),
+            Effect::Norm { worker } => return Some(ParamsInput::Norm { worker, norm2: 1.0 }),
             Effect::Deliver { worker, block } => {
                 let content = node.blocks[&block].clone();
                 node.deliver(&self.began, worker, block, content);
@@ -359,7 +359,7 @@ impl Simulation {
         }
         if self.random.random_range(0..40) == 0 {
             let at = nodes[self.random.random_range(0..nodes.len())];
-            self.give(at, Input::CheckpointDue, Bytes::None);
+            self.give(at, ParamsInput::CheckpointDue, Bytes::None);
         }
         if self.random.random_range(0..5) == 0 {
             self.beside(&nodes);
@@ -382,7 +382,7 @@ impl Simulation {
             _ => {
                 let next = self.wires.next(&mut self.random, self.holds_blocks, &self.stalled);
                 if let Some((from, to, message, bytes)) = next {
-                    self.give(to, Input::Message { from, message }, bytes);
+                    self.give(to, ParamsInput::Message { from, message }, bytes);
                 }
             }
         }
@@ -391,7 +391,7 @@ impl Simulation {
     /// What goes on beside nodes' work: disks, and who hears of the dead.
     fn beside(&mut self, nodes: &[NodeId]) {
         if let Some(at) = self.sought.pop_if(|at| nodes.contains(at)) {
-            self.done.push((at, Input::Found(self.disk.newest())));
+            self.done.push((at, ParamsInput::Found(self.disk.newest())));
         }
         let next: Vec<usize> = nodes.iter().filter_map(|at| self.done.iter().position(|(of, _)| of == at)).collect();
         if let Some(index) = pick(&mut self.random, &next) {
@@ -404,13 +404,13 @@ impl Simulation {
         if let Some((dead, other)) = pick(&mut self.random, &news) {
             self.dead.remove(&(dead, other));
             if !self.nodes.contains_key(&dead) {
-                self.give(other, Input::PeerRefuses(dead), Bytes::None);
+                self.give(other, ParamsInput::PeerRefuses(dead), Bytes::None);
             }
         }
         // Tasks that have ended are not waited for.
         let left = self.settings.workers.saturating_sub(self.finished);
         if let Some(at) = pick(&mut self.random, nodes).filter(|at| self.finished > 0 && self.meets_all(*at)) {
-            self.give(at, Input::Enough { workers: left }, Bytes::None);
+            self.give(at, ParamsInput::Enough { workers: left }, Bytes::None);
         }
         if self.stops_surplus {
             self.stop_surplus();
@@ -426,11 +426,11 @@ impl Simulation {
             && !self.cut.contains(&pair(back, other))
         {
             self.story.count("a process was back without the job");
-            self.give(other, Input::PeerDead(back), Bytes::None);
+            self.give(other, ParamsInput::PeerDead(back), Bytes::None);
         }
     }
 
-    /// A node without workers joins, which ranks before all others: but for its being new, it would conduct.
+    /// A node without workers joins, which ranks before all others: but for its being new, it would lead.
     pub fn join(&mut self) -> NodeId {
         let group = &self.nodes.values().next().expect("others are there").group;
         let first = self.nodes.keys().map(|node| group.rank(*node)).max().expect("others are there");
@@ -444,16 +444,16 @@ impl Simulation {
         let apart: Vec<_> = pairs.filter(|pair| !self.wires.is_up(*pair) && !self.cut.contains(pair)).collect();
         if let Some((a, b)) = pick(&mut self.random, &apart) {
             self.wires.connect(pair(a, b));
-            self.give(a, Input::PeerUp(b), Bytes::None);
-            self.give(b, Input::PeerUp(a), Bytes::None);
+            self.give(a, ParamsInput::PeerUp(b), Bytes::None);
+            self.give(b, ParamsInput::PeerUp(a), Bytes::None);
         }
     }
 
     fn notice(&mut self, link: (NodeId, NodeId), end: NodeId) {
         let (other, was_closed) = self.wires.notice(link, end);
-        self.give(end, Input::PeerDown(other), Bytes::None);
+        self.give(end, ParamsInput::PeerDown(other), Bytes::None);
         if was_closed {
-            self.give(end, Input::PeerEnded(other), Bytes::None);
+            self.give(end, ParamsInput::PeerEnded(other), Bytes::None);
         }
     }
 

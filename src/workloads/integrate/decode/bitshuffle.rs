@@ -1,7 +1,7 @@
 //! Filter 32008 (bitshuffle, `bshuf_h5filter.c`): blocks of some kilobytes, each transposed by itself and then, mostly,
 //! compressed. A block is decompressed into a buffer that stays in the first cache and transposed from there.
 
-use super::{DecodeError, bits, lz4, pipeline::Buffers};
+use super::{DecodeError, bits, lz4, pipeline::FilterBuffers};
 
 /// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so many elements.
 const TARGET_BLOCK_BYTES: usize = 8192;
@@ -13,7 +13,7 @@ const MULTIPLE: usize = 8;
 const MAX_BLOCK_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
+pub(super) enum BlockCompression {
     None,
     Lz4,
     Zstd,
@@ -25,11 +25,11 @@ pub(super) struct Bitshuffle {
     pub(super) size: usize,
     /// Elements of a block where the chunk itself does not say; 0 for the default.
     pub(super) block: usize,
-    pub(super) compression: Compression,
+    pub(super) compression: BlockCompression,
 }
 
 /// A chunk that is decoded some bytes at a time, in order.
-pub(super) struct Pieces<'s> {
+pub(super) struct BitshufflePieces<'s> {
     bitshuffle: &'s Bitshuffle,
     rest: &'s [u8],
     /// Bytes of a block.
@@ -44,18 +44,23 @@ pub(super) struct Pieces<'s> {
 
 impl Bitshuffle {
     /// Decodes a whole chunk into `target`.
-    pub(super) fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+    pub(super) fn decode(
+        &self,
+        source: &[u8],
+        target: &mut [u8],
+        buffers: &mut FilterBuffers,
+    ) -> Result<(), DecodeError> {
         self.pieces(source, target.len())?.fill(target, buffers)
     }
 
     /// Begins with a chunk that decodes to `length` bytes.
-    pub(super) fn pieces<'s>(&'s self, source: &'s [u8], length: usize) -> Result<Pieces<'s>, DecodeError> {
+    pub(super) fn pieces<'s>(&'s self, source: &'s [u8], length: usize) -> Result<BitshufflePieces<'s>, DecodeError> {
         let (rest, block) = match self.compression {
-            Compression::None if source.len() != length => {
+            BlockCompression::None if source.len() != length => {
                 return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
             }
-            Compression::None => (source, self.block_bytes()),
-            Compression::Lz4 | Compression::Zstd => header(source, length)?,
+            BlockCompression::None => (source, self.block_bytes()),
+            BlockCompression::Lz4 | BlockCompression::Zstd => header(source, length)?,
         };
         let multiple = self.size * MULTIPLE;
         if block == 0 || !block.is_multiple_of(multiple) || block > MAX_BLOCK_BYTES {
@@ -63,8 +68,15 @@ impl Bitshuffle {
         }
         // Blocks, the last of what is left in eights of elements, then some elements as they are.
         let in_blocks = length / multiple * multiple;
-        let pieces =
-            Pieces { bitshuffle: self, rest, block, in_blocks, plain: length - in_blocks, held: Vec::new(), taken: 0 };
+        let pieces = BitshufflePieces {
+            bitshuffle: self,
+            rest,
+            block,
+            in_blocks,
+            plain: length - in_blocks,
+            held: Vec::new(),
+            taken: 0,
+        };
         pieces.check_end()?;
         Ok(pieces)
     }
@@ -80,9 +92,9 @@ impl Bitshuffle {
     }
 }
 
-impl Pieces<'_> {
+impl BitshufflePieces<'_> {
     /// Decodes as many bytes as `target` has, which are there.
-    pub(super) fn fill(&mut self, mut target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+    pub(super) fn fill(&mut self, mut target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
         loop {
             let count = target.len().min(self.held.len() - self.taken);
             let (own, behind) = target.split_at_mut(count);
@@ -112,9 +124,9 @@ impl Pieces<'_> {
         }
     }
 
-    fn decode_block(&mut self, target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+    fn decode_block(&mut self, target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
         let (size, length) = (self.bitshuffle.size, target.len());
-        if self.bitshuffle.compression == Compression::None {
+        if self.bitshuffle.compression == BlockCompression::None {
             let (own, behind) = self.rest.split_at_checked(length).ok_or(MISMATCH)?;
             self.rest = behind;
             bits::untranspose(own, target, size);
@@ -122,7 +134,7 @@ impl Pieces<'_> {
             let own = sized(&mut self.rest)?;
             let (block, zstd) = buffers.block(length + lz4::SLACK);
             match self.bitshuffle.compression {
-                Compression::Zstd => zstd.decode(own, &mut block[..length])?,
+                BlockCompression::Zstd => zstd.decode(own, &mut block[..length])?,
                 _ => lz4::decode(own, block, length)?,
             }
             bits::untranspose(&block[..length], target, size);

@@ -17,7 +17,7 @@ mod pipeline;
 #[cfg(test)]
 mod tests;
 
-pub use pipeline::{FilterSpec, Pieces, Pipeline, Scratch};
+pub use pipeline::{ChunkPieces, FilterSpec, Pipeline, Scratch};
 
 /// Why a chunk cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

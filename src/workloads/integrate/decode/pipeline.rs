@@ -2,7 +2,7 @@
 
 use super::{
     DecodeError,
-    bitshuffle::{self, Bitshuffle, Compression},
+    bitshuffle::{self, Bitshuffle, BlockCompression},
     bytes, lz4,
 };
 use flate2::{Decompress, FlushDecompress, Status};
@@ -34,22 +34,22 @@ enum Step {
 pub struct Scratch {
     /// Between the steps of a pipeline of several.
     steps: [Vec<u8>; 2],
-    buffers: Buffers,
+    buffers: FilterBuffers,
 }
 
 /// What single steps need.
 #[derive(Default)]
-pub(super) struct Buffers {
+pub(super) struct FilterBuffers {
     block: Vec<u8>,
     zstd: Zstd,
 }
 
 /// A chunk that is decoded some bytes at a time, in order.
-pub struct Pieces<'s>(Kind<'s>);
+pub struct ChunkPieces<'s>(FilterKind<'s>);
 
-enum Kind<'s> {
+enum FilterKind<'s> {
     Plain(&'s [u8]),
-    Bitshuffle(bitshuffle::Pieces<'s>),
+    Bitshuffle(bitshuffle::BitshufflePieces<'s>),
 }
 
 /// The state of a zstd decoder, made when the first frame asks for it.
@@ -69,9 +69,9 @@ impl Pipeline {
                 32015 => Step::Zstd,
                 32008 => {
                     let compression = match parameter(4).unwrap_or(0) {
-                        0 => Compression::None,
-                        2 => Compression::Lz4,
-                        3 => Compression::Zstd,
+                        0 => BlockCompression::None,
+                        2 => BlockCompression::Lz4,
+                        3 => BlockCompression::Zstd,
                         _ => {
                             return Err(DecodeError::Damaged(
                                 "bitshuffle with a compression that is neither LZ4 nor zstd",
@@ -92,12 +92,17 @@ impl Pipeline {
 
     /// Begins with a chunk of `length` decoded bytes where no filter but one of blocks is to be undone. None where the whole chunk
     /// must be decoded at once. `mask` as in `decode`.
-    pub fn pieces<'s>(&'s self, source: &'s [u8], mask: u32, length: usize) -> Option<Result<Pieces<'s>, DecodeError>> {
+    pub fn pieces<'s>(
+        &'s self,
+        source: &'s [u8],
+        mask: u32,
+        length: usize,
+    ) -> Option<Result<ChunkPieces<'s>, DecodeError>> {
         let mut applied = self.applied(mask);
         match (applied.next(), applied.next()) {
-            (None, _) => Some(Pieces::plain(source, length)),
+            (None, _) => Some(ChunkPieces::plain(source, length)),
             (Some(Step::Bitshuffle(bitshuffle)), None) => {
-                Some(bitshuffle.pieces(source, length).map(|pieces| Pieces(Kind::Bitshuffle(pieces))))
+                Some(bitshuffle.pieces(source, length).map(|pieces| ChunkPieces(FilterKind::Bitshuffle(pieces))))
             }
             _ => None,
         }
@@ -158,7 +163,7 @@ impl Pipeline {
 const CHECKSUM_BYTES: usize = 4;
 
 impl Step {
-    fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+    fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
         match self {
             Self::Deflate => inflate(source, target),
             Self::Lz4 => lz4_blocks(source, target, buffers),
@@ -205,7 +210,7 @@ fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
 }
 
 /// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as it was.
-fn lz4_blocks(source: &[u8], target: &mut [u8], buffers: &mut Buffers) -> Result<(), DecodeError> {
+fn lz4_blocks(source: &[u8], target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
     let (mut rest, block) = bitshuffle::header(source, target.len())?;
     if block == 0 {
         return Err(DecodeError::Damaged("its blocks have an impossible size"));
@@ -244,19 +249,19 @@ fn fletcher32(data: &[u8]) -> u32 {
     fold(two) << 16 | fold(one)
 }
 
-impl<'s> Pieces<'s> {
+impl<'s> ChunkPieces<'s> {
     /// Of bytes as they are.
     pub fn plain(source: &'s [u8], length: usize) -> Result<Self, DecodeError> {
         if source.len() != length {
             return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
         }
-        Ok(Self(Kind::Plain(source)))
+        Ok(Self(FilterKind::Plain(source)))
     }
 
     /// Decodes as many bytes as `target` has; all pieces together are as long as the chunk.
     pub fn fill(&mut self, target: &mut [u8], scratch: &mut Scratch) -> Result<(), DecodeError> {
         match &mut self.0 {
-            Kind::Plain(rest) => {
+            FilterKind::Plain(rest) => {
                 let (own, behind) = rest
                     .split_at_checked(target.len())
                     .ok_or(DecodeError::Damaged("it ends before its last element"))?;
@@ -264,12 +269,12 @@ impl<'s> Pieces<'s> {
                 *rest = behind;
                 Ok(())
             }
-            Kind::Bitshuffle(pieces) => pieces.fill(target, &mut scratch.buffers),
+            FilterKind::Bitshuffle(pieces) => pieces.fill(target, &mut scratch.buffers),
         }
     }
 }
 
-impl Buffers {
+impl FilterBuffers {
     /// Room for a block, and what decodes zstd.
     pub(super) fn block(&mut self, length: usize) -> (&mut [u8], &mut Zstd) {
         if self.block.len() < length {

@@ -4,7 +4,7 @@
 use super::{
     corrections::{Corrections, Dummy},
     frames::Sums,
-    matrix::Rows,
+    matrix::BinRows,
     settings::{ErrorModel, Filter},
     sort,
 };
@@ -43,7 +43,7 @@ impl Prepared {
 
 /// A pixel's share in a bin.
 #[derive(Clone, Copy)]
-struct Share {
+struct PixelShare {
     pixel: u32,
     weight: f64,
     signal: f64,
@@ -51,7 +51,7 @@ struct Share {
     norm: f64,
 }
 
-impl Share {
+impl PixelShare {
     fn value(&self) -> f64 {
         self.signal / self.norm
     }
@@ -63,7 +63,7 @@ impl Share {
 }
 
 /// The sums of every bin, after the filter if there is one.
-pub(super) fn sums(rows: &Rows, frame: &Prepared, model: ErrorModel, filter: Option<Filter>) -> Vec<Sums> {
+pub(super) fn sums(rows: &BinRows, frame: &Prepared, model: ErrorModel, filter: Option<Filter>) -> Vec<Sums> {
     let bins = rows.starts.len() - 1;
     let mut shares = Vec::new();
     // Pixels that were outliers in a bin before: they count in no bin after it either.
@@ -74,7 +74,7 @@ pub(super) fn sums(rows: &Rows, frame: &Prepared, model: ErrorModel, filter: Opt
             // pyFAI sorts dead pixels among the others.
             let all = matches!(filter, Some(Filter::Quantile { .. }));
             let counts = |pixel: &usize| all || frame.norm[*pixel] != 0.0;
-            shares.extend(rows.of(bin).filter(|(pixel, _)| counts(pixel)).map(|(pixel, weight)| Share {
+            shares.extend(rows.of(bin).filter(|(pixel, _)| counts(pixel)).map(|(pixel, weight)| PixelShare {
                 pixel: pixel as u32,
                 weight: weight.into(),
                 signal: frame.signal[pixel].into(),
@@ -94,7 +94,7 @@ pub(super) fn sums(rows: &Rows, frame: &Prepared, model: ErrorModel, filter: Opt
 }
 
 /// The variance around the mean grows by ω²·(x - x̄ before)·(x - x̄ after) with each pixel (after Schubert and Gertz, SSDBM 2018).
-fn add(shares: &[Share], model: ErrorModel) -> Sums {
+fn add(shares: &[PixelShare], model: ErrorModel) -> Sums {
     let mut sums = Sums::default();
     for share in shares {
         let norm = share.weight * share.norm;
@@ -116,7 +116,7 @@ fn add(shares: &[Share], model: ErrorModel) -> Sums {
 /// Again and again without the pixels that are farther from the mean than `threshold` standard deviations, or than Chauvenet's
 /// criterion allows for so many pixels. The hybrid model is azimuthal until the last time.
 fn sigma_clip(
-    shares: &mut Vec<Share>,
+    shares: &mut Vec<PixelShare>,
     is_clipped: &mut [bool],
     model: ErrorModel,
     threshold: f64,
@@ -159,9 +159,9 @@ fn sigma_clip(
 
 /// The pixels between two quantiles of their values, each as wide as its ω: those that lie wholly between them, or over both.
 /// In 32 bits where pyFAI has them: which pixels lie at a quantile depends on it, and on the order of equal values.
-fn quantile(shares: &mut [Share], low: f64, high: f64) -> Sums {
+fn quantile(shares: &mut [PixelShare], low: f64, high: f64) -> Sums {
     sort::introsort(shares, |a, b| a.value32() < b.value32());
-    let width = |share: &Share| (share.norm as f32) * (share.weight as f32);
+    let width = |share: &PixelShare| (share.norm as f32) * (share.weight as f32);
     let mut total = 0.0f64;
     let ends: Vec<f32> = shares
         .iter()

@@ -2,12 +2,12 @@
 //! the matrix is built, and written for the next time.
 
 use super::{
-    detectors::{Layout, Resolved},
-    errors::SettingsError,
+    detectors::{PixelLayout, ResolvedDetector},
+    errors::IntegratorError,
     frames::Axes,
-    integrator::Region,
-    matrix::Matrix,
-    settings::Settings,
+    integrator::PreparedRegion,
+    matrix::PixelMatrix,
+    settings::IntegrationSettings,
 };
 use std::{
     fs,
@@ -23,12 +23,13 @@ const HASH_BYTES: usize = 32;
 /// The regions of an integration: from the folder, or as `split` makes them.
 pub(super) fn regions(
     folder: Option<&Path>,
-    settings: &Settings,
+    settings: &IntegrationSettings,
     key: blake3::Hash,
-    split: impl FnOnce() -> Result<Vec<(Matrix, Axes)>, SettingsError>,
-) -> Result<Vec<Region>, SettingsError> {
-    let into_regions =
-        |parts: Vec<(Matrix, Axes)>| parts.into_iter().map(|(matrix, axes)| Region::new(matrix, axes)).collect();
+    split: impl FnOnce() -> Result<Vec<(PixelMatrix, Axes)>, IntegratorError>,
+) -> Result<Vec<PreparedRegion>, IntegratorError> {
+    let into_regions = |parts: Vec<(PixelMatrix, Axes)>| {
+        parts.into_iter().map(|(matrix, axes)| PreparedRegion::new(matrix, axes)).collect()
+    };
     let Some(folder) = folder else { return split().map(into_regions) };
     let path = folder.join(format!("{key}.matrix"));
     let kept = fs::read(&path).ok().and_then(|bytes| decode(&bytes, key.as_bytes()));
@@ -43,7 +44,11 @@ pub(super) fn regions(
 }
 
 /// The hash of what a matrix depends on: not of corrections, dummies or errors.
-pub(super) fn key(settings: &Settings, detector: &Resolved, masked: Option<&[bool]>) -> blake3::Hash {
+pub(super) fn key(
+    settings: &IntegrationSettings,
+    detector: &ResolvedDetector,
+    masked: Option<&[bool]>,
+) -> blake3::Hash {
     let parts = serde_json::json!({
         "geometry": settings.geometry,
         "unit": settings.unit,
@@ -58,7 +63,7 @@ pub(super) fn key(settings: &Settings, detector: &Resolved, masked: Option<&[boo
     hasher.update(MAGIC).update(parts.to_string().as_bytes());
     let bits: Vec<u8> = masked.unwrap_or_default().iter().map(|masked| u8::from(*masked)).collect();
     hasher.update(&bits);
-    if let Layout::Corners(corners) = &detector.layout {
+    if let PixelLayout::Corners(corners) = &detector.layout {
         hasher.update(bytemuck::cast_slice(&corners.points));
     }
     hasher.finalize()
@@ -77,7 +82,7 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Magic, key, number of regions; of each its axes and its matrix, arrays with their lengths before them; the hash of it all.
-fn encode(parts: &[(Matrix, Axes)], key: &[u8; HASH_BYTES]) -> Vec<u8> {
+fn encode(parts: &[(PixelMatrix, Axes)], key: &[u8; HASH_BYTES]) -> Vec<u8> {
     let mut bytes = [MAGIC.as_slice(), key].concat();
     let mut array = |count: usize, data: &[u8]| {
         bytes.extend((count as u64).to_le_bytes());
@@ -97,20 +102,20 @@ fn encode(parts: &[(Matrix, Axes)], key: &[u8; HASH_BYTES]) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8], key: &[u8; HASH_BYTES]) -> Option<Vec<(Matrix, Axes)>> {
+fn decode(bytes: &[u8], key: &[u8; HASH_BYTES]) -> Option<Vec<(PixelMatrix, Axes)>> {
     let (bytes, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
     let body = bytes.strip_prefix(MAGIC)?.strip_prefix(key)?;
     if blake3::hash(bytes).as_bytes() != hash {
         return None;
     }
-    let mut reader = Reader(body);
+    let mut reader = CacheReader(body);
     let count = reader.count(1)?;
     (0..count).map(|_| reader.region()).collect()
 }
 
-struct Reader<'a>(&'a [u8]);
+struct CacheReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl CacheReader<'_> {
     /// A count of elements that follow, each of at least `size` bytes.
     fn count(&mut self, size: usize) -> Option<usize> {
         let (count, rest) = self.0.split_first_chunk::<8>()?;
@@ -125,11 +130,11 @@ impl Reader<'_> {
         Some(bytemuck::pod_collect_to_vec(data))
     }
 
-    fn region(&mut self) -> Option<(Matrix, Axes)> {
+    fn region(&mut self) -> Option<(PixelMatrix, Axes)> {
         let (radial, azimuthal) = (self.array::<f64>()?, self.array::<f64>()?);
         let axes = Axes { radial, azimuthal_deg: (!azimuthal.is_empty()).then_some(azimuthal) };
         let matrix =
-            Matrix { bin_count: axes.bins(), starts: self.array()?, bins: self.array()?, weights: self.array()? };
+            PixelMatrix { bin_count: axes.bins(), starts: self.array()?, bins: self.array()?, weights: self.array()? };
         let is_sound = matrix.bins.len() == matrix.weights.len()
             && matrix.starts.last().is_some_and(|end| *end as usize == matrix.bins.len())
             && matrix.starts.is_sorted()
@@ -142,9 +147,9 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn parts() -> Vec<(Matrix, Axes)> {
+    fn parts() -> Vec<(PixelMatrix, Axes)> {
         let matrix =
-            Matrix { bin_count: 2, starts: vec![0, 1, 3], bins: vec![1, 0, 1], weights: vec![1.0, 0.25, 0.75] };
+            PixelMatrix { bin_count: 2, starts: vec![0, 1, 3], bins: vec![1, 0, 1], weights: vec![1.0, 0.25, 0.75] };
         vec![(matrix, Axes { radial: vec![0.5, 1.5], azimuthal_deg: None })]
     }
 

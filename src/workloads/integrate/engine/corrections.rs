@@ -2,10 +2,10 @@
 
 use super::{
     detectors::{self, DetectorFile},
-    errors::SettingsError,
+    errors::IntegratorError,
     geometry::Projection,
     images::{Image, Images},
-    settings::{ErrorModel, Settings, Splitting},
+    settings::{ErrorModel, IntegrationSettings, Splitting},
 };
 
 /// Per pixel constants, [rows, columns].
@@ -22,11 +22,11 @@ pub(super) struct Corrections {
 
 impl Corrections {
     pub fn new(
-        settings: &Settings,
+        settings: &IntegrationSettings,
         images: &Images,
-        detector: &detectors::Resolved,
+        detector: &detectors::ResolvedDetector,
         projection: &Projection,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, IntegratorError> {
         let shape = projection.shape;
         let values = |what: &'static str, image: &Option<Image>| {
             let check = |image: &Image| {
@@ -45,7 +45,7 @@ impl Corrections {
         let absorption = values("absorption", &images.absorption)?;
         let variance = values("variance", &images.variance)?;
         if settings.error_model == ErrorModel::Variance && variance.is_none() {
-            return Err(SettingsError::NoVariance);
+            return Err(IntegratorError::NoVariance);
         }
         let masked = match images.mask.as_ref().or(file.and_then(|file| file.mask.as_ref())) {
             Some(mask) => {
@@ -90,11 +90,16 @@ impl Corrections {
     }
 }
 
-fn check_shape(what: &'static str, found: [usize; 2], values: usize, wanted: [usize; 2]) -> Result<(), SettingsError> {
+fn check_shape(
+    what: &'static str,
+    found: [usize; 2],
+    values: usize,
+    wanted: [usize; 2],
+) -> Result<(), IntegratorError> {
     if found == wanted && values == wanted[0] * wanted[1] {
         return Ok(());
     }
-    Err(SettingsError::Shape { what, found, wanted })
+    Err(IntegratorError::Shape { what, found, wanted })
 }
 
 /// Which values of a frame count nothing.
@@ -109,7 +114,11 @@ impl Dummy {
     const NONE: Self = Self { value: 0.0, delta: -1.0 };
 
     /// For frames of a type of numbers.
-    pub fn new(settings: &Settings, detector: &detectors::Resolved, unsigned_bits: Option<u32>) -> Self {
+    pub fn new(
+        settings: &IntegrationSettings,
+        detector: &detectors::ResolvedDetector,
+        unsigned_bits: Option<u32>,
+    ) -> Self {
         let (value, delta) = match settings.dummy {
             Some(value) => (value as f32, settings.delta_dummy.unwrap_or(0.0) as f32),
             None => match detector.dummy(unsigned_bits) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Why there can be no integrator.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub enum IntegratorError {
     #[error("{name} is {value}; it must be {wanted}")]
     Value { name: &'static str, value: String, wanted: String },
     #[error("{0}")]
@@ -38,7 +38,7 @@ pub enum SettingsError {
     Integration(#[from] IntegrationError),
 }
 
-impl SettingsError {
+impl IntegratorError {
     pub(super) fn value(name: &'static str, value: String, wanted: String) -> Self {
         Self::Value { name, value, wanted }
     }

@@ -2,8 +2,8 @@
 //! Conventions and formulas are those of pyFAI (`geometry/core.py`, `ext/_geometry.pyx`): d1 counts rows, d2 columns.
 
 use super::{
-    detectors::{DetectorSettings, Layout, Resolved},
-    errors::SettingsError,
+    detectors::{DetectorSettings, PixelLayout, ResolvedDetector},
+    errors::IntegratorError,
     parallax::{Parallax, Sensor},
     units::Unit,
 };
@@ -39,7 +39,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    pub(super) fn check(&self) -> Result<(), IntegratorError> {
         let numbers = [
             ("distance", self.distance_m),
             ("poni1", self.poni1_m),
@@ -50,14 +50,14 @@ impl Geometry {
             ("wavelength", self.wavelength_m.unwrap_or(1e-10)),
         ];
         if let Some((name, value)) = numbers.into_iter().find(|(_, value)| !value.is_finite()) {
-            return Err(SettingsError::value(name, value.to_string(), "a finite number".into()));
+            return Err(IntegratorError::value(name, value.to_string(), "a finite number".into()));
         }
         if self.wavelength_m.is_some_and(|wavelength| wavelength <= 0.0) {
-            return Err(SettingsError::value("wavelength", "not positive".into(), "a length in metres".into()));
+            return Err(IntegratorError::value("wavelength", "not positive".into(), "a length in metres".into()));
         }
         if !(self.distance_m > 0.0 && self.distance_m <= MAX_DISTANCE_M) {
             let wanted = format!("a length in metres, above 0 and at most {MAX_DISTANCE_M}");
-            return Err(SettingsError::value("distance", self.distance_m.to_string(), wanted));
+            return Err(IntegratorError::value("distance", self.distance_m.to_string(), wanted));
         }
         if let Some(sensor) = &self.parallax {
             sensor.check(self.wavelength_m)?;
@@ -69,19 +69,19 @@ impl Geometry {
 /// The geometry with its numbers at hand: positions of any pixel of the detector.
 pub(super) struct Projection {
     pub shape: [usize; 2],
-    layout: Layout,
+    layout: PixelLayout,
     orientation: u8,
     chi_from_0: bool,
     poni: [f64; 2],
     distance: f64,
     wavelength: f64,
-    rotation: Rotation,
+    rotation: RotationAngles,
     parallax: Option<Parallax>,
 }
 
 /// sin and cos of the three rotations, and what the coordinates of a point are multiplied with: in the order of pyFAI's
 /// `ext/_geometry.pyx`, to the last bit.
-struct Rotation {
+struct RotationAngles {
     sin: [f64; 3],
     cos: [f64; 3],
     /// Of t1 (up) and t2 (across), for the second coordinate and the third.
@@ -89,7 +89,7 @@ struct Rotation {
     across: [f64; 2],
 }
 
-impl Rotation {
+impl RotationAngles {
     fn new(angles: [f64; 3]) -> Self {
         let (sin, cos) = (angles.map(f64::sin), angles.map(f64::cos));
         let ([s1, s2, s3], [c1, _, c3]) = (sin, cos);
@@ -101,9 +101,9 @@ impl Rotation {
         }
     }
 
-    fn of(&self, [p1, p2, p3]: [f64; 3]) -> Point {
+    fn of(&self, [p1, p2, p3]: [f64; 3]) -> SamplePoint {
         let ([s1, s2, s3], [c1, c2, c3]) = (self.sin, self.cos);
-        Point {
+        SamplePoint {
             across: [
                 p1 * c2 * c3 + p2 * self.up[0] - p3 * self.up[1],
                 p1 * c2 * s3 + p2 * self.across[0] - p3 * self.across[1],
@@ -114,13 +114,13 @@ impl Rotation {
 }
 
 /// A point seen from the sample.
-struct Point {
+struct SamplePoint {
     /// Up and across the beam, and along it, metres.
     across: [f64; 2],
     along: f64,
 }
 
-impl Point {
+impl SamplePoint {
     fn radius(&self) -> f64 {
         (self.across[0] * self.across[0] + self.across[1] * self.across[1]).sqrt()
     }
@@ -137,11 +137,11 @@ impl Point {
 
 impl Projection {
     /// `chi_from_0`: χ runs from 0 to 2π, and not from -π to π.
-    pub fn new(geometry: &Geometry, detector: Resolved, chi_from_0: bool) -> Result<Self, SettingsError> {
+    pub fn new(geometry: &Geometry, detector: ResolvedDetector, chi_from_0: bool) -> Result<Self, IntegratorError> {
         let parallax = |sensor| Parallax::new(sensor, geometry.distance_m, geometry.wavelength_m);
         let parallax = geometry.parallax.as_ref().map(parallax).transpose()?;
         if parallax.is_some() && !detector.layout.is_flat() {
-            return Err(SettingsError::Conflict(
+            return Err(IntegratorError::Conflict(
                 "the parallax of curved detectors is not known; hint: Parallax: False",
             ));
         }
@@ -153,7 +153,7 @@ impl Projection {
             poni: [geometry.poni1_m, geometry.poni2_m],
             distance: geometry.distance_m,
             wavelength: geometry.wavelength_m.unwrap_or(f64::NAN),
-            rotation: Rotation::new([geometry.rot1_rad, geometry.rot2_rad, geometry.rot3_rad]),
+            rotation: RotationAngles::new([geometry.rot1_rad, geometry.rot2_rad, geometry.rot3_rad]),
             parallax,
         })
     }
@@ -170,7 +170,7 @@ impl Projection {
 
     /// Corners of a pixel.
     pub fn corner_count(&self) -> usize {
-        if let Layout::Corners(corners) = &self.layout { corners.per_pixel } else { 4 }
+        if let PixelLayout::Corners(corners) = &self.layout { corners.per_pixel } else { 4 }
     }
 
     /// Rows and columns counted as the orientation says (EXIF's numbers, see pyFAI's `detectors/orientation.py`). `last`: the
@@ -188,14 +188,16 @@ impl Projection {
     fn center(&self, row: usize, column: usize, is_rounded: bool) -> [f64; 3] {
         let [row, column] = self.oriented(row, column, [self.shape[0] - 1, self.shape[1] - 1]);
         match &self.layout {
-            Layout::Corners(corners) => corners.center(row, column),
+            PixelLayout::Corners(corners) => corners.center(row, column),
             _ if self.layout.is_curved() || (is_rounded && self.layout.rounds_centers()) => {
                 let (low, high) =
                     (self.corner_in_32_bits([row, column]), self.corner_in_32_bits([row + 1, column + 1]));
                 std::array::from_fn(|axis| f64::from((0.5 * (low[axis] + high[axis])) as f32))
             }
-            Layout::Regular { pixel, .. } => [(row as f64 + 0.5) * pixel[0], (column as f64 + 0.5) * pixel[1], 0.0],
-            Layout::Edges(edges) => {
+            PixelLayout::Regular { pixel, .. } => {
+                [(row as f64 + 0.5) * pixel[0], (column as f64 + 0.5) * pixel[1], 0.0]
+            }
+            PixelLayout::Edges(edges) => {
                 let middle = |edges: &[f64], at: usize| (edges[at + 1] - edges[at]) * 0.5 + edges[at];
                 [middle(&edges.rows, row), middle(&edges.columns, column), 0.0]
             }
@@ -205,18 +207,18 @@ impl Projection {
     /// The same of a corner that pixels share.
     fn corner(&self, [row, column]: [usize; 2]) -> [f64; 3] {
         match &self.layout {
-            Layout::Regular { pixel, .. } => [row as f64 * pixel[0], column as f64 * pixel[1], 0.0],
-            Layout::Edges(edges) => {
+            PixelLayout::Regular { pixel, .. } => [row as f64 * pixel[0], column as f64 * pixel[1], 0.0],
+            PixelLayout::Edges(edges) => {
                 let depth = edges.depth.as_ref().map_or(0.0, |depth| depth[column]);
                 [edges.rows[row], edges.columns[column], depth]
             }
-            Layout::Corners(_) => unreachable!("pixels with corners of their own share none"),
+            PixelLayout::Corners(_) => unreachable!("pixels with corners of their own share none"),
         }
     }
 
     fn corner_in_32_bits(&self, corner: [usize; 2]) -> [f64; 3] {
         match &self.layout {
-            Layout::Regular { pixel, .. } => {
+            PixelLayout::Regular { pixel, .. } => {
                 let place = |axis: usize| f64::from(corner[axis] as f32 * pixel[axis] as f32);
                 [place(0), place(1), 0.0]
             }
@@ -224,37 +226,38 @@ impl Projection {
         }
     }
 
-    fn seen(&self, [p1, p2, p3]: [f64; 3]) -> Point {
+    fn seen(&self, [p1, p2, p3]: [f64; 3]) -> SamplePoint {
         let (place, distance) = ([p1 - self.poni[0], p2 - self.poni[1]], self.distance + p3);
         let [p1, p2] = self.parallax.as_ref().map_or(place, |parallax| parallax.corrected(place, distance));
         self.rotation.of([p1, p2, distance])
     }
 
     /// A place of 32 bits: where the parallax is corrected, these are kept.
-    fn seen_in_32_bits(&self, place: [f64; 3], distance: f64) -> Point {
+    fn seen_in_32_bits(&self, place: [f64; 3], distance: f64) -> SamplePoint {
         let Some(parallax) = &self.parallax else { return self.seen(place) };
         let place: [f32; 2] = std::array::from_fn(|axis| place[axis] as f32 - self.poni[axis] as f32);
         let [p1, p2] = parallax.corrected_in_32_bits(place, distance).map(f64::from);
         self.rotation.of([p1, p2, distance])
     }
 
-    fn corner_seen(&self, place: [f64; 3]) -> Point {
+    fn corner_seen(&self, place: [f64; 3]) -> SamplePoint {
         self.seen_in_32_bits(place, f64::from(self.distance as f32 + place[2] as f32))
     }
 
-    fn center_seen(&self, row: usize, column: usize, is_rounded: bool) -> Point {
+    fn center_seen(&self, row: usize, column: usize, is_rounded: bool) -> SamplePoint {
         let center = self.center(row, column, is_rounded);
-        let has_32_bits = matches!(self.layout, Layout::Corners(_)) || (is_rounded && self.layout.rounds_centers());
+        let has_32_bits =
+            matches!(self.layout, PixelLayout::Corners(_)) || (is_rounded && self.layout.rounds_centers());
         if has_32_bits { self.seen_in_32_bits(center, self.distance) } else { self.seen(center) }
     }
 
     /// χ as the axis counts it.
-    fn chi(&self, point: &Point) -> f64 {
+    fn chi(&self, point: &SamplePoint) -> f64 {
         let chi = point.chi();
         if self.chi_from_0 && chi < 0.0 { chi + 2.0 * PI } else { chi }
     }
 
-    fn radial(&self, point: &Point, unit: Unit) -> f64 {
+    fn radial(&self, point: &SamplePoint, unit: Unit) -> f64 {
         unit.position(point.radius(), point.along, self.wavelength)
     }
 
@@ -286,7 +289,7 @@ impl Projection {
             let point = self.corner_seen(place);
             [self.radial(&point, unit) as f32, self.chi(&point) as f32]
         };
-        if let Layout::Corners(corners) = &self.layout {
+        if let PixelLayout::Corners(corners) = &self.layout {
             let points =
                 corners.points.par_iter().with_min_len(1024).map(|[z, y, x]| seen([*y, *x, *z].map(f64::from)));
             return Corners { width: self.shape[1], per_pixel: Some(corners.per_pixel), points: points.collect() };
@@ -317,7 +320,7 @@ impl Projection {
     /// The first four corners of a pixel, in the order (0, 0), (1, 0), (1, 1), (0, 1).
     fn quadrangle(&self, row: usize, column: usize) -> [[f64; 3]; 4] {
         match &self.layout {
-            Layout::Corners(corners) => corners.quadrangle(row, column),
+            PixelLayout::Corners(corners) => corners.quadrangle(row, column),
             _ => [[row, column], [row + 1, column], [row + 1, column + 1], [row, column + 1]]
                 .map(|corner| self.corner_in_32_bits(corner)),
         }

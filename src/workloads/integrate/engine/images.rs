@@ -5,7 +5,7 @@ mod tiff;
 mod unpack;
 
 use super::{detectors::DetectorFile, errors::ImageError};
-use crate::arrays::{Array, Location, convert};
+use crate::arrays::{Array, ArrayLocation, convert};
 use nodectl_types::Scalar;
 use std::{fs, path::Path};
 
@@ -98,7 +98,8 @@ fn shape(array: &Array) -> Result<[usize; 2], String> {
 
 fn read_array(path: &Path, member: Option<&str>) -> Result<Array, ImageError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let location = |member: Option<&str>| Location { member: member.map(str::to_owned), ..Location::new(path) };
+    let location =
+        |member: Option<&str>| ArrayLocation { member: member.map(str::to_owned), ..ArrayLocation::new(path) };
     match ending.as_str() {
         "edf" | "msk" | "tif" | "tiff" => {
             let bytes = read_bytes(path)?;

@@ -5,12 +5,12 @@ use super::{
     cache,
     corrections::{Corrections, Dummy},
     cpu, detectors,
-    errors::{IntegrationError, SettingsError},
+    errors::{IntegrationError, IntegratorError},
     frames::{Axes, Frames, Patterns, Pixels, Sums},
     geometry::Projection,
     images::Images,
-    matrix::{Matrix, Rows},
-    settings::{ErrorModel, Settings, Splitting},
+    matrix::{BinRows, PixelMatrix},
+    settings::{ErrorModel, IntegrationSettings, Splitting},
     splitting::Positions,
     vulkan,
 };
@@ -47,33 +47,33 @@ pub enum EngineChoice {
 
 /// Integrates frames of one detector in one geometry. Shared by threads: calls may overlap.
 pub struct Integrator {
-    settings: Settings,
+    settings: IntegrationSettings,
     corrections: Corrections,
-    detector: detectors::Resolved,
-    regions: Vec<Region>,
-    engine: Engine,
+    detector: detectors::ResolvedDetector,
+    regions: Vec<PreparedRegion>,
+    engine: AnyEngine,
     pool: ThreadPool,
 }
 
-pub(super) enum Engine {
-    Cpu(cpu::Engine),
-    Vulkan(vulkan::Engine),
+pub(super) enum AnyEngine {
+    Cpu(cpu::CpuEngine),
+    Vulkan(vulkan::VulkanEngine),
 }
 
 /// A region's matrix and axes.
-pub(super) struct Region {
+pub(super) struct PreparedRegion {
     pub axes: Axes,
-    pub matrix: Matrix,
+    pub matrix: PixelMatrix,
     /// The matrix by bins, made when somebody asks.
-    rows: OnceLock<Rows>,
+    rows: OnceLock<BinRows>,
 }
 
-impl Region {
-    pub fn new(matrix: Matrix, axes: Axes) -> Self {
+impl PreparedRegion {
+    pub fn new(matrix: PixelMatrix, axes: Axes) -> Self {
         Self { axes, matrix, rows: OnceLock::new() }
     }
 
-    pub fn rows(&self) -> &Rows {
+    pub fn rows(&self) -> &BinRows {
         self.rows.get_or_init(|| self.matrix.rows())
     }
 }
@@ -83,17 +83,17 @@ impl Integrator {
     ///
     /// # Errors
     /// Where settings or images make no sense, alone or together; with the reason.
-    pub fn new(settings: &Settings, images: &Images, options: Options) -> Result<Self, SettingsError> {
+    pub fn new(settings: &IntegrationSettings, images: &Images, options: Options) -> Result<Self, IntegratorError> {
         settings.check()?;
         let threads = ThreadPoolBuilder::new().num_threads(options.threads.max(1));
-        let pool = threads.build().map_err(|error| SettingsError::Threads(error.to_string()))?;
+        let pool = threads.build().map_err(|error| IntegratorError::Threads(error.to_string()))?;
         let detector = detectors::resolve(&settings.geometry.detector, images.detector.as_ref())?;
         let projection = Projection::new(&settings.geometry, detector.clone(), settings.chi_discontinuity_at_0)?;
         if settings.splitting == Splitting::Full && projection.corner_count() != 4 {
             let why = "pixels with six corners cannot be split by area; hint: splitting = \"bbox\"";
-            return Err(SettingsError::Conflict(why));
+            return Err(IntegratorError::Conflict(why));
         }
-        let (corrections, regions) = pool.install(|| -> Result<_, SettingsError> {
+        let (corrections, regions) = pool.install(|| -> Result<_, IntegratorError> {
             let corrections = Corrections::new(settings, images, &detector, &projection)?;
             let regions = {
                 let masked = corrections.masked.as_deref();
@@ -103,13 +103,13 @@ impl Integrator {
             Ok((corrections, regions))
         })?;
         let engine = match options.engine {
-            EngineChoice::Cpu => Engine::Cpu(cpu::Engine::new()),
-            EngineChoice::Vulkan(device) => Engine::Vulkan(vulkan::Engine::new(device)?),
+            EngineChoice::Cpu => AnyEngine::Cpu(cpu::CpuEngine::new()),
+            EngineChoice::Vulkan(device) => AnyEngine::Vulkan(vulkan::VulkanEngine::new(device)?),
         };
         Ok(Self { settings: settings.clone(), corrections, detector, regions, engine, pool })
     }
 
-    pub(super) fn set_engine(&mut self, engine: Engine) {
+    pub(super) fn set_engine(&mut self, engine: AnyEngine) {
         self.engine = engine;
     }
 
@@ -128,7 +128,7 @@ impl Integrator {
         self.detector.shape
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &IntegrationSettings {
         &self.settings
     }
 
@@ -158,7 +158,7 @@ impl Integrator {
     /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so that nobody needs whole
     /// frames in memory. None where they are needed: by filters, the azimuthal error model and GPUs.
     pub fn strips(&self, pixels: &Pixels<'_>, frames: usize) -> Option<Strips<'_>> {
-        let Engine::Cpu(engine) = &self.engine else { return None };
+        let AnyEngine::Cpu(engine) = &self.engine else { return None };
         if self.is_together() || frames == 0 || frames > MAX_STRIPS {
             return None;
         }
@@ -201,14 +201,14 @@ impl Integrator {
             return Ok(self.sums_by_bins(frames, job.dummy));
         }
         match &self.engine {
-            Engine::Cpu(engine) => Ok(engine.sums(&job, frames)),
-            Engine::Vulkan(engine) => engine.sums(&job, frames),
+            AnyEngine::Cpu(engine) => Ok(engine.sums(&job, frames)),
+            AnyEngine::Vulkan(engine) => engine.sums(&job, frames),
         }
     }
 
-    fn job(&self, pixels: &Pixels<'_>) -> Job<'_> {
+    fn job(&self, pixels: &Pixels<'_>) -> EngineJob<'_> {
         let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(pixels));
-        Job { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model }
+        EngineJob { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model }
     }
 
     fn sums_by_bins(&self, frames: &Frames<'_>, dummy: Dummy) -> Vec<Vec<Vec<Sums>>> {
@@ -232,8 +232,8 @@ impl Integrator {
 /// Frames whose pixels come a strip at a time.
 pub struct Strips<'i> {
     integrator: &'i Integrator,
-    job: Job<'i>,
-    sums: cpu::Strips,
+    job: EngineJob<'i>,
+    sums: cpu::CpuStrips,
     frames: usize,
     /// Pixels of a frame that were added.
     done: usize,
@@ -275,18 +275,18 @@ impl Strips<'_> {
 }
 
 /// What engines are given with frames.
-pub(super) struct Job<'a> {
+pub(super) struct EngineJob<'a> {
     pub corrections: &'a Corrections,
-    pub regions: &'a [Region],
+    pub regions: &'a [PreparedRegion],
     pub dummy: Dummy,
     pub model: ErrorModel,
 }
 
 fn split(
-    settings: &Settings,
+    settings: &IntegrationSettings,
     projection: &Projection,
     masked: Option<&[bool]>,
-) -> Result<Vec<(Matrix, Axes)>, SettingsError> {
+) -> Result<Vec<(PixelMatrix, Axes)>, IntegratorError> {
     let positions = Positions::new(settings, projection);
     settings.regions().iter().map(|region| positions.split(settings, region, masked)).collect()
 }

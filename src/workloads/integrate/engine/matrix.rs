@@ -1,11 +1,11 @@
 //! Which share of each pixel falls into which bin: a sparse matrix, by pixels as it is built and by bins for what needs all
 //! pixels of a bin together.
 
-use super::errors::SettingsError;
+use super::errors::IntegratorError;
 
 /// Shares by pixel. Pixel p has `starts[p]..starts[p + 1]` of `bins` and `weights`; bins are below `bin_count`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Matrix {
+pub(super) struct PixelMatrix {
     pub bin_count: usize,
     pub starts: Vec<u32>,
     pub bins: Vec<u32>,
@@ -14,18 +14,18 @@ pub(super) struct Matrix {
 
 /// Shares by bin: bin b has `starts[b]..starts[b + 1]` of `pixels`, which rise, and `weights`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rows {
+pub(super) struct BinRows {
     pub starts: Vec<u32>,
     pub pixels: Vec<u32>,
     pub weights: Vec<f32>,
 }
 
-impl Matrix {
+impl PixelMatrix {
     /// Joins the shares of consecutive rows of pixels: of each, how many shares each pixel has, and the shares.
-    pub fn join(bin_count: usize, parts: Vec<Part>) -> Result<Self, SettingsError> {
+    pub fn join(bin_count: usize, parts: Vec<MatrixPart>) -> Result<Self, IntegratorError> {
         let elements: usize = parts.iter().map(|part| part.bins.len()).sum();
         if elements > u32::MAX as usize {
-            return Err(SettingsError::TooLarge { bytes: elements as u64 * 8 });
+            return Err(IntegratorError::TooLarge { bytes: elements as u64 * 8 });
         }
         let pixels: usize = parts.iter().map(|part| part.counts.len()).sum();
         let mut matrix = Self {
@@ -59,7 +59,7 @@ impl Matrix {
     }
 
     /// The matrix by bins.
-    pub fn rows(&self) -> Rows {
+    pub fn rows(&self) -> BinRows {
         let mut starts = vec![0u32; self.bin_count + 1];
         self.bins.iter().for_each(|bin| starts[*bin as usize + 1] += 1);
         for bin in 0..self.bin_count {
@@ -76,11 +76,11 @@ impl Matrix {
                 weights[at] = weight;
             }
         }
-        Rows { starts, pixels, weights }
+        BinRows { starts, pixels, weights }
     }
 }
 
-impl Rows {
+impl BinRows {
     /// The shares in a bin: pixels and weights.
     #[inline]
     pub fn of(&self, bin: usize) -> impl Iterator<Item = (usize, f32)> {
@@ -91,14 +91,14 @@ impl Rows {
 
 /// The shares of some consecutive pixels.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct MatrixPart {
     /// Shares of each pixel.
     pub counts: Vec<u32>,
     pub bins: Vec<u32>,
     pub weights: Vec<f32>,
 }
 
-impl Part {
+impl MatrixPart {
     /// Adds the share of the pixel that `end` will close. As in pyFAI, a share of nothing is none.
     #[inline]
     pub fn push(&mut self, bin: usize, weight: f64) {

@@ -4,7 +4,7 @@ use super::{
     cpu,
     errors::IntegrationError,
     frames::Frames,
-    integrator::{Engine, Integrator},
+    integrator::{AnyEngine, Integrator},
     vulkan,
 };
 use nodectl_gpu::device::Device;
@@ -24,11 +24,11 @@ const MAX_ROUNDS: u32 = 1000;
 pub struct Comparison {
     pub device_name: String,
     pub threads: usize,
-    pub outcome: Outcome,
+    pub outcome: MeasureOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum MeasureOutcome {
     /// Frames a second.
     Measured { device: f64, processor: f64 },
     /// Why the processor does it without a trial.
@@ -40,7 +40,7 @@ pub enum Outcome {
 impl Comparison {
     /// Whether the device integrates.
     pub fn is_device(&self) -> bool {
-        matches!(self.outcome, Outcome::Measured { device, processor } if device > processor)
+        matches!(self.outcome, MeasureOutcome::Measured { device, processor } if device > processor)
     }
 }
 
@@ -49,14 +49,14 @@ impl fmt::Display for Comparison {
         let processor = format!("CPU, {} threads", self.threads);
         let name = &self.device_name;
         match &self.outcome {
-            Outcome::Measured { device, processor: on_processor } if self.is_device() => {
+            MeasureOutcome::Measured { device, processor: on_processor } if self.is_device() => {
                 write!(f, "Vulkan, {name} ({device:.0} frames/s; {processor}: {on_processor:.0})")
             }
-            Outcome::Measured { device, processor: on_processor } => {
+            MeasureOutcome::Measured { device, processor: on_processor } => {
                 write!(f, "{processor} ({on_processor:.0} frames/s; Vulkan, {name}: {device:.0})")
             }
-            Outcome::NotTried(why) => write!(f, "{processor} ({why})"),
-            Outcome::Failed(why) => write!(f, "{processor} (Vulkan, {name}: {why})"),
+            MeasureOutcome::NotTried(why) => write!(f, "{processor} ({why})"),
+            MeasureOutcome::Failed(why) => write!(f, "{processor} (Vulkan, {name}: {why})"),
         }
     }
 }
@@ -72,24 +72,24 @@ impl Integrator {
         let (device_name, threads) = (info.gpu.name.clone(), self.threads());
         let is_software = info.gpu.kind == GpuKind::Software;
         let told = |outcome| Comparison { device_name, threads, outcome };
-        self.set_engine(Engine::Cpu(cpu::Engine::new()));
+        self.set_engine(AnyEngine::Cpu(cpu::CpuEngine::new()));
         if is_software {
-            return Ok(told(Outcome::NotTried("the device here is software")));
+            return Ok(told(MeasureOutcome::NotTried("the device here is software")));
         }
         if self.is_together() {
-            return Ok(told(Outcome::NotTried("filters and the azimuthal error model are the processor's")));
+            return Ok(told(MeasureOutcome::NotTried("filters and the azimuthal error model are the processor's")));
         }
         let processor = self.rate(frames)?;
-        let on_device = vulkan::Engine::new(device.clone()).and_then(|engine| {
-            self.set_engine(Engine::Vulkan(engine));
+        let on_device = vulkan::VulkanEngine::new(device.clone()).and_then(|engine| {
+            self.set_engine(AnyEngine::Vulkan(engine));
             self.rate(frames)
         });
         let comparison = told(match on_device {
-            Ok(device) => Outcome::Measured { device, processor },
-            Err(error) => Outcome::Failed(error.to_string()),
+            Ok(device) => MeasureOutcome::Measured { device, processor },
+            Err(error) => MeasureOutcome::Failed(error.to_string()),
         });
         if !comparison.is_device() {
-            self.set_engine(Engine::Cpu(cpu::Engine::new()));
+            self.set_engine(AnyEngine::Cpu(cpu::CpuEngine::new()));
         }
         Ok(comparison)
     }

@@ -48,12 +48,12 @@ mod units;
 mod vulkan;
 
 pub use detectors::DetectorFile;
-pub use errors::{ImageError, IntegrationError, SettingsError};
+pub use errors::{ImageError, IntegrationError, IntegratorError};
 pub use frames::{Axes, Frames, Patterns, Pixels};
 pub use geometry::Geometry;
 pub use images::{Image, Images, Mask};
 pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
-pub use measure::{Comparison, Outcome};
+pub use measure::{Comparison, MeasureOutcome};
 pub use parallax::Sensor;
-pub use settings::{ErrorModel, Filter, MAX_BINS, RangeOver, Region, Settings, Splitting};
+pub use settings::{ErrorModel, Filter, IntegrationSettings, MAX_BINS, RangeOver, Region, Splitting};
 pub use units::Unit;

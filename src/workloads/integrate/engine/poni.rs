@@ -3,7 +3,7 @@
 
 use super::{
     detectors::{self, DetectorSettings},
-    errors::SettingsError,
+    errors::IntegratorError,
     geometry::Geometry,
     parallax::Sensor,
 };
@@ -40,7 +40,7 @@ impl Geometry {
     ///
     /// # Errors
     /// With the line that cannot be understood.
-    pub fn from_poni(text: &str) -> Result<Self, SettingsError> {
+    pub fn from_poni(text: &str) -> Result<Self, IntegratorError> {
         let entries = entries(text)?;
         let number = |key| entries.get(key).map_or(Ok(None), |entry| number(key, entry));
         let end = text.lines().count().max(1);
@@ -68,7 +68,7 @@ impl Geometry {
     }
 }
 
-fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, SettingsError> {
+fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, IntegratorError> {
     let mut entries = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
@@ -94,7 +94,7 @@ fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, SettingsError> {
     Ok(entries)
 }
 
-fn number(key: &str, entry: &Entry<'_>) -> Result<Option<f64>, SettingsError> {
+fn number(key: &str, entry: &Entry<'_>) -> Result<Option<f64>, IntegratorError> {
     if entry.value.eq_ignore_ascii_case("none") || entry.value.is_empty() {
         return Ok(None);
     }
@@ -104,12 +104,12 @@ fn number(key: &str, entry: &Entry<'_>) -> Result<Option<f64>, SettingsError> {
     }
 }
 
-fn wrong(line: usize, problem: String) -> SettingsError {
-    SettingsError::Poni { line, problem }
+fn wrong(line: usize, problem: String) -> IntegratorError {
+    IntegratorError::Poni { line, problem }
 }
 
 /// The detector of any version: by its name, its configuration, or version 1's pixel sizes. With its sensor, if that is told.
-fn detector(entries: &BTreeMap<String, Entry<'_>>) -> Result<(DetectorSettings, Option<Sensor>), SettingsError> {
+fn detector(entries: &BTreeMap<String, Entry<'_>>) -> Result<(DetectorSettings, Option<Sensor>), IntegratorError> {
     let number = |key| entries.get(key).map_or(Ok(None), |entry| number(key, entry));
     let name = entries.get("detector").map(|entry| entry.value).filter(|name| !name.eq_ignore_ascii_case("none"));
     let is_file = name.is_some_and(detectors::is_file);
@@ -132,7 +132,7 @@ fn configure(
     detector: &mut DetectorSettings,
     sensor: &mut Option<Sensor>,
     entry: &Entry<'_>,
-) -> Result<(), SettingsError> {
+) -> Result<(), IntegratorError> {
     let wrong = |problem: String| wrong(entry.line, format!("`Detector_config`: {problem}"));
     let config: Value = serde_json::from_str(entry.value).map_err(|error| wrong(error.to_string()))?;
     let config = match &config {

@@ -1,7 +1,7 @@
 //! What users choose about an integration, as plain data that travels with a job. Images (mask, dark, …) come beside it: see
 //! `images`.
 
-use super::{DetectorFile, detectors, errors::SettingsError, geometry::Geometry, units::Unit};
+use super::{DetectorFile, detectors, errors::IntegratorError, geometry::Geometry, units::Unit};
 use serde::{Deserialize, Serialize};
 
 /// The most bins of a pattern; guards against slips of the keyboard.
@@ -9,7 +9,7 @@ pub const MAX_BINS: u64 = 1 << 24;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct IntegrationSettings {
     pub geometry: Geometry,
     #[serde(default)]
     pub unit: Unit,
@@ -141,7 +141,7 @@ fn five_times() -> u32 {
     5
 }
 
-impl Settings {
+impl IntegrationSettings {
     /// The rest at its default: bounding box splitting, solid angle corrected, no error bars.
     pub fn new(geometry: Geometry, unit: Unit, points: u32) -> Self {
         Self {
@@ -175,13 +175,13 @@ impl Settings {
     }
 
     /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn check(&self) -> Result<(), IntegratorError> {
         self.geometry.check()?;
         if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {
-            return Err(SettingsError::NoWavelength { unit: self.unit.name() });
+            return Err(IntegratorError::NoWavelength { unit: self.unit.name() });
         }
         if self.bins() == 0 || self.bins() > MAX_BINS {
-            return Err(SettingsError::value(
+            return Err(IntegratorError::value(
                 "points",
                 format!("{} bins", self.bins()),
                 format!("1 to {MAX_BINS} bins"),
@@ -190,7 +190,7 @@ impl Settings {
         check_within("polarization_factor", self.polarization_factor, -1.0, 1.0)?;
         check_within("transmission", self.transmission, 0.0, 1.0)?;
         if self.transmission.is_some_and(|t0| t0 == 0.0 || t0 == 1.0) {
-            return Err(SettingsError::value("transmission", "0 or 1".into(), "a share between them".into()));
+            return Err(IntegratorError::value("transmission", "0 or 1".into(), "a share between them".into()));
         }
         check_finite("polarization_offset_rad", Some(self.polarization_offset_rad))?;
         check_finite("dummy", self.dummy)?;
@@ -199,7 +199,7 @@ impl Settings {
             for range in [region.radial_range, region.azimuthal_range_deg].into_iter().flatten() {
                 let is_sound = range.iter().all(|end| end.is_finite()) && range[0] != range[1];
                 if !is_sound {
-                    return Err(SettingsError::value(
+                    return Err(IntegratorError::value(
                         "range",
                         format!("{range:?}"),
                         "two different finite numbers".into(),
@@ -211,14 +211,14 @@ impl Settings {
     }
 
     /// Rows and columns of the detector; `file` is what its own file says, if it has one.
-    pub fn detector_shape(&self, file: Option<&DetectorFile>) -> Result<[usize; 2], SettingsError> {
+    pub fn detector_shape(&self, file: Option<&DetectorFile>) -> Result<[usize; 2], IntegratorError> {
         detectors::resolve(&self.geometry.detector, file).map(|detector| detector.shape)
     }
 
-    fn check_filter(&self) -> Result<(), SettingsError> {
+    fn check_filter(&self) -> Result<(), IntegratorError> {
         match self.filter {
             None => Ok(()),
-            Some(_) if self.azimuthal_points.is_some() => Err(SettingsError::Conflict(
+            Some(_) if self.azimuthal_points.is_some() => Err(IntegratorError::Conflict(
                 "a filter works on patterns of one dimension; hint: leave out azimuthal_points",
             )),
             Some(Filter::SigmaClip { threshold, iterations }) => {
@@ -230,21 +230,21 @@ impl Settings {
                 check_within("high", Some(high), low, 1.0)?;
                 let is_azimuthal = self.error_model == ErrorModel::Azimuthal;
                 let why = "error_model = \"azimuthal\" has no meaning for a median; hint: poisson";
-                if is_azimuthal { Err(SettingsError::Conflict(why)) } else { Ok(()) }
+                if is_azimuthal { Err(IntegratorError::Conflict(why)) } else { Ok(()) }
             }
         }
     }
 }
 
-fn check_within(name: &'static str, value: Option<f64>, least: f64, most: f64) -> Result<(), SettingsError> {
+fn check_within(name: &'static str, value: Option<f64>, least: f64, most: f64) -> Result<(), IntegratorError> {
     match value {
         Some(value) if !(least..=most).contains(&value) => {
-            Err(SettingsError::value(name, value.to_string(), format!("a number from {least} to {most}")))
+            Err(IntegratorError::value(name, value.to_string(), format!("a number from {least} to {most}")))
         }
         _ => Ok(()),
     }
 }
 
-fn check_finite(name: &'static str, value: Option<f64>) -> Result<(), SettingsError> {
+fn check_finite(name: &'static str, value: Option<f64>) -> Result<(), IntegratorError> {
     check_within(name, value, f64::MIN, f64::MAX)
 }

@@ -3,7 +3,7 @@
 //! script filled, with another seed for example.
 
 use super::*;
-use crate::arrays::{Array, Info, Location, convert};
+use crate::arrays::{Array, ArrayLocation, Info, convert};
 use nodectl_gpu::device::{Device, DeviceOptions};
 use nodectl_types::Scalar;
 use serde_json::Value;
@@ -90,7 +90,7 @@ impl Reference {
 
     fn array(&self, name: &str) -> Option<Array> {
         let path = self.folder.join("reference.npz");
-        Location { member: Some(name.into()), ..Location::new(path) }.read().ok()
+        ArrayLocation { member: Some(name.into()), ..ArrayLocation::new(path) }.read().ok()
     }
 
     fn numbers(&self, name: &str) -> Option<Vec<f64>> {
@@ -135,7 +135,7 @@ fn range(case: &Value, name: &str) -> Option<[f64; 2]> {
     case.get(name).map(|range| serde_json::from_value(range.clone()).expect("two numbers"))
 }
 
-fn settings(case: &Value) -> Settings {
+fn settings(case: &Value) -> IntegrationSettings {
     let geometry = Geometry::from_poni(case["poni"].as_str().expect("a text")).expect("a geometry");
     let unit = Unit::from_name(case["unit"].as_str().expect("a name")).expect("a unit");
     let points = number(case, "npt").or(number(case, "npt_rad")).expect("points") as u32;
@@ -155,7 +155,7 @@ fn settings(case: &Value) -> Settings {
             .map(|percent| percent / 100.0);
         Filter::Quantile { low, high }
     };
-    Settings {
+    IntegrationSettings {
         azimuthal_points: number(case, "npt_azim").map(|points| points as u32),
         regions: vec![Region {
             name: None,
@@ -172,7 +172,7 @@ fn settings(case: &Value) -> Settings {
         error_model,
         chi_discontinuity_at_0: case.get("chi_discontinuity_at_0").is_some(),
         filter: number(case, "thres").map(clip).or(case.get("percentile").map(quantile)),
-        ..Settings::new(geometry, unit, points)
+        ..IntegrationSettings::new(geometry, unit, points)
     }
 }
 
@@ -276,14 +276,14 @@ fn vulkan_agrees_with_pyfai() {
 }
 
 /// A detector of 40 × 30 pixels with the beam near its middle.
-fn small(splitting: Splitting) -> Settings {
+fn small(splitting: Splitting) -> IntegrationSettings {
     let text = "PixelSize1: 1e-4\nPixelSize2: 1e-4\nDistance: 0.01\nPoni1: 0.002\nPoni2: 0.0014\nRot1: 0.1\nWavelength: 1e-10\n";
     let mut geometry = Geometry::from_poni(text).expect("a geometry");
     geometry.detector.shape = Some([40, 30]);
-    Settings { splitting, solid_angle: false, ..Settings::new(geometry, Unit::QPerNm, 50) }
+    IntegrationSettings { splitting, solid_angle: false, ..IntegrationSettings::new(geometry, Unit::QPerNm, 50) }
 }
 
-fn integrate(settings: &Settings, pixels: Pixels<'_>, frames: usize) -> Vec<Patterns> {
+fn integrate(settings: &IntegrationSettings, pixels: Pixels<'_>, frames: usize) -> Vec<Patterns> {
     let integrator = Integrator::new(settings, &Images::default(), Options::default()).expect("sound settings");
     let frames = Frames::new(pixels, frames, integrator.shape()).expect("whole frames");
     integrator.integrate(&frames, &[]).expect("patterns")
@@ -295,7 +295,7 @@ fn no_count_is_lost_or_doubled() {
     let total: f64 = values.iter().copied().map(f64::from).sum();
     for splitting in [Splitting::No, Splitting::BBox, Splitting::Full] {
         for azimuthal_points in [None, Some(24)] {
-            let settings = Settings { azimuthal_points, ..small(splitting) };
+            let settings = IntegrationSettings { azimuthal_points, ..small(splitting) };
             let patterns = &integrate(&settings, Pixels::U32(&values), 1)[0];
             let sum: f64 = patterns.signal.iter().sum();
             let count: f64 = patterns.count.iter().sum();
@@ -314,9 +314,14 @@ fn regions_at_once_are_regions_one_by_one() {
         Region { radial_range: Some([3.0, 9.0]), ..Region::default() },
         Region { azimuthal_range_deg: Some([-60.0, 45.0]), ..Region::default() },
     ];
-    let all = integrate(&Settings { regions: regions.clone(), ..small(Splitting::BBox) }, Pixels::U16(&values), 3);
+    let all =
+        integrate(&IntegrationSettings { regions: regions.clone(), ..small(Splitting::BBox) }, Pixels::U16(&values), 3);
     for (region, together) in regions.into_iter().zip(all) {
-        let alone = integrate(&Settings { regions: vec![region], ..small(Splitting::BBox) }, Pixels::U16(&values), 3);
+        let alone = integrate(
+            &IntegrationSettings { regions: vec![region], ..small(Splitting::BBox) },
+            Pixels::U16(&values),
+            3,
+        );
         assert_eq!(alone[0], together);
     }
 }
@@ -328,7 +333,7 @@ fn dead_pixels_may_come_and_go() {
     let value = |at: usize| if dead(at / 1200, at % 1200) { f32::NAN } else { (at % 53) as f32 };
     let values: Vec<f32> = (0..20 * 1200).map(value).collect();
     for splitting in [Splitting::No, Splitting::BBox] {
-        let settings = Settings { error_model: ErrorModel::Poisson, ..small(splitting) };
+        let settings = IntegrationSettings { error_model: ErrorModel::Poisson, ..small(splitting) };
         let integrator = Integrator::new(&settings, &Images::default(), Options::default()).expect("sound settings");
         for frame in 0..20 {
             let alone = &values[frame * 1200..(frame + 1) * 1200];
@@ -348,7 +353,7 @@ fn a_matrix_is_kept_for_the_next_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = || Options { cache: Some(folder.path().join("matrices")), ..Options::default() };
     let values: Vec<u8> = (0..1200u32).map(|pixel| (pixel % 251) as u8).collect();
-    let patterns = |settings: &Settings| {
+    let patterns = |settings: &IntegrationSettings| {
         let integrator = Integrator::new(settings, &Images::default(), options()).expect("sound settings");
         let frames = Frames::new(Pixels::U8(&values), 1, [40, 30]).expect("a frame");
         integrator.integrate(&frames, &[]).expect("patterns")
@@ -358,7 +363,7 @@ fn a_matrix_is_kept_for_the_next_time() {
     assert_eq!(files(), 1);
     assert_eq!(patterns(&small(Splitting::Full)), first);
     // Corrections are not in the matrix; splitting is.
-    patterns(&Settings { solid_angle: true, ..small(Splitting::Full) });
+    patterns(&IntegrationSettings { solid_angle: true, ..small(Splitting::Full) });
     assert_eq!(files(), 1);
     patterns(&small(Splitting::BBox));
     assert_eq!(files(), 2);
@@ -378,7 +383,7 @@ fn what_does_not_fit_is_told() {
     assert_eq!(error.to_string(), "the mask image has [2, 2] pixels, the detector [40, 30]");
     let images = Images { mask: Some(Mask { shape: [40, 30], masked: vec![true; 1200] }), ..Images::default() };
     let none = Integrator::new(&small(Splitting::No), &images, Options::default());
-    assert!(matches!(none, Err(SettingsError::Nothing)));
+    assert!(matches!(none, Err(IntegratorError::Nothing)));
     let mut broken = small(Splitting::No);
     broken.geometry.rot1_rad = f64::NAN;
     let error = Integrator::new(&broken, &Images::default(), Options::default()).err().expect("it is no geometry");

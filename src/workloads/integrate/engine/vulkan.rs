@@ -5,10 +5,12 @@ use super::{
     corrections::Dummy,
     errors::IntegrationError,
     frames::{Frames, Pixels, Sums},
-    integrator::{Job, Region},
+    integrator::{EngineJob, PreparedRegion},
 };
 use bytes::Bytes;
-use nodectl_gpu::device::{Binding, Buffer, Device, DeviceError, Kernel, KernelSource, Pending, Recording, Step};
+use nodectl_gpu::device::{
+    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource, PendingCall, RecordingStep,
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -36,7 +38,7 @@ impl From<DeviceError> for IntegrationError {
     }
 }
 
-pub(super) struct Engine {
+pub(super) struct VulkanEngine {
     device: Device,
     kernel: Kernel,
     /// One for each kind of dummies that frames have had: one, as a rule.
@@ -47,7 +49,7 @@ pub(super) struct Engine {
 struct Plan {
     dummy: Dummy,
     regions: Vec<Uploaded>,
-    constants: Buffer,
+    constants: DeviceBuffer,
     /// Locked while a batch's calls are queued: they take effect in that order.
     slots: Mutex<Slots>,
 }
@@ -55,9 +57,9 @@ struct Plan {
 /// A region's matrix on the device.
 struct Uploaded {
     bins: usize,
-    starts: Buffer,
-    pixels: Buffer,
-    weights: Buffer,
+    starts: DeviceBuffer,
+    pixels: DeviceBuffer,
+    weights: DeviceBuffer,
     shares: usize,
 }
 
@@ -69,19 +71,19 @@ struct Slots {
 
 /// Memory of a batch, and the recordings that work on it.
 struct Slot {
-    frames: Buffer,
-    sums: Vec<Buffer>,
+    frames: DeviceBuffer,
+    sums: Vec<DeviceBuffer>,
     /// By the kind of the frames' numbers and their count.
-    recordings: BTreeMap<(u32, usize), Recording>,
+    recordings: BTreeMap<(u32, usize), DeviceRecording>,
 }
 
 /// The sums of a batch, for each region, on their way.
-struct Batch {
+struct SumBatch {
     frames: usize,
-    sums: Vec<Pending<Vec<u8>>>,
+    sums: Vec<PendingCall<Vec<u8>>>,
 }
 
-impl Engine {
+impl VulkanEngine {
     pub fn new(device: Device) -> Result<Self, IntegrationError> {
         let bytes = include_bytes!("../../../../shaders/integrate.spv");
         let spirv: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
@@ -91,7 +93,7 @@ impl Engine {
     }
 
     /// For each region and frame, the sums of all bins.
-    pub fn sums(&self, job: &Job<'_>, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
+    pub fn sums(&self, job: &EngineJob<'_>, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
         let plan = self.plan(job)?;
         let bytes = bytes_of(frames);
         let frame_bytes = frames.pixels.bytes_per_pixel() * frames.shape[0] * frames.shape[1];
@@ -118,7 +120,7 @@ impl Engine {
         BATCH_BYTES.min(limits.storage_range).min(limits.buffer_bytes) as usize & !3
     }
 
-    fn plan(&self, job: &Job<'_>) -> Result<Arc<Plan>, IntegrationError> {
+    fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<Plan>, IntegrationError> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.iter().find(|plan| plan.dummy == job.dummy) {
             return Ok(plan.clone());
@@ -142,7 +144,7 @@ impl Engine {
         Ok(plan)
     }
 
-    fn upload_region(&self, region: &Region) -> Result<Uploaded, IntegrationError> {
+    fn upload_region(&self, region: &PreparedRegion) -> Result<Uploaded, IntegrationError> {
         let rows = region.rows();
         Ok(Uploaded {
             bins: region.matrix.bin_count,
@@ -153,7 +155,7 @@ impl Engine {
         })
     }
 
-    fn upload(&self, bytes: &[u8]) -> Result<Buffer, IntegrationError> {
+    fn upload(&self, bytes: &[u8]) -> Result<DeviceBuffer, IntegrationError> {
         let most = self.device.info().limits.storage_range;
         if bytes.len() as u64 > most {
             let size = bytes.len();
@@ -170,12 +172,12 @@ impl Engine {
     fn submit(
         &self,
         plan: &Plan,
-        job: &Job<'_>,
+        job: &EngineJob<'_>,
         kind: u32,
         bytes: &[u8],
         frame_bytes: usize,
         slot_bytes: usize,
-    ) -> Result<Batch, IntegrationError> {
+    ) -> Result<SumBatch, IntegrationError> {
         let frames = bytes.len() / frame_bytes;
         let mut slots = plan.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let index = slots.next;
@@ -191,14 +193,14 @@ impl Engine {
         };
         let upload = self.device.upload(&slot.frames, 0, padded(bytes));
         let run = self.device.run(&recording);
-        let download = |(region, sums): (&Uploaded, &Buffer)| {
+        let download = |(region, sums): (&Uploaded, &DeviceBuffer)| {
             self.device.download(sums, 0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64)
         };
         let sums = plan.regions.iter().zip(&slot.sums).map(download).collect();
         drop(slots);
         // A failure of the first two fails what follows, and is told from there.
         drop((upload, run));
-        Ok(Batch { frames, sums })
+        Ok(SumBatch { frames, sums })
     }
 
     /// The memory for a batch: what there is, if it is large enough.
@@ -233,19 +235,19 @@ impl Engine {
     fn record(
         &self,
         plan: &Plan,
-        job: &Job<'_>,
+        job: &EngineJob<'_>,
         slot: &Slot,
         kind: u32,
         frames: usize,
-    ) -> Result<Recording, IntegrationError> {
+    ) -> Result<DeviceRecording, IntegrationError> {
         let has_dummy = job.dummy.is_some();
         let mut steps = Vec::new();
         for (region, sums) in plan.regions.iter().zip(&slot.sums) {
             let lanes = (region.shares / region.bins / 4).next_power_of_two().clamp(1, GROUP);
             let groups = region.bins.div_ceil(GROUP / lanes).min(MAX_GROUPS);
             let buffers = [&region.starts, &region.pixels, &region.weights, &plan.constants, &slot.frames, sums];
-            let bindings = buffers.iter().enumerate().map(|(index, buffer)| Binding::whole(index as u32, buffer));
-            let bindings: Vec<Binding> = bindings.collect();
+            let bindings = buffers.iter().enumerate().map(|(index, buffer)| BufferBinding::whole(index as u32, buffer));
+            let bindings: Vec<BufferBinding> = bindings.collect();
             for first in (0..frames).step_by(AT_ONCE) {
                 let numbers = [region.bins, job.corrections.omega.len(), region.shares, first, frames, lanes];
                 let flags = [kind, has_dummy.into(), job.model.is_poissonian().into()];
@@ -253,7 +255,7 @@ impl Engine {
                 let push = numbers.iter().map(|number| *number as u32).chain(flags);
                 let push = push.chain([value.to_bits(), delta.to_bits()]).flat_map(u32::to_le_bytes).collect();
                 let (kernel, bindings) = (self.kernel.clone(), bindings.clone());
-                steps.push(Step::Dispatch { kernel, bindings, push, groups: [groups as u32, 1, 1] });
+                steps.push(RecordingStep::Dispatch { kernel, bindings, push, groups: [groups as u32, 1, 1] });
             }
         }
         Ok(self.device.record(steps)?)
@@ -261,7 +263,7 @@ impl Engine {
 }
 
 /// Waits for a batch.
-fn finish(plan: &Plan, batch: Batch, by_region: &mut [Vec<Vec<Sums>>]) -> Result<(), IntegrationError> {
+fn finish(plan: &Plan, batch: SumBatch, by_region: &mut [Vec<Vec<Sums>>]) -> Result<(), IntegrationError> {
     for ((region, pending), frames) in plan.regions.iter().zip(batch.sums).zip(by_region) {
         let bytes = pending.wait(LIMIT)?;
         let floats: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);

@@ -12,12 +12,12 @@ use std::{collections::BTreeMap, fs::File, os::unix::fs::FileExt, path::Path};
 /// Stored chunks by their place in the grid of chunks.
 pub(super) struct Chunks {
     file: File,
-    places: BTreeMap<Vec<u64>, Place>,
+    places: BTreeMap<Vec<u64>, ChunkPlace>,
 }
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ChunkPlace {
     pub(super) address: u64,
     pub(super) bytes: u64,
     /// Bit i: filter i was not applied.
@@ -52,7 +52,7 @@ impl Chunks {
                     ChunkIndexType::SingleChunk => {
                         let filtered = single_chunk_filter.map(|filter| (filter.nbytes, filter.filter_mask));
                         let (bytes, mask) = filtered.unwrap_or((bytes, 0));
-                        BTreeMap::from([(vec![0; chunk.len()], Place { address: index_address, bytes, mask })])
+                        BTreeMap::from([(vec![0; chunk.len()], ChunkPlace { address: index_address, bytes, mask })])
                     }
                     ChunkIndexType::FixedArray => indexes::fixed(&mut objects, index_address, bytes, &grid()?)?,
                     ChunkIndexType::ExtensibleArray => {
@@ -69,7 +69,7 @@ impl Chunks {
 
     /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when it was read.
     pub(super) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
-        let Place { address, bytes, mask } = *self.places.get(place)?;
+        let ChunkPlace { address, bytes, mask } = *self.places.get(place)?;
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
         if address.checked_add(bytes).is_none_or(|end| end > length) {
             return Some(Err(format!("read past end: {bytes} bytes at {address} of {length}")));

@@ -1,8 +1,8 @@
 //! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's links, else the largest
 //! dataset of three axes.
 
-use super::{FrameError, stack};
-use crate::arrays::links::{self, Bounds};
+use super::{FramesError, stack};
+use crate::arrays::links::{self, LinkBounds};
 use rust_hdf5::{H5File, H5Group, LinkClass};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ const MAX_DEFAULTS: usize = 8;
 
 /// Datasets that together are the frames, in order.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundDatasets {
     /// The file that holds them, which may be another than was asked.
     pub(super) path: PathBuf,
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct Found {
 }
 
 /// The same, in the file that was asked.
-struct Here {
+struct LocalDataset {
     name: String,
     datasets: Vec<String>,
 }
@@ -31,10 +31,10 @@ struct Here {
 /// A file that is looked into. What a name in it leads to in others is asked of `links`, never of the library, which goes
 /// wherever a file says.
 #[derive(Clone, Copy)]
-struct Open<'f> {
+struct OpenedFile<'f> {
     file: &'f H5File,
     path: &'f Path,
-    bounds: &'f Bounds,
+    bounds: &'f LinkBounds,
 }
 
 /// `dataset` and `entry` are what the user said of them.
@@ -43,8 +43,8 @@ pub(super) fn frames(
     path: &Path,
     dataset: Option<&str>,
     entry: Option<&str>,
-    bounds: &Bounds,
-) -> Result<Found, FrameError> {
+    bounds: &LinkBounds,
+) -> Result<FoundDatasets, FramesError> {
     let inside = entry.map_or(String::new(), links::clean);
     let told = match dataset.map(links::clean) {
         Some(name) if inside.is_empty() || name == inside || name.starts_with(&format!("{inside}/")) => Some(name),
@@ -54,14 +54,14 @@ pub(super) fn frames(
     // A scan's group, or the dataset itself, may be a link to another file.
     let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside), bounds)?;
     let other = if place == path { None } else { Some(stack::open(&place)?) };
-    let own = Open { file: other.as_ref().unwrap_or(file), path: &place, bounds };
-    let found = |here: Here| Found { path: place.clone(), name: here.name, datasets: here.datasets };
+    let own = OpenedFile { file: other.as_ref().unwrap_or(file), path: &place, bounds };
+    let found = |here: LocalDataset| FoundDatasets { path: place.clone(), name: here.name, datasets: here.datasets };
     if told.is_some() {
         return named(own, &target).map(found).ok_or_else(|| absent(own, &target));
     }
     if !target.is_empty() && own.group(&target).is_none() {
         let why = format!("it has no entry `{target}`");
-        return Err(FrameError::File { path: place.clone(), why: with_entries(own.file, why) });
+        return Err(FramesError::File { path: place.clone(), why: with_entries(own.file, why) });
     }
     let below = |name: &str| links::clean(&format!("{target}/{name}"));
     let here = default(own, &target)
@@ -72,23 +72,23 @@ pub(super) fn frames(
     }
     linked(own, &target).ok_or_else(|| {
         let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
-        FrameError::File { path: place.clone(), why: why.into() }
+        FramesError::File { path: place.clone(), why: why.into() }
     })
 }
 
 /// The frames of the first link to another file that has some: scans of a sample are often files of their own.
-fn linked(own: Open<'_>, below: &str) -> Option<Found> {
+fn linked(own: OpenedFile<'_>, below: &str) -> Option<FoundDatasets> {
     let frames = |link: String| {
         let (place, target) = links::follow(own.file, own.path, &link, own.bounds).ok()?;
         let file = stack::open(&place).ok()?;
-        let other = Open { file: &file, path: &place, ..own };
+        let other = OpenedFile { file: &file, path: &place, ..own };
         let here = default(other, &target).or_else(|| parts(other, &target)).or_else(|| largest(other, &target))?;
-        Some(Found { name: here.name, datasets: here.datasets, path: place.clone() })
+        Some(FoundDatasets { name: here.name, datasets: here.datasets, path: place.clone() })
     };
     external_links(own, below).into_iter().take(MAX_LINKED).find_map(frames)
 }
 
-impl<'f> Open<'f> {
+impl<'f> OpenedFile<'f> {
     /// A group of this file.
     fn group(self, name: &str) -> Option<H5Group> {
         let (place, name) = links::follow(self.file, self.path, name, self.bounds).ok()?;
@@ -109,7 +109,7 @@ impl<'f> Open<'f> {
 }
 
 /// The dataset of this name, or what the group of this name holds.
-fn named(own: Open<'_>, name: &str) -> Option<Here> {
+fn named(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
     // What an external link or a virtual dataset lacks is told when it is opened.
     let is_link = || {
         let (group, leaf) = name.rsplit_once('/').unwrap_or(("", name));
@@ -123,12 +123,12 @@ fn named(own: Open<'_>, name: &str) -> Option<Here> {
             .or_else(|| default(own, name))
             .or_else(|| largest(own, name));
     }
-    let one = || Here { name: name.to_string(), datasets: vec![name.to_string()] };
+    let one = || LocalDataset { name: name.to_string(), datasets: vec![name.to_string()] };
     if own.shape(name).is_some() || is_link().is_some() { Some(one()) } else { None }
 }
 
 /// What NeXus calls the default plot, if it has frames.
-fn default(own: Open<'_>, from: &str) -> Option<Here> {
+fn default(own: OpenedFile<'_>, from: &str) -> Option<LocalDataset> {
     let mut name = from.to_string();
     for _ in 0..MAX_DEFAULTS {
         let group = own.group(&name)?;
@@ -139,7 +139,8 @@ fn default(own: Open<'_>, from: &str) -> Option<Here> {
                 name = if name.is_empty() { next.to_string() } else { format!("{name}/{next}") };
             }
             Err(_) => {
-                let is_frames = |found: &Here| own.shape(&found.datasets[0]).is_some_and(|shape| shape.len() == 3);
+                let is_frames =
+                    |found: &LocalDataset| own.shape(&found.datasets[0]).is_some_and(|shape| shape.len() == 3);
                 return signal(&group, &name).filter(is_frames);
             }
         }
@@ -148,14 +149,14 @@ fn default(own: Open<'_>, from: &str) -> Option<Here> {
 }
 
 /// The dataset that a group's `signal` names.
-fn signal(group: &H5Group, name: &str) -> Option<Here> {
+fn signal(group: &H5Group, name: &str) -> Option<LocalDataset> {
     let signal = group.attr_string("signal").ok()?;
     let dataset = format!("{name}/{}", signal.trim_matches('/')).trim_matches('/').to_string();
-    Some(Here { name: dataset.clone(), datasets: vec![dataset] })
+    Some(LocalDataset { name: dataset.clone(), datasets: vec![dataset] })
 }
 
 /// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
-fn parts(own: Open<'_>, name: &str) -> Option<Here> {
+fn parts(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
     let group = own.group(name)?;
     let is_part = |leaf: &String| {
         leaf.strip_prefix("data_")
@@ -167,11 +168,11 @@ fn parts(own: Open<'_>, name: &str) -> Option<Here> {
         return None;
     }
     let datasets = leaves.iter().map(|leaf| format!("{name}/{leaf}").trim_matches('/').to_string()).collect();
-    Some(Here { name: name.to_string(), datasets })
+    Some(LocalDataset { name: name.to_string(), datasets })
 }
 
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
-fn largest(own: Open<'_>, below: &str) -> Option<Here> {
+fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
     let mut names = own.file.dataset_names();
     names.sort();
     names.truncate(MAX_NAMES);
@@ -185,11 +186,11 @@ fn largest(own: Open<'_>, below: &str) -> Option<Here> {
             best = Some((pixels, name.trim_matches('/').to_string()));
         }
     }
-    best.map(|(_, name)| Here { name: name.clone(), datasets: vec![name] })
+    best.map(|(_, name)| LocalDataset { name: name.clone(), datasets: vec![name] })
 }
 
 /// Links to other files, which are not among a file's datasets.
-fn external_links(own: Open<'_>, below: &str) -> Vec<String> {
+fn external_links(own: OpenedFile<'_>, below: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![below.to_string()];
     let mut seen = 0;
@@ -210,13 +211,13 @@ fn external_links(own: Open<'_>, below: &str) -> Vec<String> {
     found
 }
 
-fn absent(own: Open<'_>, name: &str) -> FrameError {
+fn absent(own: OpenedFile<'_>, name: &str) -> FramesError {
     let mut names = own.file.dataset_names();
     names.sort();
     names.truncate(20);
     let listed = names.iter().map(|name| format!("`/{}`", name.trim_matches('/'))).collect::<Vec<_>>().join(", ");
     let why = format!("it has no dataset `/{name}`\nhint: there are {listed}");
-    FrameError::File { path: own.path.to_path_buf(), why }
+    FramesError::File { path: own.path.to_path_buf(), why }
 }
 
 fn with_entries(file: &H5File, why: String) -> String {

@@ -2,7 +2,7 @@
 //! III.A.2, VII.C, VII.D). Each gives all chunks that were written, or None where it is not understood.
 
 use super::{
-    chunks::Place,
+    chunks::ChunkPlace,
     objects::{CHECKSUM_BYTES, Objects, number},
 };
 use rust_hdf5::format::{
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = 256;
 /// What the blocks of arrays begin with: a signature, a version, a class.
 const PREFIX_BYTES: usize = 6;
 
-type Places = BTreeMap<Vec<u64>, Place>;
+type Places = BTreeMap<Vec<u64>, ChunkPlace>;
 
 /// A B-tree of version 1. `chunk`: the extents of a chunk.
 pub(super) fn tree(objects: &mut Objects, root: u64, chunk: &[u64]) -> Option<Places> {
@@ -42,7 +42,7 @@ pub(super) fn tree(objects: &mut Objects, root: u64, chunk: &[u64]) -> Option<Pl
         }
         for (key, child) in node.keys.iter().zip(&node.children).filter(|(_, child)| **child != UNDEF_ADDR) {
             let place = key.offsets.iter().zip(chunk).map(|(offset, extent)| offset.checked_div(*extent));
-            let found = Place { address: *child, bytes: u64::from(key.chunk_size), mask: key.filter_mask };
+            let found = ChunkPlace { address: *child, bytes: u64::from(key.chunk_size), mask: key.filter_mask };
             places.insert(place.collect::<Option<_>>()?, found);
         }
         if places.len() as u64 > MAX_CHUNKS {
@@ -66,11 +66,11 @@ pub(super) fn tree_2(objects: &mut Objects, address: u64, bytes: u64, axes: usiz
     let count = records.len() / usize::from(header.record_size);
     if header.record_type == BT2_TYPE_CHUNK_UNFILT {
         let all = Bt2ChunkIndex::decode_unfiltered_records(&records, count, axes, &context).ok()?;
-        let place = |address| Place { address, bytes, mask: 0 };
+        let place = |address| ChunkPlace { address, bytes, mask: 0 };
         return Some(all.into_iter().map(|record| (record.scaled_offsets, place(record.chunk_address))).collect());
     }
     let all = Bt2ChunkIndex::decode_filtered_records(&records, count, axes, header.record_size, &context).ok()?;
-    let place = |address, bytes, mask| Place { address, bytes, mask };
+    let place = |address, bytes, mask| ChunkPlace { address, bytes, mask };
     let each = all
         .into_iter()
         .map(|record| (record.scaled_offsets, place(record.chunk_address, record.chunk_size, record.filter_mask)));
@@ -134,7 +134,7 @@ impl<'g> Elements<'g> {
             let (address, rest) = element.split_at(self.addresses);
             let address = number(address);
             if self.lack() && address != UNDEF_ADDR {
-                let place = self.sizes.map_or(Place { address, bytes: self.bytes, mask: 0 }, |size| Place {
+                let place = self.sizes.map_or(ChunkPlace { address, bytes: self.bytes, mask: 0 }, |size| ChunkPlace {
                     address,
                     bytes: number(&rest[..size]),
                     mask: number(&rest[size..]) as u32,

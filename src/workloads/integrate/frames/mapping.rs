@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Frames `start .. start + count` of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct FrameBlock {
     pub(super) file: String,
     pub(super) dataset: String,
     pub(super) start: u64,
@@ -17,13 +17,13 @@ pub(super) struct Block {
 }
 
 /// The blocks of a virtual dataset of this shape, in the order of its frames. The error is a sentence.
-pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec<Block>, String> {
+pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec<FrameBlock>, String> {
     let [frames, rows, columns] = match *shape {
         [rows, columns] => [1, rows as u64, columns as u64],
         [frames, rows, columns] => [frames as u64, rows as u64, columns as u64],
         _ => return Err(format!("it has {} axes; frames, rows and columns are expected", shape.len())),
     };
-    let mut placed: Vec<(u64, Block)> = Vec::with_capacity(mappings.len());
+    let mut placed: Vec<(u64, FrameBlock)> = Vec::with_capacity(mappings.len());
     for mapping in mappings {
         let name = format!("{}::{}", mapping.source_file_name, mapping.source_dset_name);
         let odd = || format!("it takes parts of frames from `{name}`; only whole frames are put together");
@@ -33,7 +33,7 @@ pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec
             for (index, first) in (start..frames).step_by(step).enumerate().take(MAX_SOURCES) {
                 let name = |name: &str| name.replace("%b", &index.to_string()).replace("%%", "%");
                 let (file, dataset) = (name(&mapping.source_file_name), name(&mapping.source_dset_name));
-                placed.push((first, Block { file, dataset, start: 0, count: size.min(frames - first) }));
+                placed.push((first, FrameBlock { file, dataset, start: 0, count: size.min(frames - first) }));
             }
             continue;
         }
@@ -42,7 +42,7 @@ pub(super) fn blocks(mappings: &[VirtualMapping], shape: &[usize]) -> Result<Vec
         let source = slab(&mapping.source_selection, [UNLIMITED, rows, columns]).ok_or_else(odd)?;
         let count = source.1.min(target.1);
         let (file, dataset) = (mapping.source_file_name.clone(), mapping.source_dset_name.clone());
-        placed.push((target.0, Block { file, dataset, start: source.0, count }));
+        placed.push((target.0, FrameBlock { file, dataset, start: source.0, count }));
     }
     placed.sort_by_key(|(first, _)| *first);
     let mut next = 0;

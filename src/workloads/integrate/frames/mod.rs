@@ -22,8 +22,8 @@ mod stack;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use read::{Decoder, Pieces, Reader, Unit};
-pub use stack::{Source, Stack};
+pub use read::{Decoder, Pieces, Reader, StoredFrames};
+pub use stack::{FrameSource, Stack};
 
 use super::decode::DecodeError;
 use crate::arrays::links::LinkError;
@@ -40,7 +40,7 @@ const MAX_SOURCES: usize = 100_000;
 
 /// Why the frames of a file cannot be had. Each is a sentence for the user, and names the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
+pub enum FramesError {
     #[error("{path}: {why}", path = path.display())]
     File { path: PathBuf, why: String },
     #[error("{path}: `{dataset}`: {why}", path = path.display())]
@@ -55,7 +55,7 @@ pub enum FrameError {
     Decode { path: PathBuf, dataset: String, error: DecodeError },
 }
 
-impl From<LinkError> for FrameError {
+impl From<LinkError> for FramesError {
     fn from(error: LinkError) -> Self {
         match error {
             LinkError::Missing { path, name, missing } => Self::MissingSource { path, dataset: name, missing },

@@ -30,7 +30,7 @@ const SUPERBLOCK_BYTES: usize = 512;
 const HEADER_BYTES: usize = 8192;
 
 /// A message of an object's header.
-pub(super) struct Message {
+pub(super) struct HeaderMessage {
     pub(super) kind: u8,
     pub(super) data: Vec<u8>,
 }
@@ -90,7 +90,7 @@ impl Objects {
     }
 
     /// The header of the object at this path, links followed.
-    pub(super) fn at(&mut self, path: &str) -> Option<Vec<Message>> {
+    pub(super) fn at(&mut self, path: &str) -> Option<Vec<HeaderMessage>> {
         let mut header = self.header(self.root)?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let address = self.child(&header, name)?;
@@ -100,7 +100,7 @@ impl Objects {
     }
 
     /// The messages of an object, those of its continuations among them. None where some are shared with others.
-    fn header(&mut self, address: u64) -> Option<Vec<Message>> {
+    fn header(&mut self, address: u64) -> Option<Vec<HeaderMessage>> {
         let block = self.read_block(address, HEADER_BYTES).ok()?;
         let header = match ObjectHeader::decode_any(&block) {
             Err(FormatError::BufferTooShort { needed, .. }) => {
@@ -110,12 +110,12 @@ impl Objects {
         };
         let is_new = block.starts_with(b"OHDR");
         let has_order = is_new && header.flags & 0x04 != 0;
-        let mut messages: Vec<Message> = Vec::with_capacity(header.messages.len());
+        let mut messages: Vec<HeaderMessage> = Vec::with_capacity(header.messages.len());
         for message in header.messages {
             if is_needed(message.msg_type) && message.flags & MSG_FLAG_SHARED != 0 {
                 return None;
             }
-            messages.push(Message { kind: message.msg_type, data: message.data });
+            messages.push(HeaderMessage { kind: message.msg_type, data: message.data });
         }
         let mut next = 0;
         while next < messages.len() {
@@ -141,7 +141,7 @@ impl Objects {
     }
 
     /// The header's address of what a group calls `name`.
-    fn child(&mut self, group: &[Message], name: &str) -> Option<u64> {
+    fn child(&mut self, group: &[HeaderMessage], name: &str) -> Option<u64> {
         let hard = |link: LinkMessage| match link.target {
             LinkTarget::Hard { address } if link.name == name => Some(address),
             _ => None,
@@ -209,21 +209,21 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Messages of a header of version 1 that lie elsewhere: kind and length of two bytes each, flags, three of nothing.
-fn continued_old(mut block: &[u8]) -> Option<Vec<Message>> {
+fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     let mut messages = Vec::new();
     while let Some((head, rest)) = block.split_first_chunk::<8>() {
         let (data, behind) = rest.split_at_checked(usize::from(u16::from_le_bytes([head[2], head[3]])))?;
         if head[4] & MSG_FLAG_SHARED != 0 && is_needed(head[0]) {
             return None;
         }
-        messages.push(Message { kind: head[0], data: data.to_vec() });
+        messages.push(HeaderMessage { kind: head[0], data: data.to_vec() });
         block = behind;
     }
     Some(messages)
 }
 
 /// Those of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum at the end.
-fn continued(block: &[u8], has_order: bool) -> Option<Vec<Message>> {
+fn continued(block: &[u8], has_order: bool) -> Option<Vec<HeaderMessage>> {
     let mut block = block.strip_prefix(b"OCHK")?;
     block = block.get(..block.len().checked_sub(4)?)?;
     let mut messages = Vec::new();
@@ -235,7 +235,7 @@ fn continued(block: &[u8], has_order: bool) -> Option<Vec<Message>> {
         if head[3] & MSG_FLAG_SHARED != 0 && is_needed(head[0]) {
             return None;
         }
-        messages.push(Message { kind: head[0], data: data.to_vec() });
+        messages.push(HeaderMessage { kind: head[0], data: data.to_vec() });
         block = behind;
     }
     Some(messages)

@@ -1,10 +1,10 @@
-//! Stored chunks, and the frames that they decode to. A `Reader` holds files open and belongs to one thread; a `Unit` is plain
+//! Stored chunks, and the frames that they decode to. A `Reader` holds files open and belongs to one thread; a `StoredFrames` is plain
 //! bytes and may be decoded by another.
 
 use super::{
-    FrameError, Stack,
+    FramesError, Stack,
     chunks::Chunks,
-    stack::{self, Run, Source},
+    stack::{self, FrameRun, FrameSource},
 };
 use crate::{
     arrays::hdf5,
@@ -43,18 +43,18 @@ impl Open {
 }
 
 /// Some frames as they are stored.
-pub struct Unit {
+pub struct StoredFrames {
     stack: Arc<Stack>,
     source: usize,
     /// The frames of the stack that it decodes to.
     pub frames: Range<u64>,
     /// The first of them in the source.
     start: u64,
-    parts: Vec<Part>,
+    parts: Vec<StoredPart>,
 }
 
 /// A chunk, or a whole frame that was stored without any.
-struct Part {
+struct StoredPart {
     raw: Vec<u8>,
     mask: u32,
     /// Place of its first pixel in the source: frame, row, column.
@@ -67,7 +67,7 @@ impl Reader {
     }
 
     /// The next frames of `frames`, which is not empty: those of the chunk that holds the first one.
-    pub fn read(&mut self, frames: Range<u64>) -> Result<Unit, FrameError> {
+    pub fn read(&mut self, frames: Range<u64>) -> Result<StoredFrames, FramesError> {
         let stack = self.stack.clone();
         let run = *run(&stack, frames.start);
         let source = &stack.sources[run.source];
@@ -77,14 +77,14 @@ impl Reader {
         let parts = hdf5::guarded(|| Ok(self.parts(&stack, run.source, start)))
             .unwrap_or_else(Err)
             .map_err(|why| failed(source, start, why))?;
-        Ok(Unit { source: run.source, frames: frames.start..frames.start + count, start, parts, stack })
+        Ok(StoredFrames { source: run.source, frames: frames.start..frames.start + count, start, parts, stack })
     }
 
-    fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<Part>, String> {
+    fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<StoredPart>, String> {
         let source = &stack.sources[at];
         let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
-            return Ok(vec![Part { raw: whole(source, &open.dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
+            return Ok(vec![StoredPart { raw: whole(source, &open.dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
         };
         let [rows, columns] = source.shape.map(|extent| extent as u64);
         let mut parts = Vec::new();
@@ -93,13 +93,13 @@ impl Reader {
                 let place = [frame / chunk[0], row, column];
                 let (raw, mask) = open.chunk(&place[usize::from(source.is_flat)..])?;
                 let origin = std::array::from_fn(|axis| place[axis] * chunk[axis]);
-                parts.push(Part { raw, mask, origin });
+                parts.push(StoredPart { raw, mask, origin });
             }
         }
         Ok(parts)
     }
 
-    fn open(&mut self, source: &Source, at: usize) -> Result<&Open, String> {
+    fn open(&mut self, source: &FrameSource, at: usize) -> Result<&Open, String> {
         match self.open.iter().position(|open| open.source == at) {
             Some(known) => self.open[..=known].rotate_right(1),
             None => {
@@ -115,13 +115,13 @@ impl Reader {
 }
 
 /// The run that holds a frame.
-fn run(stack: &Stack, frame: u64) -> &Run {
+fn run(stack: &Stack, frame: u64) -> &FrameRun {
     let after = stack.runs.partition_point(|run| run.first <= frame);
     &stack.runs[after.saturating_sub(1)]
 }
 
 /// A frame of a dataset that is stored in one piece.
-fn whole(source: &Source, dataset: &H5Dataset, frame: u64) -> Result<Vec<u8>, String> {
+fn whole(source: &FrameSource, dataset: &H5Dataset, frame: u64) -> Result<Vec<u8>, String> {
     let [rows, columns] = source.shape;
     let (starts, counts) = if source.is_flat {
         (vec![0, 0], vec![rows, columns])
@@ -140,23 +140,23 @@ fn bytes<T: bytemuck::NoUninit>(numbers: Vec<T>) -> Vec<u8> {
     bytemuck::cast_slice(&numbers).to_vec()
 }
 
-fn failed(source: &Source, frame: u64, why: String) -> FrameError {
+fn failed(source: &FrameSource, frame: u64, why: String) -> FramesError {
     let why = match why {
         why if why.contains("has not been written") => "it was never written".into(),
         why if why.contains("read past end") => format!("the file is cut short: {why}"),
         why => why,
     };
-    FrameError::Frame { path: source.path.clone(), dataset: source.dataset.clone(), frame, why }
+    FramesError::Frame { path: source.path.clone(), dataset: source.dataset.clone(), frame, why }
 }
 
-impl Unit {
+impl StoredFrames {
     /// Stored bytes.
     pub fn stored_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.raw.len()).sum()
     }
 
     /// Decodes all its frames into `target`, which is as long as they are: row by row, little-endian.
-    pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FrameError> {
+    pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
         let source = &self.stack.sources[self.source];
         let frame_bytes = self.stack.frame_bytes();
         let told = |error: DecodeError| self.failed(&error);
@@ -191,13 +191,13 @@ impl Unit {
     }
 
     /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded so.
-    pub fn pieces(&self) -> Option<Result<Pieces<'_>, FrameError>> {
+    pub fn pieces(&self) -> Option<Result<Pieces<'_>, FramesError>> {
         let source = &self.stack.sources[self.source];
         let [part] = &self.parts[..] else { return None };
         let length = self.stack.frame_bytes();
         let pieces = match source.chunk {
             // What is stored in one piece was read as numbers of this machine.
-            None => decode::Pieces::plain(&part.raw, length),
+            None => decode::ChunkPieces::plain(&part.raw, length),
             Some(chunk) if chunk[0] == 1 && self.fits(chunk) && !source.is_big_endian => {
                 source.pipeline.pieces(&part.raw, part.mask, length)?
             }
@@ -206,7 +206,7 @@ impl Unit {
         Some(pieces.map(|pieces| Pieces { unit: self, pieces }).map_err(|error| self.failed(&error)))
     }
 
-    fn failed(&self, error: &DecodeError) -> FrameError {
+    fn failed(&self, error: &DecodeError) -> FramesError {
         failed(&self.stack.sources[self.source], self.start, error.to_string())
     }
 
@@ -237,13 +237,13 @@ impl Unit {
 
 /// A frame that is decoded some bytes at a time, in order.
 pub struct Pieces<'u> {
-    unit: &'u Unit,
-    pieces: decode::Pieces<'u>,
+    unit: &'u StoredFrames,
+    pieces: decode::ChunkPieces<'u>,
 }
 
 impl Pieces<'_> {
     /// The next bytes, as many as `target` has.
-    pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FrameError> {
+    pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FramesError> {
         self.pieces.fill(target, &mut decoder.scratch).map_err(|error| self.unit.failed(&error))
     }
 }

@@ -1,10 +1,10 @@
 //! A dataset's frames: how many of which shape and type, and the sources in which they lie.
 
-use super::{FrameError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping};
+use super::{FramesError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping};
 use crate::{
     arrays::{
         hdf5,
-        links::{self, Bounds},
+        links::{self, LinkBounds},
     },
     integrate::decode::{FilterSpec, Pipeline},
 };
@@ -26,13 +26,13 @@ pub struct Stack {
     pub shape: [usize; 2],
     /// One of `Stack::SCALARS`.
     pub scalar: Scalar,
-    pub sources: Vec<Source>,
-    pub(super) runs: Vec<Run>,
+    pub sources: Vec<FrameSource>,
+    pub(super) runs: Vec<FrameRun>,
 }
 
 /// A dataset with pixels of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct FrameSource {
     pub path: PathBuf,
     pub dataset: String,
     pub frames: u64,
@@ -48,7 +48,7 @@ pub struct Source {
 
 /// Frames `first .. first + count` are `start ..` of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct FrameRun {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) source: usize,
@@ -61,7 +61,7 @@ impl Stack {
 
     /// Looks into a file and whatever its frames lie in. `dataset` is a path to a dataset, or to a group that holds or names
     /// one; None looks for it, within the group `entry` where one is given.
-    pub fn open(path: &Path, dataset: Option<&str>, entry: Option<&str>) -> Result<Self, FrameError> {
+    pub fn open(path: &Path, dataset: Option<&str>, entry: Option<&str>) -> Result<Self, FramesError> {
         Self::open_within(path, dataset, entry, &[])
     }
 
@@ -71,13 +71,13 @@ impl Stack {
         dataset: Option<&str>,
         entry: Option<&str>,
         directories: &[PathBuf],
-    ) -> Result<Self, FrameError> {
-        let bounds = Bounds::of(path, directories);
+    ) -> Result<Self, FramesError> {
+        let bounds = LinkBounds::of(path, directories);
         hdf5::guarded(|| Ok(Self::look(path, dataset, entry, bounds)))
-            .unwrap_or_else(|why| Err(FrameError::File { path: path.to_path_buf(), why }))
+            .unwrap_or_else(|why| Err(FramesError::File { path: path.to_path_buf(), why }))
     }
 
-    fn look(path: &Path, dataset: Option<&str>, entry: Option<&str>, bounds: Bounds) -> Result<Self, FrameError> {
+    fn look(path: &Path, dataset: Option<&str>, entry: Option<&str>, bounds: LinkBounds) -> Result<Self, FramesError> {
         let file = open(path)?;
         let found = find::frames(&file, path, dataset, entry, &bounds)?;
         let mut builder = Builder::new(path, &found.name, bounds);
@@ -118,11 +118,11 @@ pub(super) struct Builder {
     stack: Stack,
     /// Sources by file and name.
     known: BTreeMap<(PathBuf, String), usize>,
-    bounds: Bounds,
+    bounds: LinkBounds,
 }
 
 impl Builder {
-    fn new(path: &Path, name: &str, bounds: Bounds) -> Self {
+    fn new(path: &Path, name: &str, bounds: LinkBounds) -> Self {
         let stack = Stack {
             path: path.to_path_buf(),
             dataset: name.to_string(),
@@ -136,7 +136,7 @@ impl Builder {
     }
 
     /// All frames of a dataset of `file`, which is at `path`, behind those that are there.
-    fn add(&mut self, file: &H5File, path: &Path, dataset: &str) -> Result<(), FrameError> {
+    fn add(&mut self, file: &H5File, path: &Path, dataset: &str) -> Result<(), FramesError> {
         let (place, name) = links::follow(file, path, dataset, &self.bounds)?;
         if place == path {
             return self.add_from(file, &place, &name, None, 0);
@@ -152,13 +152,13 @@ impl Builder {
         dataset: &str,
         range: Option<(u64, u64)>,
         depth: usize,
-    ) -> Result<(), FrameError> {
+    ) -> Result<(), FramesError> {
         if let Some(known) = self.known.get(&(path.to_path_buf(), dataset.to_string())).copied() {
             let (start, count) = range.unwrap_or((0, self.stack.sources[known].frames));
             return self.run(known, start, count);
         }
         let opened = file.dataset(dataset).map_err(|error| unopened(path, dataset, &error))?;
-        let of = |why: String| FrameError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why };
+        let of = |why: String| FramesError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why };
         let layout = opened.storage_layout().map_err(|error| of(error.to_string()))?;
         if layout != StorageLayout::Virtual {
             let source = describe(&opened, path, dataset)?;
@@ -183,11 +183,11 @@ impl Builder {
                 };
                 if !place.exists() {
                     let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FrameError::MissingSource { path, dataset, missing: place });
+                    return Err(FramesError::MissingSource { path, dataset, missing: place });
                 }
                 if place != path && !self.bounds.have(&place) {
                     let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FrameError::Outside { path, dataset, outside: place });
+                    return Err(FramesError::Outside { path, dataset, outside: place });
                 }
                 let range = (block.start + (from - first), to - from);
                 self.add_block(file, path, (&place, &block.dataset), range, depth)?;
@@ -210,7 +210,7 @@ impl Builder {
         (place, dataset): (&Path, &str),
         range: (u64, u64),
         depth: usize,
-    ) -> Result<(), FrameError> {
+    ) -> Result<(), FramesError> {
         let name = links::clean(dataset);
         if self.known.contains_key(&(place.to_path_buf(), name.clone())) {
             return self.add_from(file, place, &name, Some(range), depth);
@@ -224,12 +224,12 @@ impl Builder {
         self.add_from(&open(&target)?, &target, &name, Some(range), depth + 1)
     }
 
-    fn source(&mut self, source: Source) -> Result<usize, FrameError> {
+    fn source(&mut self, source: FrameSource) -> Result<usize, FramesError> {
         let stack = &mut self.stack;
         if stack.sources.is_empty() {
             (stack.shape, stack.scalar) = (source.shape, source.scalar);
         }
-        let of = |why: String| FrameError::Dataset { path: source.path.clone(), dataset: source.dataset.clone(), why };
+        let of = |why: String| FramesError::Dataset { path: source.path.clone(), dataset: source.dataset.clone(), why };
         if source.shape != stack.shape || source.scalar != stack.scalar {
             let [rows, columns] = source.shape;
             let [first_rows, first_columns] = stack.shape;
@@ -246,27 +246,27 @@ impl Builder {
         Ok(stack.sources.len() - 1)
     }
 
-    fn run(&mut self, source: usize, start: u64, count: u64) -> Result<(), FrameError> {
+    fn run(&mut self, source: usize, start: u64, count: u64) -> Result<(), FramesError> {
         let stack = &mut self.stack;
         let of = &stack.sources[source];
         if start.checked_add(count).is_none_or(|end| end > of.frames) {
             let why = format!("it has {} frames, and {} of them from {start} on are asked for", of.frames, count);
-            return Err(FrameError::Dataset { path: of.path.clone(), dataset: of.dataset.clone(), why });
+            return Err(FramesError::Dataset { path: of.path.clone(), dataset: of.dataset.clone(), why });
         }
-        let goes_on = |last: &Run| last.source == source && last.start + last.count == start;
+        let goes_on = |last: &FrameRun| last.source == source && last.start + last.count == start;
         if let Some(last) = stack.runs.last_mut().filter(|last| goes_on(last)) {
             last.count += count;
             stack.frames += count;
         } else if count > 0 {
-            stack.runs.push(Run { first: stack.frames, count, source, start });
+            stack.runs.push(FrameRun { first: stack.frames, count, source, start });
             stack.frames += count;
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<Stack, FrameError> {
+    fn finish(self) -> Result<Stack, FramesError> {
         let stack = self.stack;
-        let of = |why: String| FrameError::Dataset { path: stack.path.clone(), dataset: stack.dataset.clone(), why };
+        let of = |why: String| FramesError::Dataset { path: stack.path.clone(), dataset: stack.dataset.clone(), why };
         if stack.frames == 0 {
             return Err(of("it holds no frame".into()));
         }
@@ -277,16 +277,16 @@ impl Builder {
     }
 }
 
-fn unopened(path: &Path, dataset: &str, error: &rust_hdf5::Hdf5Error) -> FrameError {
+fn unopened(path: &Path, dataset: &str, error: &rust_hdf5::Hdf5Error) -> FramesError {
     if let rust_hdf5::Hdf5Error::ExternalFileNotFound { file, searched, .. } = error {
         let missing = searched.first().map_or_else(|| PathBuf::from(file), PathBuf::from);
-        return FrameError::MissingSource { path: path.to_path_buf(), dataset: dataset.to_string(), missing };
+        return FramesError::MissingSource { path: path.to_path_buf(), dataset: dataset.to_string(), missing };
     }
-    FrameError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why: error.to_string() }
+    FramesError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why: error.to_string() }
 }
 
 /// Opens a file for reading, without a lock: it may be that of a running acquisition.
-pub(super) fn open(path: &Path) -> Result<H5File, FrameError> {
+pub(super) fn open(path: &Path) -> Result<H5File, FramesError> {
     hdf5::open(path).map_err(|why| {
         let length = path.metadata().map(|metadata| metadata.len());
         let why = match length {
@@ -294,13 +294,13 @@ pub(super) fn open(path: &Path) -> Result<H5File, FrameError> {
             Ok(0) => "the file is empty".into(),
             Ok(length) => format!("{why}\nhint: the file has {length} bytes; is it whole?"),
         };
-        FrameError::File { path: path.to_path_buf(), why }
+        FramesError::File { path: path.to_path_buf(), why }
     })
 }
 
 /// What a dataset with pixels of its own says of itself.
-fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<Source, FrameError> {
-    let of = |why: String| FrameError::Dataset { path: path.to_path_buf(), dataset: name.to_string(), why };
+fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource, FramesError> {
+    let of = |why: String| FramesError::Dataset { path: path.to_path_buf(), dataset: name.to_string(), why };
     let said = |error: rust_hdf5::Hdf5Error| of(error.to_string());
     hdf5::check_stored(dataset).map_err(of)?;
     let shape: Vec<u64> = dataset.shape().into_iter().map(|extent| extent as u64).collect();
@@ -340,12 +340,12 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<Source, Fram
         .into_iter()
         .map(|filter| FilterSpec { id: filter.id, parameters: filter.cd_values })
         .collect();
-    let pipeline = Pipeline::new(&filters, scalar.bytes()).map_err(|error| FrameError::Decode {
+    let pipeline = Pipeline::new(&filters, scalar.bytes()).map_err(|error| FramesError::Decode {
         path: path.to_path_buf(),
         dataset: name.to_string(),
         error,
     })?;
-    Ok(Source {
+    Ok(FrameSource {
         path: path.to_path_buf(),
         dataset: name.to_string(),
         frames,

@@ -1,7 +1,7 @@
 //! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
 
-use super::{Decoder, FrameError, Reader, Stack};
-use crate::arrays::{Location, hdf5};
+use super::{Decoder, FramesError, Reader, Stack};
+use crate::arrays::{ArrayLocation, hdf5};
 use nodectl_types::Scalar;
 use proptest::prelude::*;
 use rust_hdf5::{H5File, Selection};
@@ -126,7 +126,7 @@ fn what_is_wrong_with_a_file_is_told() {
                 unit.decode(&mut vec![0; stack.frame_bytes()], &mut decoder)?;
                 next += 1;
             }
-            Ok::<_, FrameError>(())
+            Ok::<_, FramesError>(())
         });
         let error = error.and_then(|read| read).expect_err(name).to_string();
         error.replace(&format!("{}/", fixture("").display()), "").replace(&fixture("").display().to_string(), "")
@@ -158,7 +158,7 @@ fn a_master_whose_data_file_is_gone_says_so() {
     }
     let error = Stack::open(&dir.path().join("eiger_master.h5"), None, None).unwrap_err();
     assert!(
-        matches!(&error, FrameError::MissingSource { missing, .. } if missing.ends_with("eiger_data_000002.h5")),
+        matches!(&error, FramesError::MissingSource { missing, .. } if missing.ends_with("eiger_data_000002.h5")),
         "{error}"
     );
 }
@@ -299,13 +299,13 @@ fn no_file_leads_out_of_its_directory() {
         for dataset in [None, Some("/data")] {
             let error = Stack::open(&own.join(name), dataset, None).map(|stack| stack.frames).unwrap_err();
             assert!(!error.to_string().contains("cut short"), "{error}");
-            let is_told = matches!(error, FrameError::Outside { .. });
+            let is_told = matches!(error, FramesError::Outside { .. });
             assert!(is_told || dataset.is_none(), "{name}: {error}");
         }
         let within = Stack::open_within(&own.join(name), Some("/data"), None, std::slice::from_ref(&other));
         assert_eq!(within.unwrap().frames, FRAMES, "{name}: its directory was named");
         // What kernels and trainings read is looked at in the same way; there nobody can name others.
-        let location = Location { member: Some("/data".into()), ..Location::new(own.join(name)) };
+        let location = ArrayLocation { member: Some("/data".into()), ..ArrayLocation::new(own.join(name)) };
         assert!(location.read().is_err() && location.inspect().is_err(), "{name}");
     }
     for name in ["near.h5", "near_virtual.h5"] {
@@ -313,12 +313,15 @@ fn no_file_leads_out_of_its_directory() {
     }
     let error = Stack::open(&own.join("external.h5"), None, None).unwrap_err().to_string();
     assert!(error.contains("its numbers lie in another file") && error.contains("secret.raw"), "{error}");
-    let location = Location { member: Some("/data".into()), ..Location::new(own.join("external.h5")) };
+    let location = ArrayLocation { member: Some("/data".into()), ..ArrayLocation::new(own.join("external.h5")) };
     for error in [location.read().map(|_| ()).unwrap_err(), location.inspect().map(|_| ()).unwrap_err()] {
         assert!(error.to_string().contains("its numbers lie in another file"), "{error}");
     }
     assert_eq!(
-        Location { member: Some("/data".into()), ..Location::new(own.join("near.h5")) }.inspect().unwrap().shape[0],
+        ArrayLocation { member: Some("/data".into()), ..ArrayLocation::new(own.join("near.h5")) }
+            .inspect()
+            .unwrap()
+            .shape[0],
         FRAMES
     );
 }

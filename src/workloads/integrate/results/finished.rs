@@ -2,27 +2,28 @@
 
 use super::{
     Part, RegionPart, Total,
-    nexus::{Axes, name_of},
+    nexus::{RegionAxes, name_of},
 };
-use crate::arrays::{Array, Location};
+use crate::arrays::{Array, ArrayLocation};
 use nodectl_types::Scalar;
 use std::path::Path;
 
 /// The patterns of a file's frames, and their axes. `names` are those of the regions. None where it is no such file, or not whole.
-pub fn finished(path: &Path, names: &[Option<String>]) -> Option<(Part, Vec<Axes>)> {
+pub fn finished(path: &Path, names: &[Option<String>]) -> Option<(Part, Vec<RegionAxes>)> {
     let read = |group: &str, name: &str| -> Option<Array> {
-        Location { member: Some(format!("entry/{group}/{name}")), ..Location::new(path) }.read().ok()
+        ArrayLocation { member: Some(format!("entry/{group}/{name}")), ..ArrayLocation::new(path) }.read().ok()
     };
-    let mut whole: Option<(Part, Vec<Axes>)> = None;
+    let mut whole: Option<(Part, Vec<RegionAxes>)> = None;
     for name in names {
-        let named =
-            |base: &str| name_of(base, Some(&Axes { name: name.clone(), radial: Vec::new(), azimuthal_deg: None }));
+        let named = |base: &str| {
+            name_of(base, Some(&RegionAxes { name: name.clone(), radial: Vec::new(), azimuthal_deg: None }))
+        };
         let (result, sums) = (named("result"), named("sums"));
         let numbers = |name: &str| read(&sums, name).and_then(doubles);
         let axis = |name: &str| read(&result, name).and_then(doubles);
         let frames = read(&result, "frame").filter(|array| array.info.scalar == Scalar::U64)?;
         let frames: Vec<u64> = frames.bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let axes = Axes { name: name.clone(), radial: axis("radial")?, azimuthal_deg: axis("azimuthal") };
+        let axes = RegionAxes { name: name.clone(), radial: axis("radial")?, azimuthal_deg: axis("azimuthal") };
         let region = RegionPart {
             intensity: singles(read(&result, "data")?)?,
             sigma: read(&result, "data_errors").and_then(singles),

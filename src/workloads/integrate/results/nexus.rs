@@ -34,7 +34,7 @@ pub struct About {
 
 /// A region's axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Axes {
+pub struct RegionAxes {
     /// None: the only one.
     pub name: Option<String>,
     pub radial: Vec<f64>,
@@ -48,11 +48,11 @@ pub struct NexusFile {
     temporary: PathBuf,
     path: PathBuf,
     about: About,
-    regions: Vec<Region>,
+    regions: Vec<RegionGroup>,
 }
 
-struct Region {
-    axes: Axes,
+struct RegionGroup {
+    axes: RegionAxes,
     data: H5Dataset,
     errors: Option<H5Dataset>,
 }
@@ -69,7 +69,7 @@ impl About {
     }
 }
 
-impl Axes {
+impl RegionAxes {
     fn bins(&self) -> usize {
         self.radial.len() * self.azimuthal_deg.as_ref().map_or(1, Vec::len)
     }
@@ -82,7 +82,7 @@ impl Axes {
 
 impl NexusFile {
     /// Begins a file that will be at `path`.
-    pub fn create(path: &Path, about: About, axes: Vec<Axes>) -> Written<Self> {
+    pub fn create(path: &Path, about: About, axes: Vec<RegionAxes>) -> Written<Self> {
         let temporary = path.with_extension("h5.part");
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.to_string()),
@@ -165,7 +165,7 @@ impl NexusFile {
 }
 
 /// What patterns of more frames can be added to.
-fn sums(entry: &H5Group, axes: &Axes, total: &Total) -> Written<()> {
+fn sums(entry: &H5Group, axes: &RegionAxes, total: &Total) -> Written<()> {
     let group = class(entry, &name_of("sums", Some(axes)), "NXcollection")?;
     let all = [("signal", Some(&total.signal)), ("norm", Some(&total.norm)), ("variance", total.variance.as_ref())];
     for (name, values) in all.into_iter().filter_map(|(name, values)| Some((name, values?))) {
@@ -175,7 +175,7 @@ fn sums(entry: &H5Group, axes: &Axes, total: &Total) -> Written<()> {
     Ok(())
 }
 
-pub(super) fn name_of(base: &str, axes: Option<&Axes>) -> String {
+pub(super) fn name_of(base: &str, axes: Option<&RegionAxes>) -> String {
     match axes.and_then(|axes| axes.name.as_deref()) {
         Some(name) => format!("{base}_{name}"),
         None => base.to_string(),
@@ -216,7 +216,7 @@ fn process(entry: &H5Group, about: &About) -> Written<()> {
 }
 
 /// An NXdata with its axes, and nothing in it yet.
-fn data(entry: &H5Group, name: &str, axes: &Axes, about: &About, over_frames: bool) -> Written<H5Group> {
+fn data(entry: &H5Group, name: &str, axes: &RegionAxes, about: &About, over_frames: bool) -> Written<H5Group> {
     let group = class(entry, name, "NXdata")?;
     group.set_attr_string("signal", "data").map_err(said)?;
     group.set_attr_string("title", &format!("{} ({name})", about.title)).map_err(said)?;
@@ -249,7 +249,7 @@ fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) ->
     attribute(&dataset, "long_name", long)
 }
 
-fn region(entry: &H5Group, about: &About, axes: Axes) -> Written<Region> {
+fn region(entry: &H5Group, about: &About, axes: RegionAxes) -> Written<RegionGroup> {
     let group = data(entry, &name_of("result", Some(&axes)), &axes, about, true)?;
     let shape: Vec<usize> = [about.frames as usize].into_iter().chain(axes.shape()).collect();
     let dataset = |name: &str, long: &str| {
@@ -261,7 +261,7 @@ fn region(entry: &H5Group, about: &About, axes: Axes) -> Written<Region> {
     };
     let values = dataset("data", "Intensity")?;
     let errors = if about.has_errors { Some(dataset("data_errors", "Standard error of the intensity")?) } else { None };
-    Ok(Region { axes, data: values, errors })
+    Ok(RegionGroup { axes, data: values, errors })
 }
 
 /// A unit in NeXus' words, and an axis' caption.

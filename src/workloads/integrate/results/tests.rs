@@ -1,7 +1,7 @@
 //! What is written, read again: with our own reader here, with h5py and silx's conventions in `tests/integrate.rs`.
 
 use super::{Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, finished, nexus, peaks, svg, table};
-use crate::arrays::Location;
+use crate::arrays::ArrayLocation;
 
 fn about(frames: u64, has_errors: bool) -> super::About {
     super::About {
@@ -30,7 +30,7 @@ fn part(first: u64, frames: u64, bins: usize) -> Part {
 fn parts_in_any_order_make_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.h5");
-    let axes = nexus::Axes { name: None, radial: vec![1.0, 2.0, 3.0, 4.0], azimuthal_deg: None };
+    let axes = nexus::RegionAxes { name: None, radial: vec![1.0, 2.0, 3.0, 4.0], azimuthal_deg: None };
     let mut file = NexusFile::create(&path, about(7, true), vec![axes]).unwrap();
     let mut total = Total::default();
     for (first, frames) in [(4, 3), (0, 2), (2, 2)] {
@@ -42,7 +42,8 @@ fn parts_in_any_order_make_the_file() {
     assert!(!path.exists(), "only what is whole has the name");
     file.finish(&[total]).unwrap();
     assert!(path.exists() && !dir.path().join("out.h5.part").exists());
-    let read = |member: &str| Location { member: Some(member.into()), ..Location::new(&path) }.read().unwrap();
+    let read =
+        |member: &str| ArrayLocation { member: Some(member.into()), ..ArrayLocation::new(&path) }.read().unwrap();
     let floats = |member: &str| -> Vec<f32> {
         read(member).bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     };
@@ -56,8 +57,9 @@ fn parts_in_any_order_make_the_file() {
 fn a_finished_part_is_read_as_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("some.h5");
-    let cake = nexus::Axes { name: Some("one".into()), radial: vec![1.0, 2.0], azimuthal_deg: Some(vec![-90.0, 90.0]) };
-    let line = nexus::Axes { name: Some("two".into()), radial: vec![1.0, 2.0, 3.0, 4.0], azimuthal_deg: None };
+    let cake =
+        nexus::RegionAxes { name: Some("one".into()), radial: vec![1.0, 2.0], azimuthal_deg: Some(vec![-90.0, 90.0]) };
+    let line = nexus::RegionAxes { name: Some("two".into()), radial: vec![1.0, 2.0, 3.0, 4.0], azimuthal_deg: None };
     let axes = vec![cake, line];
     let about = super::About { first: 3, ..about(2, true) };
     let mut whole = part(3, 2, 4);
@@ -114,6 +116,6 @@ fn a_picture_has_a_row_for_each_frame_or_for_several() {
         map.add(&part(0, frames.min(10), bins));
         let path = dir.path().join(format!("{frames}.png"));
         map.write(&path).unwrap();
-        assert_eq!(Location::new(&path).read().unwrap().info.shape, shape);
+        assert_eq!(ArrayLocation::new(&path).read().unwrap().info.shape, shape);
     }
 }

@@ -3,13 +3,13 @@
 use crate::{
     builtin::CallError,
     integrate::{
-        batch::{BatchError, Batches},
+        batch::{BatchError, BatchScratch},
         engine::{
             self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options, Pixels, Region,
         },
-        frames::{Stack, Unit},
-        plan::{EngineChoice, ImageFile, ImageFiles, IntegratePlan},
-        results::{Part, RegionPart, nexus::Axes},
+        frames::{Stack, StoredFrames},
+        plan::{EngineRequest, ImageFile, ImageFiles, IntegratePlan},
+        results::{Part, RegionPart, nexus::RegionAxes},
     },
     kernel::run::device,
 };
@@ -27,7 +27,7 @@ const BATCH: usize = 8;
 const GPU_THREADS: usize = 8;
 
 /// An integrator that threads share.
-pub struct Engine {
+pub struct SharedEngine {
     integrator: Integrator,
     threads: usize,
     name: String,
@@ -35,16 +35,16 @@ pub struct Engine {
 }
 
 /// Opens a plan's integrator; its images are in `dir`.
-pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, CallError> {
+pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEngine, CallError> {
     let task = |why: String| CallError::Task(why);
     let was_given_gpu = env::var_os("NODECTL_GPU_UUID").is_some_and(|uuid| !uuid.is_empty());
-    let is_gpu = plan.engine == EngineChoice::Vulkan || (plan.engine == EngineChoice::Auto && was_given_gpu);
+    let is_gpu = plan.engine == EngineRequest::Vulkan || (plan.engine == EngineRequest::Auto && was_given_gpu);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let suitable = || if is_gpu { cores().min(GPU_THREADS) } else { 1 };
     let threads = plan.threads.map_or_else(suitable, |threads| threads as usize);
     let device = if is_gpu { Some(device::open()?) } else { None };
     let (choice, mut name) = match &device {
-        Some(device) if plan.engine == EngineChoice::Vulkan => {
+        Some(device) if plan.engine == EngineRequest::Vulkan => {
             (engine::EngineChoice::Vulkan(device.clone()), format!("Vulkan, {}", device.info().gpu.name))
         }
         _ => (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")),
@@ -52,10 +52,10 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<Engine, C
     let options = Options { threads, engine: choice, cache: cache() };
     let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
     let mut integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
-    if let Some(device) = device.filter(|_| plan.engine == EngineChoice::Auto) {
+    if let Some(device) = device.filter(|_| plan.engine == EngineRequest::Auto) {
         name = choose(&mut integrator, &device, stack.scalar).map_err(|error| task(error.to_string()))?.to_string();
     }
-    Ok(Engine { integrator, threads, name, scalar: stack.scalar })
+    Ok(SharedEngine { integrator, threads, name, scalar: stack.scalar })
 }
 
 /// Tries a GPU and the processor on frames such as are to come.
@@ -109,7 +109,7 @@ pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
     several.then(|| regions[index].name.clone().unwrap_or_else(|| format!("{}", index + 1)))
 }
 
-impl Engine {
+impl SharedEngine {
     /// Frames that it should get at once.
     pub fn batch(&self) -> usize {
         BATCH
@@ -131,9 +131,9 @@ impl Engine {
     }
 
     /// The axes of each region.
-    pub fn axes(&self) -> Vec<Axes> {
+    pub fn axes(&self) -> Vec<RegionAxes> {
         let regions = self.integrator.settings().regions();
-        let axes = |(index, axes): (usize, &engine::Axes)| Axes {
+        let axes = |(index, axes): (usize, &engine::Axes)| RegionAxes {
             name: region_name(&regions, index),
             radial: axes.radial.clone(),
             azimuthal_deg: axes.azimuthal_deg.clone(),
@@ -151,9 +151,9 @@ impl Engine {
         &self,
         first: u64,
         stack: &Stack,
-        units: &[Unit],
+        units: &[StoredFrames],
         monitors: Option<&[f64]>,
-        batches: &mut Batches,
+        batches: &mut BatchScratch,
     ) -> Result<Part, CallError> {
         let patterns = batches.integrate(&self.integrator, stack, units, monitors.unwrap_or_default()).map_err(
             |error| match error {

@@ -1,9 +1,9 @@
 //! A dataset's file as this node sees it: where it lies, or where it was brought.
 
 use crate::{
-    arrays::{Location, convert},
+    arrays::{ArrayLocation, convert},
     integrate::{
-        frames::{FrameError, Stack},
+        frames::{FramesError, Stack},
         plan::{DatasetPlan, INPUT},
     },
 };
@@ -36,7 +36,7 @@ pub fn open(dataset: &DatasetPlan, directories: &[PathBuf], dir: &Path) -> Resul
     directories.extend(dataset.upload.as_ref().map(|_| dir.join(INPUT)));
     let stack = Stack::open_within(&path, dataset.dataset.as_deref(), dataset.entry.as_deref(), &directories);
     stack.map(Arc::new).map_err(|error| match &error {
-        FrameError::File { .. } if !path.exists() => {
+        FramesError::File { .. } if !path.exists() => {
             let hint = "`input = \"upload\"` brings the files to nodes that do not see them";
             format!("this node does not see {}\nhint: {hint}", path.display())
         }
@@ -47,7 +47,7 @@ pub fn open(dataset: &DatasetPlan, directories: &[PathBuf], dir: &Path) -> Resul
 /// A number for each frame of a stack.
 pub fn monitors(stack: &Stack, entry: Option<&str>, member: &str) -> Result<Vec<f64>, String> {
     let told = |why: String| format!("{}: the monitor `{member}`: {why}", stack.path.display());
-    let read = |member: String| Location { member: Some(member), ..Location::new(&stack.path) }.read();
+    let read = |member: String| ArrayLocation { member: Some(member), ..ArrayLocation::new(&stack.path) }.read();
     let inside = entry.map(|entry| format!("{}/{}", entry.trim_matches('/'), member.trim_matches('/')));
     let array = match inside.map(read) {
         Some(Ok(array)) => array,

@@ -12,7 +12,7 @@ use super::{
 use crate::integrate::{
     frames::Stack,
     plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated, PARTS},
-    results::{NexusFile, Part, Total, finished, nexus::Axes},
+    results::{NexusFile, Part, Total, finished, nexus::RegionAxes},
 };
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A file with the patterns of some frames.
-pub struct Finished {
+pub struct PatternsFile {
     pub frames: Range<u64>,
     path: PathBuf,
 }
@@ -73,22 +73,22 @@ impl<'p> Kept<'p> {
     }
 
     /// The files with frames that are all among these: in order, no frame twice.
-    pub fn within(&self, frames: &Range<u64>) -> Vec<Finished> {
+    pub fn within(&self, frames: &Range<u64>) -> Vec<PatternsFile> {
         let ending = format!(".{}.h5", self.key);
         let range = |path: &Path| -> Option<Range<u64>> {
             let (first, end) = path.file_name()?.to_str()?.strip_suffix(&ending)?.split_once('-')?;
             Some(first.parse().ok()?..end.parse().ok()?)
         };
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut found: Vec<Finished> = entries
-            .filter_map(|path| Some(Finished { frames: range(&path)?, path }))
-            .filter(|Finished { frames: own, .. }| {
+        let mut found: Vec<PatternsFile> = entries
+            .filter_map(|path| Some(PatternsFile { frames: range(&path)?, path }))
+            .filter(|PatternsFile { frames: own, .. }| {
                 frames.start <= own.start && own.start < own.end && own.end <= frames.end
             })
             .collect();
         found.sort_by_key(|found| (found.frames.start, u64::MAX - found.frames.end));
         let mut next = 0;
-        found.retain(|Finished { frames, .. }| {
+        found.retain(|PatternsFile { frames, .. }| {
             let is_new = frames.start >= next;
             next = if is_new { frames.end } else { next };
             is_new
@@ -97,7 +97,7 @@ impl<'p> Kept<'p> {
     }
 
     /// The patterns of a file. None where it is damaged.
-    pub fn read(&self, file: &Finished) -> Option<Integrated> {
+    pub fn read(&self, file: &PatternsFile) -> Option<Integrated> {
         let regions = self.plan.settings.regions();
         let names: Vec<Option<String>> = (0..regions.len()).map(|index| region_name(&regions, index)).collect();
         let (part, axes) = finished(&file.path, &names)?;
@@ -107,7 +107,7 @@ impl<'p> Kept<'p> {
     }
 
     /// Takes patterns, and writes those that wait if it is time. What cannot be written is only told: results do not need it.
-    pub fn keep(&mut self, part: Part, axes: &[Axes], engine: &str, stack: &Stack) {
+    pub fn keep(&mut self, part: Part, axes: &[RegionAxes], engine: &str, stack: &Stack) {
         self.waiting.insert(part.first, part);
         if self.written.elapsed() >= INTERVAL {
             self.flush(axes, engine, stack);
@@ -115,7 +115,7 @@ impl<'p> Kept<'p> {
     }
 
     /// Writes what waits.
-    pub fn flush(&mut self, axes: &[Axes], engine: &str, stack: &Stack) {
+    pub fn flush(&mut self, axes: &[RegionAxes], engine: &str, stack: &Stack) {
         let mut parts = std::mem::take(&mut self.waiting).into_values().peekable();
         while let Some(part) = parts.next() {
             let mut run = vec![part];
@@ -131,7 +131,7 @@ impl<'p> Kept<'p> {
     }
 
     /// A file for patterns of frames that follow each other.
-    fn write(&self, run: &[Part], axes: &[Axes], engine: &str, stack: &Stack) -> Result<(), String> {
+    fn write(&self, run: &[Part], axes: &[RegionAxes], engine: &str, stack: &Stack) -> Result<(), String> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let frames = first.first..last.first + last.frames;
         fs::create_dir_all(&self.folder).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use crate::integrate::{
     frames::Stack,
     plan::{DatasetPlan, IntegratePlan},
-    results::{About, HeatMap, NexusFile, Part, Total, nexus::Axes, svg, table},
+    results::{About, HeatMap, NexusFile, Part, Total, nexus::RegionAxes, svg, table},
 };
 use nodectl_types::units::format_duration;
 use std::{
@@ -15,24 +15,24 @@ use std::{
 };
 
 /// Results that are being written.
-pub struct Output<'p> {
+pub struct OutputFiles<'p> {
     plan: &'p IntegratePlan,
     dataset: &'p DatasetPlan,
     dir: PathBuf,
-    axes: Vec<Axes>,
+    axes: Vec<RegionAxes>,
     file: NexusFile,
     totals: Vec<Total>,
     map: HeatMap,
     frames: u64,
 }
 
-impl<'p> Output<'p> {
+impl<'p> OutputFiles<'p> {
     pub fn create(
         plan: &'p IntegratePlan,
         dataset: &'p DatasetPlan,
         stack: &Stack,
         dir: &Path,
-        axes: Vec<Axes>,
+        axes: Vec<RegionAxes>,
         engine: &str,
     ) -> Result<Self, String> {
         let about = about(plan, dataset, stack, 0..stack.frames, engine);
@@ -103,7 +103,7 @@ pub fn about(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, frames:
 }
 
 /// A cake's sums over its azimuths.
-fn flattened(axes: &Axes, total: &Total) -> Total {
+fn flattened(axes: &RegionAxes, total: &Total) -> Total {
     let mut flat = Total::default();
     flat.add(axes.radial.len(), &total.signal, &total.norm, total.variance.as_deref());
     flat

@@ -1,12 +1,12 @@
 //! Frames to patterns: one thread reads stored chunks, several decompress and integrate, the caller takes what comes of it.
 //! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
 
-use super::engine::Engine;
+use super::engine::SharedEngine;
 use crate::{
     builtin::CallError,
     integrate::{
-        batch::Batches,
-        frames::{FrameError, Reader, Stack, Unit},
+        batch::BatchScratch,
+        frames::{FramesError, Reader, Stack, StoredFrames},
         results::Part,
     },
 };
@@ -36,19 +36,19 @@ pub struct Spent {
 }
 
 /// Stored frames that follow each other.
-type Batch = Vec<Unit>;
+type FrameBatch = Vec<StoredFrames>;
 
 /// Integrates ranges of a stack's frames. `monitors`: a number for each frame of the stack. `take` gets the patterns in any
 /// order, each frame once; its error ends everything.
 pub fn integrate(
     stack: &Arc<Stack>,
     ranges: &[Range<u64>],
-    engine: &Engine,
+    engine: &SharedEngine,
     monitors: Option<&[f64]>,
     mut take: impl FnMut(Part) -> Result<(), CallError>,
 ) -> Result<Spent, CallError> {
     let threads = engine.threads().max(1);
-    let (unit_sender, units) = sync_channel::<Result<Batch, FrameError>>(threads * READ_AHEAD);
+    let (unit_sender, units) = sync_channel::<Result<FrameBatch, FramesError>>(threads * READ_AHEAD);
     let (part_sender, parts) = sync_channel::<Result<Part, CallError>>(threads);
     let units = Mutex::new(units);
     let spent = Mutex::new(Spent::default());
@@ -83,7 +83,7 @@ fn read(
     stack: &Arc<Stack>,
     ranges: &[Range<u64>],
     batch: usize,
-    sender: &SyncSender<Result<Batch, FrameError>>,
+    sender: &SyncSender<Result<FrameBatch, FramesError>>,
     spent: &Mutex<Spent>,
 ) {
     let batch = batch.clamp(1, (MAX_BATCH_BYTES / stack.frame_bytes().max(1)).max(1)) as u64;
@@ -119,13 +119,13 @@ fn read(
 /// Decompresses and integrates batches until there are none.
 fn work(
     stack: &Stack,
-    engine: &Engine,
+    engine: &SharedEngine,
     monitors: Option<&[f64]>,
-    units: &Mutex<Receiver<Result<Batch, FrameError>>>,
+    units: &Mutex<Receiver<Result<FrameBatch, FramesError>>>,
     sender: &SyncSender<Result<Part, CallError>>,
     spent: &Mutex<Spent>,
 ) {
-    let mut batches = Batches::default();
+    let mut batches = BatchScratch::default();
     loop {
         let received = units.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(batch) = received else { return };
@@ -141,10 +141,10 @@ fn work(
 
 fn one(
     stack: &Stack,
-    engine: &Engine,
+    engine: &SharedEngine,
     monitors: Option<&[f64]>,
-    batch: &Batch,
-    batches: &mut Batches,
+    batch: &FrameBatch,
+    batches: &mut BatchScratch,
     spent: &Mutex<Spent>,
 ) -> Result<Part, CallError> {
     let begin = Instant::now();
@@ -155,7 +155,7 @@ fn one(
     let monitors = monitors.map(|all| &all[frames.start as usize..frames.end as usize]);
     let before = batches.decoding;
     let part = engine.integrate(frames.start, stack, batch, monitors, batches)?;
-    let stored: usize = batch.iter().map(Unit::stored_bytes).sum();
+    let stored: usize = batch.iter().map(StoredFrames::stored_bytes).sum();
     let decoding = batches.decoding - before;
     note(spent, |spent| {
         spent.frames += frames.end - frames.start;
@@ -170,7 +170,7 @@ fn one(
 mod tests {
     use super::{super::engine, *};
     use crate::{
-        Source,
+        UploadSource,
         integrate::{frames::tests::fixture, plan::IntegratePlan},
         job_file,
     };
@@ -184,7 +184,7 @@ mod tests {
         fs::write(dir.join("a.poni"), poni).unwrap();
         let text = "kind = \"integrate\"\nponi = \"a.poni\"\ndatasets = \"none.h5\"\nengine = \"cpu\"\nthreads_per_worker = 2\n";
         let jobs = job_file::parse(text, &dir.join("job.toml")).unwrap();
-        let Source::Bytes(bytes) = &jobs[0].uploads[0].source else { panic!("planning made it") };
+        let UploadSource::Bytes(bytes) = &jobs[0].uploads[0].source else { panic!("planning made it") };
         IntegratePlan::decode(bytes).unwrap()
     }
 

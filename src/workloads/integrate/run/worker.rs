@@ -1,18 +1,19 @@
 //! The worker of an integration: a plan, read once; then some frames, or a dataset's results, for each task.
 
 use super::{
-    engine::{self, Engine},
+    engine::{self, SharedEngine},
     input,
-    kept::{Finished, Kept},
-    output::Output,
+    kept::{Kept, PatternsFile},
+    output::OutputFiles,
     pipeline::{self, Spent},
 };
 use crate::{
-    builtin::{Call, CallError, Part as BuiltinPart},
+    builtin::{BuiltinPart, Call, CallError},
     integrate::{
         frames::Stack,
         plan::{
-            DatasetPlan, Existing, IntegratePlan, Integrated, MAX_PLAN_BYTES, Outcome, PART_FILE, PLAN_FILE, Stage,
+            DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated, MAX_PLAN_BYTES, PART_FILE,
+            PLAN_FILE,
         },
         results::Part,
     },
@@ -33,7 +34,7 @@ const MAX_PART_BYTES: u64 = 4 << 30;
 pub struct IntegrateWorker {
     plan: Arc<IntegratePlan>,
     /// Opened by the first task that integrates: building a matrix takes a while, and putting parts together needs none.
-    engine: Option<Engine>,
+    engine: Option<SharedEngine>,
 }
 
 impl BuiltinPart for IntegrateWorker {
@@ -44,8 +45,8 @@ impl BuiltinPart for IntegrateWorker {
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
         let plan = self.plan.clone();
         match &plan.stage {
-            Stage::Frames => self.frames(&plan, call),
-            Stage::Write { from } => self.write(&plan, call, from.as_deref()),
+            IntegrateStage::Frames => self.frames(&plan, call),
+            IntegrateStage::Write { from } => self.write(&plan, call, from.as_deref()),
         }
     }
 }
@@ -60,7 +61,7 @@ impl IntegrateWorker {
         let dataset = &plan.datasets[index];
         let mut value = json!({ "dataset": dataset.name, "frames": range.end - range.start });
         let begin = Instant::now();
-        let outcome: Outcome = match self.integrated(plan, dataset, call, range) {
+        let outcome: FramesOutcome = match self.integrated(plan, dataset, call, range) {
             Ok((integrated, spent)) => {
                 tell(&mut value, &spent, begin.elapsed());
                 Ok(integrated)
@@ -145,8 +146,8 @@ impl IntegrateWorker {
                 (engine.axes(), engine.name())
             }
         };
-        let mut output = Output::create(plan, dataset, &stack, &call.dir, axes.clone(), &told).map_err(failed)?;
-        let again = |found: &Finished| kept.as_ref().and_then(|kept| kept.read(found));
+        let mut output = OutputFiles::create(plan, dataset, &stack, &call.dir, axes.clone(), &told).map_err(failed)?;
+        let again = |found: &PatternsFile| kept.as_ref().and_then(|kept| kept.read(found));
         for integrated in tasks().filter_map(parts).chain(before.iter().filter_map(again)) {
             output.write(&integrated.part).map_err(failed)?;
         }
@@ -172,7 +173,7 @@ impl IntegrateWorker {
         Ok(value)
     }
 
-    fn engine(&mut self, plan: &IntegratePlan, call: &Call, stack: &Stack) -> Result<&Engine, CallError> {
+    fn engine(&mut self, plan: &IntegratePlan, call: &Call, stack: &Stack) -> Result<&SharedEngine, CallError> {
         // Frames of another type may have other dead values.
         if self.engine.as_ref().is_none_or(|engine| !engine.suits(stack)) {
             self.engine = Some(engine::open(plan, &call.dir, stack)?);
@@ -182,7 +183,7 @@ impl IntegrateWorker {
 }
 
 /// Files that an interrupted attempt or run has left of frames that lack, which then lack no more.
-fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<Finished> {
+fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<PatternsFile> {
     let mut files = Vec::new();
     let mut rest = Vec::new();
     for range in missing.drain(..) {
@@ -249,7 +250,7 @@ fn read_part(path: &Path, range: &Range<u64>) -> Option<Integrated> {
     if length > MAX_PART_BYTES {
         return None;
     }
-    let outcome: Outcome = postcard::from_bytes(&fs::read(path).ok()?).ok()?;
+    let outcome: FramesOutcome = postcard::from_bytes(&fs::read(path).ok()?).ok()?;
     let is_meant = |part: &Part| (part.first, part.frames) == (range.start, range.end - range.start);
     outcome.ok().filter(|integrated| is_meant(&integrated.part))
 }

@@ -1,12 +1,12 @@
 //! Parts put together into outputs: side by side, folded on the CPU, or folded by a user's shader on a device.
 
 use super::{
-    clock::{Clock, PATIENCE},
+    clock::{PATIENCE, SubmissionClock},
     device::{self, failed},
     fit,
     fold::{Fold, fold},
-    inputs::Inputs,
-    kernels::Kernels,
+    inputs::KernelInputs,
+    kernels::DeviceKernels,
     parts::Parts,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 use bytes::Bytes;
 use nodectl_gpu::{
-    device::{Binding, Device, Step},
+    device::{BufferBinding, Device, RecordingStep},
     shader::{BindingKind, Element},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -34,8 +34,8 @@ pub struct Assembler {
 /// A user's shader that folds one part into another.
 struct ShaderFold {
     device: Device,
-    kernels: Kernels,
-    clock: Clock,
+    kernels: DeviceKernels,
+    clock: SubmissionClock,
 }
 
 impl Assembler {
@@ -45,8 +45,8 @@ impl Assembler {
         for (index, output) in plan.outputs.iter().enumerate() {
             if let Combine::Shader(shader) = &output.combine {
                 let device = opened.take().map_or_else(device::open, Ok)?;
-                let kernels = Kernels::new(shader)?;
-                shaders.insert(index, ShaderFold { device: device.clone(), kernels, clock: Clock::start() });
+                let kernels = DeviceKernels::new(shader)?;
+                shaders.insert(index, ShaderFold { device: device.clone(), kernels, clock: SubmissionClock::start() });
                 opened = Some(device);
             }
         }
@@ -54,7 +54,7 @@ impl Assembler {
     }
 
     /// The outputs of a parameter set, in the plan's order, and how long a device was busy with them.
-    pub fn run(&mut self, inputs: &Inputs<'_>, from: &str) -> Result<(Vec<Array>, Duration), CallError> {
+    pub fn run(&mut self, inputs: &KernelInputs<'_>, from: &str) -> Result<(Vec<Array>, Duration), CallError> {
         let plan = self.plan.clone();
         let from = inputs.dir.join(from);
         let (mut arrays, mut busy) = (Vec::with_capacity(plan.outputs.len()), Duration::ZERO);
@@ -132,8 +132,8 @@ impl ShaderFold {
             let bytes = load::to_elements(next.bytes, added);
             let buffer = self.device.buffer(bytes.len() as u64).map_err(failed)?;
             self.device.upload(&buffer, 0, Bytes::from(bytes)).wait(PATIENCE).map_err(failed)?;
-            let bindings = vec![Binding::whole(0, &accumulator), Binding::whole(1, &buffer)];
-            let step = Step::Dispatch { kernel: prepared.kernel.clone(), bindings, push: Vec::new(), groups };
+            let bindings = vec![BufferBinding::whole(0, &accumulator), BufferBinding::whole(1, &buffer)];
+            let step = RecordingStep::Dispatch { kernel: prepared.kernel.clone(), bindings, push: Vec::new(), groups };
             let recording = self.device.record(vec![step]).map_err(failed)?;
             let run = self.clock.watch(self.device.run(&recording), 0);
             self.clock.wait(run).map_err(failed)?;

@@ -1,6 +1,6 @@
 //! How long a device is busy: a thread notes when submissions end, whatever else is being done at that moment.
 
-use nodectl_gpu::device::{DeviceError, Pending};
+use nodectl_gpu::device::{DeviceError, PendingCall};
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
@@ -17,14 +17,14 @@ const UNDER_WAY: usize = 64;
 const SIMULATED: &str = "VK_NODECTL_SIMULATED_CELL_NS";
 
 /// A submission, its time on a simulated device, and who is told when it has ended.
-struct Watched {
-    run: Pending<()>,
+struct WatchedSubmission {
+    run: PendingCall<()>,
     simulated: Duration,
     ended: SyncSender<Result<Instant, DeviceError>>,
 }
 
-pub struct Clock {
-    watched: SyncSender<Watched>,
+pub struct SubmissionClock {
+    watched: SyncSender<WatchedSubmission>,
     simulated_cell_ns: f64,
     /// Until when time has been counted.
     until: Instant,
@@ -37,11 +37,11 @@ pub struct Run {
     ended: Receiver<Result<Instant, DeviceError>>,
 }
 
-impl Clock {
+impl SubmissionClock {
     pub fn start() -> Self {
-        let (watched, submissions) = sync_channel::<Watched>(UNDER_WAY);
+        let (watched, submissions) = sync_channel::<WatchedSubmission>(UNDER_WAY);
         thread::spawn(move || {
-            for Watched { run, simulated, ended } in submissions {
+            for WatchedSubmission { run, simulated, ended } in submissions {
                 let run = run.wait(PATIENCE);
                 if !simulated.is_zero() {
                     simulate(simulated);
@@ -55,11 +55,11 @@ impl Clock {
     }
 
     /// A submission that computes so many cells.
-    pub fn watch(&self, run: Pending<()>, cells: u64) -> Run {
+    pub fn watch(&self, run: PendingCall<()>, cells: u64) -> Run {
         let submitted = Instant::now();
         let (ended, receiver) = sync_channel(1);
         let simulated = Duration::from_secs_f64((cells as f64 * self.simulated_cell_ns / 1e9).clamp(0.0, 1e4));
-        self.watched.send(Watched { run, simulated, ended }).expect("the thread ends with this");
+        self.watched.send(WatchedSubmission { run, simulated, ended }).expect("the thread ends with this");
         Run { submitted, ended: receiver }
     }
 

@@ -2,7 +2,7 @@
 
 use super::parts::Parts;
 use crate::{
-    arrays::{self, Info, Location},
+    arrays::{self, ArrayLocation, Info},
     builtin::CallError,
     kernel::{
         KernelPlan, Resolved, ResolvedArray, ResolvedContent, ResolvedSource, load,
@@ -13,7 +13,7 @@ use crate::{
 use std::{fmt::Display, path::Path};
 
 /// A task's.
-pub struct Inputs<'a> {
+pub struct KernelInputs<'a> {
     pub plan: &'a KernelPlan,
     pub resolved: &'a Resolved,
     /// The task's directory.
@@ -22,7 +22,7 @@ pub struct Inputs<'a> {
     pub set: u64,
 }
 
-impl Inputs<'_> {
+impl KernelInputs<'_> {
     /// The binding of a name.
     pub fn index(&self, name: &str) -> Result<usize, CallError> {
         let found = self.plan.bindings.iter().position(|binding| binding.name == name);
@@ -79,10 +79,10 @@ impl Inputs<'_> {
         Some(Parts { plan, space, from: self.dir.join(from), set: self.set, binding })
     }
 
-    fn location(&self, resolved: &ResolvedArray) -> Option<Location> {
+    fn location(&self, resolved: &ResolvedArray) -> Option<ArrayLocation> {
         let Some(ResolvedSource::File { path, member, raw, .. }) = &resolved.source else { return None };
         let raw = raw.as_ref().map(|(scalar, shape)| Info { scalar: *scalar, shape: shape.clone() });
-        Some(Location { path: self.dir.join(path), member: member.clone(), raw })
+        Some(ArrayLocation { path: self.dir.join(path), member: member.clone(), raw })
     }
 
     fn of(&self, index: usize, problem: &dyn Display) -> CallError {

@@ -13,19 +13,19 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Kernels that are kept; then all are compiled anew.
 const MAX_KERNELS: usize = 64;
 
-pub struct Kernels {
+pub struct DeviceKernels {
     plan: ShaderPlan,
     shader: Shader,
-    known: BTreeMap<String, Arc<Prepared>>,
+    known: BTreeMap<String, Arc<PreparedKernel>>,
 }
 
 /// A kernel that fits the device.
-pub struct Prepared {
+pub struct PreparedKernel {
     pub kernel: Kernel,
     pub entry: EntryPoint,
 }
 
-impl Kernels {
+impl DeviceKernels {
     pub fn new(plan: &ShaderPlan) -> Result<Self, CallError> {
         let shader = Shader::parse(plan.language, &plan.source)
             .map_err(|error| CallError::Task(format!("{}: {error}", plan.file)))?;
@@ -33,7 +33,7 @@ impl Kernels {
     }
 
     /// The kernel with these values of constants, by name.
-    pub fn get(&mut self, device: &Device, constants: &[(String, f64)]) -> Result<Arc<Prepared>, CallError> {
+    pub fn get(&mut self, device: &Device, constants: &[(String, f64)]) -> Result<Arc<PreparedKernel>, CallError> {
         let key = format!("{constants:?}");
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
@@ -46,7 +46,7 @@ impl Kernels {
         let (spirv, entry) = (&compiled.words[..], self.plan.entry.as_str());
         let source = KernelSource { spirv, entry, constants: &constants, name: &self.plan.file };
         let kernel = device.kernel(&source).map_err(failed)?;
-        let prepared = Arc::new(Prepared { kernel, entry: compiled.entry });
+        let prepared = Arc::new(PreparedKernel { kernel, entry: compiled.entry });
         if self.known.len() >= MAX_KERNELS {
             self.known.clear();
         }

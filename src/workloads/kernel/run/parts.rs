@@ -1,7 +1,7 @@
 //! Parts: what the tiles of a stage leave for the stage after it. Found by their task's number, put together by their cells.
 
 use crate::{
-    arrays::{Array, ArrayError, Info, Location, copy_box},
+    arrays::{Array, ArrayError, ArrayLocation, Info, copy_box},
     kernel::{
         KernelPlan,
         plan::part_file,
@@ -33,9 +33,9 @@ pub enum PartsError {
 }
 
 impl Parts<'_> {
-    pub fn location(&self, tile: u32) -> Location {
+    pub fn location(&self, tile: u32) -> ArrayLocation {
         let task = self.set * u64::from(self.plan.tile_count()) + u64::from(tile);
-        Location::new(self.from.join(task.to_string()).join(part_file(self.binding)))
+        ArrayLocation::new(self.from.join(task.to_string()).join(part_file(self.binding)))
     }
 
     /// Type and axes of the whole array, as the first part tells them.

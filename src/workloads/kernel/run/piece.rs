@@ -1,6 +1,6 @@
 //! Cells on a device that are computed together: their buffers, and the recordings of their steps.
 
-use super::{device::failed, fit, kernels::Prepared};
+use super::{device::failed, fit, kernels::PreparedKernel};
 use crate::{
     builtin::CallError,
     kernel::{
@@ -10,7 +10,9 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use nodectl_gpu::device::{Binding, Buffer, Device, DeviceLimits, Pending, Recording, Step};
+use nodectl_gpu::device::{
+    BufferBinding, Device, DeviceBuffer, DeviceLimits, DeviceRecording, PendingCall, RecordingStep,
+};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -22,31 +24,31 @@ const MAX_BATCH: u32 = 256;
 /// Batches whose steps' uniforms are on the device at once.
 pub const SLOTS: usize = 2;
 
-pub struct Piece<'a> {
+pub struct KernelPiece<'a> {
     device: &'a Device,
     plan: &'a KernelPlan,
-    prepared: &'a Prepared,
+    prepared: &'a PreparedKernel,
     wide: Cells,
     space: [u32; 3],
     groups: [u32; 3],
     /// By binding; none for `Content::Tile`.
-    buffers: Vec<Option<Buffer>>,
+    buffers: Vec<Option<DeviceBuffer>>,
     /// `Tile` structs, one behind the other for the steps of a batch. None where the kernel has no such uniform.
-    places: Option<[Buffer; SLOTS]>,
+    places: Option<[DeviceBuffer; SLOTS]>,
     /// From one of those structs to the next.
     stride: u64,
-    recordings: Mutex<BTreeMap<(u32, bool, usize), Recording>>,
+    recordings: Mutex<BTreeMap<(u32, bool, usize), DeviceRecording>>,
 }
 
-impl<'a> Piece<'a> {
+impl<'a> KernelPiece<'a> {
     /// `steps` is how many there will be.
     pub fn new(
         device: &'a Device,
         plan: &'a KernelPlan,
-        prepared: &'a Prepared,
+        prepared: &'a PreparedKernel,
         (wide, space): (Cells, [u32; 3]),
         steps: u32,
-        buffers: Vec<Option<Buffer>>,
+        buffers: Vec<Option<DeviceBuffer>>,
     ) -> Result<Self, CallError> {
         let limits = &device.info().limits;
         let groups = groups(&wide, prepared, limits)
@@ -78,8 +80,8 @@ impl<'a> Piece<'a> {
         done: u32,
         batch: u32,
         slot: usize,
-        uploads: &mut Vec<Pending<()>>,
-    ) -> Result<Pending<()>, CallError> {
+        uploads: &mut Vec<PendingCall<()>>,
+    ) -> Result<PendingCall<()>, CallError> {
         if let Some(places) = &self.places {
             let mut bytes = vec![0; (self.stride * u64::from(batch)) as usize];
             for (index, place) in bytes.chunks_exact_mut(self.stride as usize).enumerate() {
@@ -91,12 +93,12 @@ impl<'a> Piece<'a> {
         Ok(self.device.run(&self.recording(batch, done % 2 == 1, slot)?))
     }
 
-    fn recording(&self, batch: u32, is_odd: bool, slot: usize) -> Result<Recording, CallError> {
+    fn recording(&self, batch: u32, is_odd: bool, slot: usize) -> Result<DeviceRecording, CallError> {
         let mut known = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(recording) = known.get(&(batch, is_odd, slot)) {
             return Ok(recording.clone());
         }
-        let step = |index: u32| Step::Dispatch {
+        let step = |index: u32| RecordingStep::Dispatch {
             kernel: self.prepared.kernel.clone(),
             bindings: self.bindings(index, u32::from(is_odd) + index, slot),
             push: Vec::new(),
@@ -107,9 +109,9 @@ impl<'a> Piece<'a> {
         Ok(recording)
     }
 
-    fn bindings(&self, index: u32, step: u32, slot: usize) -> Vec<Binding> {
+    fn bindings(&self, index: u32, step: u32, slot: usize) -> Vec<BufferBinding> {
         let bind = |(number, binding): (usize, &crate::kernel::plan::BindingPlan)| {
-            let (buffer, range): (&Buffer, Range<u64>) = match (&binding.content, &self.places) {
+            let (buffer, range): (&DeviceBuffer, Range<u64>) = match (&binding.content, &self.places) {
                 (Content::Tile, Some(places)) => {
                     let offset = self.stride * u64::from(index);
                     (&places[slot], offset..offset + TILE_BYTES as u64)
@@ -119,13 +121,13 @@ impl<'a> Piece<'a> {
                     (buffer, 0..buffer.bytes())
                 }
             };
-            Some(Binding { set: binding.set, binding: binding.binding, buffer: buffer.clone(), range })
+            Some(BufferBinding { set: binding.set, binding: binding.binding, buffer: buffer.clone(), range })
         };
         self.plan.bindings.iter().enumerate().filter_map(bind).collect()
     }
 
     /// The buffer that a binding has in step `step` of this task, counted from 0.
-    pub fn buffer(&self, index: usize, step: u32) -> Option<&Buffer> {
+    pub fn buffer(&self, index: usize, step: u32) -> Option<&DeviceBuffer> {
         let name = &self.plan.bindings[index].name;
         let partner = self.plan.swaps.iter().find_map(|(read, written)| match name {
             name if name == read => Some(written),
@@ -140,6 +142,6 @@ impl<'a> Piece<'a> {
 }
 
 /// The workgroups that cover the cells; None where the device does not take so many.
-pub fn groups(wide: &Cells, prepared: &Prepared, limits: &DeviceLimits) -> Option<[u32; 3]> {
+pub fn groups(wide: &Cells, prepared: &PreparedKernel, limits: &DeviceLimits) -> Option<[u32; 3]> {
     fit::groups(wide.size, prepared.entry.workgroup, limits.workgroup_count)
 }

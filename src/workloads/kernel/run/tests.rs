@@ -2,12 +2,12 @@
 
 use super::{device, worker::KernelWorker};
 use crate::{
-    arrays::{Array, Info, Location, write},
-    builtin::{Call, CallError, Part},
+    arrays::{Array, ArrayLocation, Info, write},
+    builtin::{BuiltinPart, Call, CallError},
     kernel::{
         KernelPlan,
         plan::{
-            ArrayPlan, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity, ShaderPlan, Source, Stage,
+            ArrayPlan, ArraySource, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity, ShaderPlan, Stage,
             UniformValue,
         },
     },
@@ -31,7 +31,7 @@ fn can_run() -> bool {
     }
 }
 
-fn f32_array(is_written: bool, extent: Extent, source: Option<Source>) -> Content {
+fn f32_array(is_written: bool, extent: Extent, source: Option<ArraySource>) -> Content {
     let element = Element { scalar: Scalar::F32, components: 1, stride: 4 };
     Content::Array(ArrayPlan { element, extent, source, resumes: None, is_written })
 }
@@ -40,8 +40,8 @@ fn cells() -> Extent {
     Extent::Cells { per_cell: Vec::new() }
 }
 
-fn file(path: &str) -> Option<Source> {
-    Some(Source::File { path: path.into(), member: None, raw: None, convert: false })
+fn file(path: &str) -> Option<ArraySource> {
+    Some(ArraySource::File { path: path.into(), member: None, raw: None, convert: false })
 }
 
 /// Bindings in set 0 with the names and numbers given, over a space of two dimensions, all in one task.
@@ -109,7 +109,7 @@ fn run_cut(plan: &KernelPlan, grid: [u32; 3], steps: u32, dir: &Path) {
 }
 
 fn read(dir: &Path, name: &str) -> (Vec<u64>, Vec<f32>) {
-    let array = Location::new(dir.join(name)).read().unwrap();
+    let array = ArrayLocation::new(dir.join(name)).read().unwrap();
     let numbers = array.bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
     (array.info.shape, numbers.collect())
 }

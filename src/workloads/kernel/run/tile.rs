@@ -3,12 +3,12 @@
 //! computation of another.
 
 use super::{
-    clock::{Clock, PATIENCE, Run},
+    clock::{PATIENCE, Run, SubmissionClock},
     device::failed,
-    inputs::Inputs,
-    kernels::{Kernels, Prepared},
+    inputs::KernelInputs,
+    kernels::{DeviceKernels, PreparedKernel},
     pace::Pace,
-    piece::{self, Piece, SLOTS},
+    piece::{self, KernelPiece, SLOTS},
 };
 use crate::{
     arrays::{Array, Info, copy_box},
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use nodectl_gpu::device::{Buffer, Device, Pending};
+use nodectl_gpu::device::{Device, DeviceBuffer, PendingCall};
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
@@ -47,24 +47,24 @@ pub struct Computed {
 pub struct Tiles {
     device: Device,
     plan: Arc<KernelPlan>,
-    kernels: Kernels,
+    kernels: DeviceKernels,
     /// By binding: arrays that tasks hold whole and do not change stay on the device.
-    kept: BTreeMap<usize, (ResolvedArray, Buffer)>,
+    kept: BTreeMap<usize, (ResolvedArray, DeviceBuffer)>,
     pace: Pace,
-    clock: Clock,
+    clock: SubmissionClock,
     /// Under way, for runs that are waited for later.
-    uploads: Vec<Pending<()>>,
+    uploads: Vec<PendingCall<()>>,
 }
 
 /// A task.
 struct Work<'a> {
-    inputs: &'a Inputs<'a>,
+    inputs: &'a KernelInputs<'a>,
     tile: Tile,
-    prepared: Arc<Prepared>,
+    prepared: Arc<PreparedKernel>,
     /// Of each binding, the axes of the whole array; empty for those that are no arrays.
     shapes: Vec<Vec<u64>>,
     /// Of each binding, the buffer that all slabs share, if they do.
-    shared: Vec<Option<Buffer>>,
+    shared: Vec<Option<DeviceBuffer>>,
     /// First, and how many.
     steps: (u32, u32),
     /// The bindings to read back.
@@ -78,18 +78,26 @@ struct Flying {
     /// Of work: cells, or the steps of the last submission.
     units: u64,
     /// Of each output.
-    downloads: Vec<Pending<Vec<u8>>>,
+    downloads: Vec<PendingCall<Vec<u8>>>,
 }
 
 impl Tiles {
     pub fn new(device: Device, plan: Arc<KernelPlan>) -> Result<Self, CallError> {
-        let kernels = Kernels::new(&plan.shader)?;
+        let kernels = DeviceKernels::new(&plan.shader)?;
         let pace = Pace::new(if is_cut(&plan) { FIRST_CELLS } else { 1 });
-        Ok(Self { device, plan, kernels, kept: BTreeMap::new(), pace, clock: Clock::start(), uploads: Vec::new() })
+        Ok(Self {
+            device,
+            plan,
+            kernels,
+            kept: BTreeMap::new(),
+            pace,
+            clock: SubmissionClock::start(),
+            uploads: Vec::new(),
+        })
     }
 
     /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells its own ones.
-    pub fn run(&mut self, inputs: &Inputs<'_>, tile: Tile, names: &[&str]) -> Result<Computed, CallError> {
+    pub fn run(&mut self, inputs: &KernelInputs<'_>, tile: Tile, names: &[&str]) -> Result<Computed, CallError> {
         let prepared = self.kernels.get(&self.device, &inputs.resolved.shader_constants())?;
         let steps = self.plan.steps().unwrap_or((0, 1));
         let outputs = names.iter().map(|name| inputs.index(name)).collect::<Result<Vec<_>, _>>()?;
@@ -114,7 +122,7 @@ impl Tiles {
     }
 
     /// Of a uniform, or of an array that is whole in every task.
-    fn shared(&mut self, work: &Work<'_>, index: usize) -> Result<Option<Buffer>, CallError> {
+    fn shared(&mut self, work: &Work<'_>, index: usize) -> Result<Option<DeviceBuffer>, CallError> {
         let resolved = match &work.inputs.resolved.bindings[index] {
             ResolvedContent::Tile => return Ok(None),
             ResolvedContent::Uniform(bytes) => return self.filled(bytes.len() as u64, Some(bytes.clone())).map(Some),
@@ -150,7 +158,7 @@ impl Tiles {
     }
 
     /// A buffer with this content, or with zeros.
-    fn filled(&mut self, bytes: u64, content: Option<Vec<u8>>) -> Result<Buffer, CallError> {
+    fn filled(&mut self, bytes: u64, content: Option<Vec<u8>>) -> Result<DeviceBuffer, CallError> {
         let buffer = self.device.buffer(bytes).map_err(failed)?;
         if let Some(content) = content {
             self.uploads.push(self.device.upload(&buffer, 0, Bytes::from(content)));
@@ -249,7 +257,7 @@ impl Tiles {
             }
         }
         let in_flight = if *slab == work.tile { 1 } else { IN_FLIGHT as u64 };
-        let shared: u64 = work.shared.iter().flatten().map(Buffer::bytes).sum();
+        let shared: u64 = work.shared.iter().flatten().map(DeviceBuffer::bytes).sum();
         let free = info.memory_free.unwrap_or(info.gpu.memory_bytes) as f64 * MEMORY_SHARE;
         let needed = bytes * in_flight + shared;
         Ok((needed as f64 > free)
@@ -272,7 +280,7 @@ impl Tiles {
         }
         let (device, plan) = (self.device.clone(), self.plan.clone());
         let place = (cells.wide, work.inputs.resolved.space);
-        let piece = Piece::new(&device, &plan, &work.prepared, place, work.steps.1, buffers)?;
+        let piece = KernelPiece::new(&device, &plan, &work.prepared, place, work.steps.1, buffers)?;
         let (steps, run) = self.steps(&piece, work.steps)?;
         let units = if is_cut(&self.plan) { cells.own.count() } else { u64::from(steps) };
         let last = work.steps.1.saturating_sub(1);
@@ -284,7 +292,7 @@ impl Tiles {
     }
 
     /// Submits all steps, waits for all but the last submission, and returns that one with the number of its steps.
-    fn steps(&mut self, piece: &Piece<'_>, (first, count): (u32, u32)) -> Result<(u32, Run), CallError> {
+    fn steps(&mut self, piece: &KernelPiece<'_>, (first, count): (u32, u32)) -> Result<(u32, Run), CallError> {
         let mut waiting: VecDeque<(u32, Run)> = VecDeque::new();
         let (mut done, mut batches) = (0, 0);
         loop {

@@ -1,9 +1,9 @@
 //! The worker of a kernel job: a plan, read once; then a tile or an assembly for each task.
 
-use super::{assemble::Assembler, device, inputs::Inputs, tile::Tiles};
+use super::{assemble::Assembler, device, inputs::KernelInputs, tile::Tiles};
 use crate::{
     arrays::{self, Array},
-    builtin::{Call, CallError, Part},
+    builtin::{BuiltinPart, Call, CallError},
     kernel::{
         KernelPlan, Resolved,
         plan::{MAX_PLAN_BYTES, PLAN_FILE, Stage, part_file},
@@ -16,15 +16,15 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
 
 pub struct KernelWorker {
     plan: Arc<KernelPlan>,
-    body: Body,
+    body: KernelBody,
 }
 
-enum Body {
+enum KernelBody {
     Tiles { tiles: Box<Tiles>, gpu: String },
     Assemble(Assembler),
 }
 
-impl Part for KernelWorker {
+impl BuiltinPart for KernelWorker {
     fn open(_init: Json) -> Result<Self, CallError> {
         Self::new(read_plan(Path::new(PLAN_FILE))?)
     }
@@ -37,16 +37,16 @@ impl Part for KernelWorker {
             Stage::Tiles { .. } => (call.task / u64::from(plan.tile_count()), call.task % u64::from(plan.tile_count())),
             Stage::Whole { .. } | Stage::Assemble { .. } => (call.task, 0),
         };
-        let inputs = Inputs { plan: &plan, resolved: &resolved, dir: &call.dir, set };
+        let inputs = KernelInputs { plan: &plan, resolved: &resolved, dir: &call.dir, set };
         match (&plan.stage, &mut self.body) {
-            (Stage::Whole { .. }, Body::Tiles { tiles, gpu }) => {
+            (Stage::Whole { .. }, KernelBody::Tiles { tiles, gpu }) => {
                 let names: Vec<&str> = plan.outputs.iter().map(|output| output.binding.as_str()).collect();
                 let tile = cut(&plan, resolved.space, 0);
                 let computed = tiles.run(&inputs, tile, &names)?;
                 write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
                 Ok(told(&plan, &tile, computed.busy, gpu))
             }
-            (Stage::Tiles { .. }, Body::Tiles { tiles, gpu }) => {
+            (Stage::Tiles { .. }, KernelBody::Tiles { tiles, gpu }) => {
                 let names: Vec<&str> = plan.parts.iter().map(String::as_str).collect();
                 let tile = cut(&plan, resolved.space, tile as u32);
                 let computed = tiles.run(&inputs, tile, &names)?;
@@ -56,7 +56,7 @@ impl Part for KernelWorker {
                 }
                 Ok(told(&plan, &tile, computed.busy, gpu))
             }
-            (Stage::Assemble { from }, Body::Assemble(assembler)) => {
+            (Stage::Assemble { from }, KernelBody::Assemble(assembler)) => {
                 let (arrays, _) = assembler.run(&inputs, from)?;
                 write_outputs(&plan, &resolved, &call.dir, arrays)?;
                 Ok(json!({ "files": resolved.files }))
@@ -78,9 +78,9 @@ impl KernelWorker {
                     gpu.name,
                     gpu.uuid.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
                 );
-                Body::Tiles { tiles: Box::new(Tiles::new(device, plan.clone())?), gpu }
+                KernelBody::Tiles { tiles: Box::new(Tiles::new(device, plan.clone())?), gpu }
             }
-            Stage::Assemble { .. } => Body::Assemble(Assembler::new(plan.clone())?),
+            Stage::Assemble { .. } => KernelBody::Assemble(Assembler::new(plan.clone())?),
         };
         Ok(Self { plan, body })
     }

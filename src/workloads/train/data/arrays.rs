@@ -2,7 +2,7 @@
 
 use super::{DataError, Dataset, FilePlace, MOST_BYTES, Targets};
 use crate::{
-    arrays::{Array, Info, Location},
+    arrays::{Array, ArrayLocation, Info},
     train::model::Loss,
 };
 use std::path::Path;
@@ -43,8 +43,8 @@ pub fn read_inputs(base: &Path, place: &FilePlace, width: usize) -> Result<Vec<f
     Ok(array.into_f32())
 }
 
-fn location(base: &Path, place: &FilePlace) -> Location {
-    Location { member: place.member.clone(), ..Location::new(base.join(&place.path)) }
+fn location(base: &Path, place: &FilePlace) -> ArrayLocation {
+    ArrayLocation { member: place.member.clone(), ..ArrayLocation::new(base.join(&place.path)) }
 }
 
 fn whole(base: &Path, place: &FilePlace) -> Result<Array, DataError> {

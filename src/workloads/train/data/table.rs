@@ -15,13 +15,13 @@ use std::{
 const SHOWN: usize = 20;
 
 pub fn sample_shape(base: &Path, path: &str, target: &Column) -> Result<Vec<u32>, DataError> {
-    let table = Table::open(base, path, Some(target))?;
+    let table = DataTable::open(base, path, Some(target))?;
     table.check_names(target)?;
     Ok(vec![table.width as u32 - 1])
 }
 
 pub fn read(base: &Path, path: &str, target: &Column, loss: Loss) -> Result<Dataset, DataError> {
-    let mut table = Table::open(base, path, Some(target))?;
+    let mut table = DataTable::open(base, path, Some(target))?;
     table.check_names(target)?;
     let at = table.target.expect("a target was asked for");
     let (mut inputs, mut words) = (Vec::new(), Vec::new());
@@ -58,9 +58,9 @@ pub fn read(base: &Path, path: &str, target: &Column, loss: Loss) -> Result<Data
 
 /// Samples of `width` numbers each; a table with one column more has targets, which are left out.
 pub fn read_inputs(base: &Path, path: &str, target: &Column, width: usize) -> Result<Vec<f32>, DataError> {
-    let mut table = Table::open(base, path, None)?;
+    let mut table = DataTable::open(base, path, None)?;
     if table.width == width + 1 {
-        table = Table::open(base, path, Some(target))?;
+        table = DataTable::open(base, path, Some(target))?;
     }
     let (own, left_out) = (table.width - usize::from(table.target.is_some()), table.target);
     table.check_names(target)?;
@@ -92,7 +92,7 @@ pub fn bytes(base: &Path, path: &str, most: u64) -> Result<u64, DataError> {
     io::copy(&mut content, &mut io::sink()).map_err(|error| DataError(format!("`{path}`: {error}")))
 }
 
-struct Table<'p> {
+struct DataTable<'p> {
     path: &'p str,
     reader: Reader<Box<dyn Read>>,
     /// The first line, if it is no header.
@@ -102,7 +102,7 @@ struct Table<'p> {
     target: Option<usize>,
 }
 
-impl<'p> Table<'p> {
+impl<'p> DataTable<'p> {
     fn open(base: &Path, path: &'p str, target: Option<&Column>) -> Result<Self, DataError> {
         let reader = ReaderBuilder::new().has_headers(false).from_reader(content(base, path)?);
         let mut table = Self { path, reader, first: None, names: None, width: 0, target: None };

@@ -4,7 +4,7 @@ use super::numbers::{limited, pair};
 use crate::{
     job_file::{Fault, Fields, type_name},
     train::model::{
-        Layer, Window,
+        Layer, WindowSpec,
         shapes::{MOST_DEPTH, Place},
     },
 };
@@ -25,7 +25,7 @@ const EPSILON: f32 = 1e-5;
 
 /// Layers that follow each other, and where they stand.
 #[derive(Debug)]
-pub struct Placed {
+pub struct PlacedLayers {
     span: Range<usize>,
     each: Vec<PlacedLayer>,
 }
@@ -35,11 +35,11 @@ struct PlacedLayer {
     layer: Layer,
     span: Range<usize>,
     /// Of a block.
-    layers: Option<Placed>,
-    shortcut: Option<Placed>,
+    layers: Option<PlacedLayers>,
+    shortcut: Option<PlacedLayers>,
 }
 
-impl Placed {
+impl PlacedLayers {
     pub fn layers(&self) -> Vec<Layer> {
         self.each.iter().map(|placed| placed.layer.clone()).collect()
     }
@@ -75,7 +75,7 @@ impl Placed {
     }
 }
 
-pub fn plan(table: &Fields<'_, '_>) -> Result<Placed, Fault> {
+pub fn plan(table: &Fields<'_, '_>) -> Result<PlacedLayers, Fault> {
     let Some(list) = table.get("layers") else {
         let fault = Fault::new(table.span.clone(), "[model] has no `layers`");
         return Err(fault.hint("layers = [{ dense = 64 }, \"relu\", { dense = 10 }]"));
@@ -83,7 +83,12 @@ pub fn plan(table: &Fields<'_, '_>) -> Result<Placed, Fault> {
     sequence(table, "layers", list, 0)
 }
 
-fn sequence(fields: &Fields<'_, '_>, key: &str, list: &Spanned<DeValue<'_>>, depth: usize) -> Result<Placed, Fault> {
+fn sequence(
+    fields: &Fields<'_, '_>,
+    key: &str,
+    list: &Spanned<DeValue<'_>>,
+    depth: usize,
+) -> Result<PlacedLayers, Fault> {
     let DeValue::Array(items) = list.get_ref() else {
         let found = type_name(list.get_ref());
         return Err(Fault::new(list.span(), format!("`{key}` is a list of layers, not {found}")));
@@ -92,7 +97,7 @@ fn sequence(fields: &Fields<'_, '_>, key: &str, list: &Spanned<DeValue<'_>>, dep
         return Err(Fault::new(list.span(), format!("more than {MOST_DEPTH} blocks within each other")));
     }
     let each = items.iter().map(|item| layer(fields, item, depth)).collect::<Result<_, _>>()?;
-    Ok(Placed { span: list.span(), each })
+    Ok(PlacedLayers { span: list.span(), each })
 }
 
 fn layer(fields: &Fields<'_, '_>, item: &Spanned<DeValue<'_>>, depth: usize) -> Result<PlacedLayer, Fault> {
@@ -174,14 +179,14 @@ fn of_table(fields: &Fields<'_, '_>, table: &DeTable<'_>, depth: usize) -> Resul
             let stride = pair(fields, "stride", 1)?.unwrap_or([1; 2]);
             let dilation = pair(fields, "dilation", 1)?.unwrap_or([1; 2]);
             let padding = padding(fields, size, dilation)?;
-            Layer::Conv2d { channels, window: Window { size, stride, padding, dilation }, groups, bias: bias()? }
+            Layer::Conv2d { channels, window: WindowSpec { size, stride, padding, dilation }, groups, bias: bias()? }
         }
         "max_pool" | "avg_pool" => {
             fields.check_keys(&[name, "stride", "padding"])?;
             let size = pair(fields, name, 1)?.expect("the key is there");
             let stride = pair(fields, "stride", 1)?.unwrap_or(size);
             let padding = pair(fields, "padding", 0)?.unwrap_or([0; 2]);
-            let window = Window { size, stride, padding, dilation: [1; 2] };
+            let window = WindowSpec { size, stride, padding, dilation: [1; 2] };
             if *name == "max_pool" { Layer::MaxPool { window } } else { Layer::AvgPool { window } }
         }
         "dropout" => {
@@ -199,7 +204,7 @@ fn of_table(fields: &Fields<'_, '_>, table: &DeTable<'_>, depth: usize) -> Resul
             fields.check_keys(&["residual", "shortcut"])?;
             let inner = |key: &str| fields.get(key).map(|list| sequence(fields, key, list, depth + 1)).transpose();
             (placed.layers, placed.shortcut) = (inner("residual")?, inner("shortcut")?);
-            let of = |placed: &Option<Placed>| placed.as_ref().map_or(Vec::new(), Placed::layers);
+            let of = |placed: &Option<PlacedLayers>| placed.as_ref().map_or(Vec::new(), PlacedLayers::layers);
             Layer::Residual { layers: of(&placed.layers), shortcut: of(&placed.shortcut) }
         }
     };

@@ -24,7 +24,7 @@ use super::{
     team::Team,
 };
 use crate::{
-    PlannedJob, Source, Upload,
+    PlannedJob, Upload, UploadSource,
     job_file::{Fault, Fields, PlacedJob, to_i64},
     map::{common, resources, uploads},
 };
@@ -75,7 +75,8 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     }
     check_names(fields, &plan, &files)?;
     check(fields, &plan, &data, &layers)?;
-    let planned = Upload { path: PLAN_FILE.into(), source: Source::Bytes(plan.encode().into()), executable: false };
+    let planned =
+        Upload { path: PLAN_FILE.into(), source: UploadSource::Bytes(plan.encode().into()), executable: false };
     files.insert(PLAN_FILE.into(), planned);
     let job = PlannedJob {
         is_step: false,
@@ -102,7 +103,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
 }
 
 /// `[model]` and `loss`, with the shape of samples from the data.
-fn model(fields: &Fields<'_, '_>, data: &data::Data) -> Result<(ModelSpec, layers::Placed), Fault> {
+fn model(fields: &Fields<'_, '_>, data: &data::Data) -> Result<(ModelSpec, layers::PlacedLayers), Fault> {
     let Some(table) = fields.table("model", "[model]")? else {
         let fault = Fault::new(fields.span.clone(), "the job has no [model]");
         return Err(fault.hint("[model]\nlayers = [{ dense = 64 }, \"relu\", { dense = 10 }]"));
@@ -171,7 +172,12 @@ pub(super) fn checkpoints(fields: &Fields<'_, '_>) -> Result<Option<Checkpoints>
 }
 
 /// Shapes, and of data that are not large every number: before the job takes anybody's GPU.
-fn check(fields: &Fields<'_, '_>, plan: &TrainPlan, data: &data::Data, layers: &layers::Placed) -> Result<(), Fault> {
+fn check(
+    fields: &Fields<'_, '_>,
+    plan: &TrainPlan,
+    data: &data::Data,
+    layers: &layers::PlacedLayers,
+) -> Result<(), Fault> {
     let fault = |misfit: Misfit| {
         let place = layers.span(&misfit.path);
         let fault = Fault::new(place, layers.described(&misfit.path, &misfit.message));

@@ -1,13 +1,13 @@
 //! Job files of trainings: what they become, and what is wrong with them, at its place.
 
 use crate::{
-    PlannedJob, Source,
+    PlannedJob, UploadSource,
     arrays::{self, Array, Info},
     job_file,
     train::{
         data::{ClassWeights, Column, Validation},
         exchange,
-        model::{Layer, Loss, Window},
+        model::{Layer, Loss, WindowSpec},
         plan::{DecayPlan, Every, Outer, Sharing, TrainPlan},
         set_team,
         team::Team,
@@ -99,7 +99,7 @@ fn parse(dir: &TempDir, text: &str) -> Result<PlannedJob, String> {
 
 fn plan_of(job: &PlannedJob) -> TrainPlan {
     let upload = job.uploads.iter().find(|upload| upload.path == "train.plan").unwrap();
-    let Source::Bytes(bytes) = &upload.source else { panic!("planning makes it") };
+    let UploadSource::Bytes(bytes) = &upload.source else { panic!("planning makes it") };
     TrainPlan::decode(bytes).unwrap()
 }
 
@@ -133,11 +133,11 @@ fn layers_are_read_with_their_sizes() {
                 { avg_pool = 2 }, { max_pool = 3, stride = 1, padding = 1 }, \"flatten\", { dropout = 0.25 },\n\
                 { layer_norm = { epsilon = 0.5 } }, { dense = 2, bias = false }]\n";
     let layers = plan_of(&parse(&dir, text).unwrap()).model.layers;
-    let window = Window { size: [3, 5], stride: [2, 2], padding: [1, 2], dilation: [1, 1] };
+    let window = WindowSpec { size: [3, 5], stride: [2, 2], padding: [1, 2], dilation: [1, 1] };
     assert_eq!(layers[0], Layer::Conv2d { channels: 4, window, groups: 2, bias: false });
     let Layer::Residual { layers: inner, shortcut } = &layers[2] else { panic!("{:?}", layers[2]) };
     assert_eq!((inner.len(), shortcut.len()), (2, 1));
-    assert_eq!(layers[3], Layer::AvgPool { window: Window { stride: [2; 2], ..Window::square(2) } });
+    assert_eq!(layers[3], Layer::AvgPool { window: WindowSpec { stride: [2; 2], ..WindowSpec::square(2) } });
     assert_eq!((&layers[6], &layers[7]), (&Layer::Dropout { share: 0.25 }, &Layer::LayerNorm { epsilon: 0.5 }));
     assert_eq!(layers[8], Layer::Dense { units: 2, bias: false });
 }

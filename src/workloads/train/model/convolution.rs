@@ -2,12 +2,12 @@
 
 use super::{
     network::NetworkError,
-    recorder::{Backward, Recorder, Value},
-    spec::Window,
+    recorder::{Backward, LayerValue, Recorder},
+    spec::WindowSpec,
 };
 use nodectl_gpu::ops::{
-    self, Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, Kind, Pool2d, Pool2dBackward,
-    Pool2dShape, Pooling,
+    self, Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind, Pool2d,
+    Pool2dBackward, Pool2dShape, Pooling,
 };
 
 impl Recorder<'_> {
@@ -15,10 +15,10 @@ impl Recorder<'_> {
         &mut self,
         name: &str,
         (filters, groups): (u32, u32),
-        window: Window,
-        x: Value,
+        window: WindowSpec,
+        x: LayerValue,
         activation: Activation,
-    ) -> Result<(Value, Backward), NetworkError> {
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let shape = Conv2dShape {
             samples: self.batch,
             channels: x.shape[0],
@@ -68,14 +68,19 @@ impl Recorder<'_> {
         Ok((y, backward))
     }
 
-    pub fn pool(&mut self, pooling: Pooling, window: Window, x: Value) -> Result<(Value, Backward), NetworkError> {
+    pub fn pool(
+        &mut self,
+        pooling: Pooling,
+        window: WindowSpec,
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let channels = x.shape[0];
         let image = [x.shape[1], x.shape[2]];
         let shape = Pool2dShape { planes: self.batch * channels, image, window: moving(window) };
         let y = self.value(&behind(channels, window, &x), x.needs_gradient)?;
         let places = y.view().len;
         let is_needed = self.is_training && x.needs_gradient && pooling == Pooling::Max;
-        let maxima = if is_needed { Some(self.memory(Kind::U32, places)?) } else { None };
+        let maxima = if is_needed { Some(self.memory(ElementKind::U32, places)?) } else { None };
         self.push(Pool2d {
             pooling,
             shape,
@@ -99,13 +104,13 @@ impl Recorder<'_> {
 }
 
 /// The shape behind a window that leaves so many channels.
-fn behind(channels: u32, window: Window, x: &Value) -> Vec<u32> {
+fn behind(channels: u32, window: WindowSpec, x: &LayerValue) -> Vec<u32> {
     let places = |axis: usize| window.places(axis, x.shape[axis + 1]).expect("its shape fits");
     vec![channels, places(0), places(1)]
 }
 
 /// The engines' words for the same.
-fn moving(window: Window) -> ops::Window {
-    let Window { size, stride, padding, dilation } = window;
+fn moving(window: WindowSpec) -> ops::Window {
+    let WindowSpec { size, stride, padding, dilation } = window;
     ops::Window { size, stride, padding, dilation }
 }

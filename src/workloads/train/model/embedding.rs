@@ -2,16 +2,21 @@
 
 use super::{
     network::NetworkError,
-    recorder::{Backward, Recorder, Value},
+    recorder::{Backward, LayerValue, Recorder},
 };
-use nodectl_gpu::ops::{Kind, Lookup, LookupBackward, View};
+use nodectl_gpu::ops::{BufferView, ElementKind, Lookup, LookupBackward};
 
 impl Recorder<'_> {
-    pub fn embedding(&mut self, name: &str, dimensions: u32, x: Value) -> Result<(Value, Backward), NetworkError> {
+    pub fn embedding(
+        &mut self,
+        name: &str,
+        dimensions: u32,
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let weight = self.variable(name, "weight");
         let (vocabulary, count) = (weight.array.shape[0], x.view().len as u32);
         let y = self.value(&[x.shape.as_slice(), &[dimensions]].concat(), true)?;
-        let indices = View { kind: Kind::U32, ..x.view().clone() };
+        let indices = BufferView { kind: ElementKind::U32, ..x.view().clone() };
         self.push(Lookup {
             table: weight.values.clone(),
             indices: indices.clone(),

@@ -8,7 +8,7 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 /// An array of a model. Names are PyTorch's for the same layers in an `nn.Sequential`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Array {
+pub struct InitialArray {
     pub name: String,
     pub shape: Vec<u32>,
     /// By gradients; else it is what batch normalization averages.
@@ -27,7 +27,7 @@ enum First {
     Normal,
 }
 
-impl Array {
+impl InitialArray {
     /// Numbers in it.
     pub fn len(&self) -> u64 {
         self.shape.iter().map(|extent| u64::from(*extent)).product()
@@ -60,11 +60,11 @@ fn normal(random: &mut impl Rng) -> f32 {
 }
 
 /// The arrays of a model whose shapes fit.
-pub fn arrays(spec: &ModelSpec) -> Result<Vec<Array>, Misfit> {
+pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
     shapes::output_shape(spec)?;
     let mut arrays = Vec::new();
     collect("", &spec.layers, spec.input.clone(), &mut vec![], Place::Layer, &mut arrays)?;
-    let total: u64 = arrays.iter().map(Array::len).fold(0, u64::saturating_add);
+    let total: u64 = arrays.iter().map(InitialArray::len).fold(0, u64::saturating_add);
     if total > 1 << 31 {
         let message = format!("the model has {total} parameters, more than 2^31");
         return Err(Misfit { path: Vec::new(), message, hint: None });
@@ -78,7 +78,7 @@ fn collect(
     mut shape: Vec<u32>,
     path: &mut Vec<Place>,
     place: fn(usize) -> Place,
-    arrays: &mut Vec<Array>,
+    arrays: &mut Vec<InitialArray>,
 ) -> Result<(), Misfit> {
     for (index, layer) in layers.iter().enumerate() {
         let name = format!("{prefix}{index}");
@@ -91,9 +91,15 @@ fn collect(
 }
 
 /// The arrays of one layer, which is given `shape`.
-fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: &mut Vec<Array>) -> Result<(), Misfit> {
+fn own(
+    name: &str,
+    layer: &Layer,
+    shape: &[u32],
+    path: &mut Vec<Place>,
+    arrays: &mut Vec<InitialArray>,
+) -> Result<(), Misfit> {
     let mut add = |part: &str, shape: Vec<u32>, first| {
-        arrays.push(Array { name: format!("{name}.{part}"), shape, is_trained: true, rows: None, first });
+        arrays.push(InitialArray { name: format!("{name}.{part}"), shape, is_trained: true, rows: None, first });
     };
     match layer {
         Layer::Dense { units, bias } => {
@@ -103,10 +109,16 @@ fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: 
             let bound = 1.0 / (inputs as f32).sqrt();
             let (weight, sizes) = (format!("{name}.weight"), vec![*units, inputs]);
             let (rows, first) = (Some(outer.iter().product()), First::Uniform(bound));
-            arrays.push(Array { name: weight, shape: sizes, is_trained: true, rows, first });
+            arrays.push(InitialArray { name: weight, shape: sizes, is_trained: true, rows, first });
             if *bias {
                 let sizes = vec![*units];
-                arrays.push(Array { name: format!("{name}.bias"), shape: sizes, is_trained: true, rows: None, first });
+                arrays.push(InitialArray {
+                    name: format!("{name}.bias"),
+                    shape: sizes,
+                    is_trained: true,
+                    rows: None,
+                    first,
+                });
             }
         }
         Layer::Conv2d { channels, window, groups, bias } => {
@@ -124,7 +136,7 @@ fn own(name: &str, layer: &Layer, shape: &[u32], path: &mut Vec<Place>, arrays: 
             add("bias", channels.clone(), First::Fill(0.0));
             for (part, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
                 let (name, first) = (format!("{name}.{part}"), First::Fill(value));
-                arrays.push(Array { name, shape: channels.clone(), is_trained: false, rows: None, first });
+                arrays.push(InitialArray { name, shape: channels.clone(), is_trained: false, rows: None, first });
             }
         }
         Layer::LayerNorm { .. } => {

@@ -2,17 +2,23 @@
 
 use super::{
     network::NetworkError,
-    recorder::{Backward, Recorder, Value, constant, input},
+    recorder::{Backward, LayerValue, Recorder, constant, input},
     spec::Layer,
 };
 use nodectl_gpu::ops::{
-    Activation, Distribution, Elementwise, Expression, Gemm, Kind, Matrix, Pooling, Random, Reduce, Reduction,
+    Activation, ElementKind, Elementwise, Expression, Gemm, Matrix, Pooling, Random, RandomDistribution, Reduce,
+    Reduction,
 };
 use std::rc::Rc;
 
 impl Recorder<'_> {
     /// The first of `layers`, and of what follows it as much as goes into the same ops: says how many layers that is.
-    pub fn layer(&mut self, name: &str, layers: &[Layer], x: Value) -> Result<(Value, Backward, usize), NetworkError> {
+    pub fn layer(
+        &mut self,
+        name: &str,
+        layers: &[Layer],
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward, usize), NetworkError> {
         let (layer, next) = (&layers[0], layers.get(1));
         let epilogue = next.and_then(|next| self.epilogue(next));
         let taken = 1 + usize::from(epilogue.is_some());
@@ -57,9 +63,9 @@ impl Recorder<'_> {
         &mut self,
         name: &str,
         units: u32,
-        x: Value,
+        x: LayerValue,
         activation: Activation,
-    ) -> Result<(Value, Backward), NetworkError> {
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let (inputs, outer) = x.shape.split_last().expect("its shape fits");
         let (inputs, outer) = (*inputs, outer.to_vec());
         let rows = self.batch * outer.iter().product::<u32>();
@@ -107,12 +113,12 @@ impl Recorder<'_> {
     }
 
     /// Each column's sum.
-    fn sum_rows(&mut self, of: &Value, to: nodectl_gpu::ops::View, rows: u32, columns: u32) {
+    fn sum_rows(&mut self, of: &LayerValue, to: nodectl_gpu::ops::BufferView, rows: u32, columns: u32) {
         let (kind, input) = (Reduction::Sum, of.view().clone());
         self.push(Reduce { kind, input, output: to, outer: 1, axis: rows, inner: columns });
     }
 
-    fn pointwise(&mut self, activation: Activation, x: Value) -> Result<(Value, Backward), NetworkError> {
+    fn pointwise(&mut self, activation: Activation, x: LayerValue) -> Result<(LayerValue, Backward), NetworkError> {
         let y = self.value(&x.shape, x.needs_gradient)?;
         self.elementwise(function(activation), &[&x], &y);
         // Of gelu the gradient comes from what it was given, of the others from what it gave.
@@ -130,33 +136,33 @@ impl Recorder<'_> {
     pub fn activation_gradient(
         &mut self,
         activation: Activation,
-        kept: &Value,
-        dy: Value,
-    ) -> Result<Value, NetworkError> {
+        kept: &LayerValue,
+        dy: LayerValue,
+    ) -> Result<LayerValue, NetworkError> {
         let dx = self.in_place_of(&dy)?;
         self.elementwise(input(1) * slope(activation, input(0)), &[kept, &dy], &dx);
         Ok(dx)
     }
 
     /// The same memory if this is its only user, else other memory.
-    pub fn in_place_of(&mut self, value: &Value) -> Result<Value, NetworkError> {
+    pub fn in_place_of(&mut self, value: &LayerValue) -> Result<LayerValue, NetworkError> {
         if Rc::strong_count(&value.held) == 1 { Ok(value.clone()) } else { self.value(&value.shape, true) }
     }
 
-    pub fn elementwise(&mut self, expression: Expression, inputs: &[&Value], output: &Value) {
+    pub fn elementwise(&mut self, expression: Expression, inputs: &[&LayerValue], output: &LayerValue) {
         let inputs = inputs.iter().map(|value| value.view().clone()).collect();
         self.push(Elementwise { expression, inputs, output: output.view().clone() });
     }
 
-    fn dropout(&mut self, share: f32, x: Value) -> Result<(Value, Backward), NetworkError> {
+    fn dropout(&mut self, share: f32, x: LayerValue) -> Result<(LayerValue, Backward), NetworkError> {
         if !self.is_training || share == 0.0 {
             return Ok((x, Box::new(|_, dy| Ok(Some(dy)))));
         }
         let len = x.view().len;
         let state = self.random_state();
-        let mask = self.memory(Kind::F32, len)?;
-        self.push(Random { distribution: Distribution::Uniform, state, output: mask.view.clone() });
-        let mask = Value { held: mask, shape: x.shape.clone(), needs_gradient: false };
+        let mask = self.memory(ElementKind::F32, len)?;
+        self.push(Random { distribution: RandomDistribution::Uniform, state, output: mask.view.clone() });
+        let mask = LayerValue { held: mask, shape: x.shape.clone(), needs_gradient: false };
         let kept = (input(0) - constant(share)).step() * constant(1.0 / (1.0 - share));
         self.elementwise(kept, &[&mask], &mask);
         let y = self.value(&x.shape, x.needs_gradient)?;
@@ -178,9 +184,9 @@ impl Recorder<'_> {
         name: &str,
         layers: &[Layer],
         shortcut: &[Layer],
-        x: Value,
+        x: LayerValue,
         is_relu: bool,
-    ) -> Result<(Value, Backward), NetworkError> {
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let (through, tape) = self.sequence(&format!("{name}.layers."), layers, x.clone())?;
         let (around, way_back) = self.sequence(&format!("{name}.shortcut."), shortcut, x)?;
         let y = self.value(&through.shape, through.needs_gradient || around.needs_gradient)?;
@@ -209,14 +215,14 @@ impl Recorder<'_> {
     }
 }
 
-fn with((value, backward): (Value, Backward), taken: usize) -> (Value, Backward, usize) {
+fn with((value, backward): (LayerValue, Backward), taken: usize) -> (LayerValue, Backward, usize) {
     (value, backward, taken)
 }
 
-fn flatten(x: Value) -> (Value, Backward) {
+fn flatten(x: LayerValue) -> (LayerValue, Backward) {
     let shape = x.shape.clone();
-    let y = Value { shape: vec![shape.iter().product()], ..x };
-    (y, Box::new(move |_, dy| Ok(Some(Value { shape, ..dy }))))
+    let y = LayerValue { shape: vec![shape.iter().product()], ..x };
+    (y, Box::new(move |_, dy| Ok(Some(LayerValue { shape, ..dy }))))
 }
 
 fn function(activation: Activation) -> Expression {

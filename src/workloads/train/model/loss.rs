@@ -2,31 +2,33 @@
 
 use super::{
     network::NetworkError,
-    recorder::{Recorder, Value, constant, input},
+    recorder::{LayerValue, Recorder, constant, input},
     spec::Loss,
 };
-use nodectl_gpu::ops::{Elementwise, Expression, Kind, Reduce, Reduction, Softmax, SoftmaxCrossEntropy, View};
+use nodectl_gpu::ops::{
+    BufferView, ElementKind, Elementwise, Expression, Reduce, Reduction, Softmax, SoftmaxCrossEntropy,
+};
 
 /// Where a program finds what outputs are compared with, and leaves what it found.
 pub struct Ends {
     /// Classes, u32, one a sample; otherwise f32, as many as outputs.
-    pub targets: View,
+    pub targets: BufferView,
     /// One for each sample and class: what its gradient is multiplied by. None: the share of a sample.
-    pub weights: Option<View>,
+    pub weights: Option<BufferView>,
     /// The loss of each sample.
-    pub losses: View,
+    pub losses: BufferView,
     /// Of cross-entropy the class that each sample is taken for, u32; otherwise the metric of each sample, f32.
-    pub scores: View,
+    pub scores: BufferView,
 }
 
 impl Recorder<'_> {
     /// Compares; in training returns the gradient by the outputs.
-    pub fn loss(&mut self, loss: Loss, outputs: Value, ends: &Ends) -> Result<Option<Value>, NetworkError> {
+    pub fn loss(&mut self, loss: Loss, outputs: LayerValue, ends: &Ends) -> Result<Option<LayerValue>, NetworkError> {
         match loss {
             Loss::CrossEntropy => self.cross_entropy(outputs, ends),
             Loss::Mse => {
                 let difference = || input(0) - input(1);
-                let parts = Parts {
+                let parts = LossParts {
                     loss: difference() * difference(),
                     metric: difference().abs(),
                     slope: constant(2.0) * difference(),
@@ -36,7 +38,7 @@ impl Recorder<'_> {
             Loss::BinaryCrossEntropy => {
                 // log(1 + e^-x) + (1 - t) x, in a form that does not overflow.
                 let smooth = (constant(1.0) + (-input(0).abs()).exp()).log();
-                let parts = Parts {
+                let parts = LossParts {
                     loss: input(0).relu() - input(0) * input(1) + smooth,
                     metric: constant(1.0) - (input(0).step() - input(1)).abs(),
                     slope: input(0).sigmoid() - input(1),
@@ -47,7 +49,7 @@ impl Recorder<'_> {
     }
 
     /// What a model says of samples: probabilities of classes, or of each output, or the outputs themselves.
-    pub fn answer(&mut self, loss: Loss, outputs: &Value, to: View) {
+    pub fn answer(&mut self, loss: Loss, outputs: &LayerValue, to: BufferView) {
         let (rows, columns, x) = (self.batch, outputs.shape[0], outputs.view().clone());
         match loss {
             Loss::CrossEntropy => self.push(Softmax { x, y: to, rows, columns }),
@@ -58,7 +60,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn cross_entropy(&mut self, outputs: Value, ends: &Ends) -> Result<Option<Value>, NetworkError> {
+    fn cross_entropy(&mut self, outputs: LayerValue, ends: &Ends) -> Result<Option<LayerValue>, NetworkError> {
         let (rows, columns) = (self.batch, outputs.shape[0]);
         self.push(Reduce {
             kind: Reduction::ArgMax,
@@ -86,11 +88,16 @@ impl Recorder<'_> {
     }
 
     /// Losses that are a mean over the outputs, of output (0) and target (1).
-    fn each_output(&mut self, parts: Parts, outputs: Value, ends: &Ends) -> Result<Option<Value>, NetworkError> {
+    fn each_output(
+        &mut self,
+        parts: LossParts,
+        outputs: LayerValue,
+        ends: &Ends,
+    ) -> Result<Option<LayerValue>, NetworkError> {
         let (rows, columns) = (self.batch, outputs.shape[0]);
         let pair = || vec![outputs.view().clone(), ends.targets.clone()];
         for (expression, to) in [(parts.loss, &ends.losses), (parts.metric, &ends.scores)] {
-            let all = self.memory(Kind::F32, outputs.view().len)?;
+            let all = self.memory(ElementKind::F32, outputs.view().len)?;
             self.push(Elementwise { expression, inputs: pair(), output: all.view.clone() });
             let (kind, input, output) = (Reduction::Mean, all.view.clone(), to.clone());
             self.push(Reduce { kind, input, output, outer: rows, axis: columns, inner: 1 });
@@ -107,7 +114,7 @@ impl Recorder<'_> {
 }
 
 /// Of one output (0) and its target (1).
-struct Parts {
+struct LossParts {
     loss: Expression,
     metric: Expression,
     slope: Expression,

@@ -23,7 +23,7 @@ pub mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use initial::{Array, arrays};
-pub use network::{Batch, Exchange, Network, NetworkError, Report, Segment};
+pub use initial::{InitialArray, arrays};
+pub use network::{Batch, GradientExchange, NetworkError, NeuralNetwork, StepReport, StepSegment};
 pub use shapes::{Misfit, output_shape};
-pub use spec::{Layer, Loss, ModelSpec, Window};
+pub use spec::{Layer, Loss, ModelSpec, WindowSpec};

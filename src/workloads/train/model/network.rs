@@ -1,15 +1,15 @@
 //! A model on an engine: its arrays, and the programs that were recorded of it, one for each purpose and number of samples.
 
 use super::{
-    initial::{self, Array},
+    initial::{self, InitialArray},
     loss::Ends,
-    recorder::{Ready, Recorder, Recording, Value, Variable, random_state},
+    recorder::{GradientReady, LayerValue, Recorder, Recording, Variable, random_state},
     shapes::{self, Misfit},
     spec::{Layer, Loss, ModelSpec},
 };
 use crate::train::Tensor;
 use bytes::Bytes;
-use nodectl_gpu::ops::{Buffer, Engine, EngineError, Kind, Pending, Program, View};
+use nodectl_gpu::ops::{Buffer, BufferView, ElementKind, Engine, EngineError, Pending, Program};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -19,7 +19,7 @@ use std::{
 /// For a step, or a copy: far more than either takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-pub struct Network {
+pub struct NeuralNetwork {
     engine: Arc<dyn Engine>,
     spec: ModelSpec,
     outputs: u32,
@@ -38,7 +38,7 @@ pub struct Network {
     free: Vec<Buffer>,
     /// Tensors whose gradients are not multiplied out.
     factored: BTreeSet<usize>,
-    recorded: BTreeMap<(Purpose, u32), Recorded>,
+    recorded: BTreeMap<(Purpose, u32), RecordedStep>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ enum Purpose {
 }
 
 /// Who hears of gradients only.
-impl<F: FnMut(usize) -> Result<(), NetworkError>> Exchange for F {
+impl<F: FnMut(usize) -> Result<(), NetworkError>> GradientExchange for F {
     fn need(&mut self, _tensor: usize) -> Result<(), NetworkError> {
         Ok(())
     }
@@ -61,33 +61,33 @@ impl<F: FnMut(usize) -> Result<(), NetworkError>> Exchange for F {
         self(tensor)
     }
 
-    fn factors(&mut self, tensor: usize, _factors: &[View; 2]) -> Result<(), NetworkError> {
+    fn factors(&mut self, tensor: usize, _factors: &[BufferView; 2]) -> Result<(), NetworkError> {
         self(tensor)
     }
 }
 
-struct Recorded {
-    segments: Vec<Segment>,
+struct RecordedStep {
+    segments: Vec<StepSegment>,
     generators: u64,
 }
 
 /// A part of a step.
-pub struct Segment {
+pub struct StepSegment {
     program: Program,
     /// Tensors whose values it reads, and none before it did.
     needs: Vec<usize>,
     /// What is there behind it.
-    ready: Vec<Ready>,
+    ready: Vec<GradientReady>,
 }
 
 /// What a step exchanges with whoever keeps the parameters.
-pub trait Exchange {
+pub trait GradientExchange {
     /// What comes next reads the values of this tensor.
     fn need(&mut self, tensor: usize) -> Result<(), NetworkError>;
     /// What computes its gradient is on its way.
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError>;
     /// The same of a tensor whose gradient is Σ uᵢvᵢᵀ over samples: u of all, then v of all.
-    fn factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), NetworkError>;
+    fn factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), NetworkError>;
 }
 
 /// Samples, as bytes of the engine's numbers.
@@ -103,7 +103,7 @@ pub struct Batch {
 }
 
 /// What a step found, once it has been done.
-pub struct Report {
+pub struct StepReport {
     pending: Pending<Vec<u8>>,
     count: usize,
 }
@@ -118,7 +118,7 @@ pub enum NetworkError {
     Invalid(String),
 }
 
-impl Network {
+impl NeuralNetwork {
     /// A model with its first values, for at most `most` samples at once. `is_weighted`: batches come with weights.
     pub fn new(
         engine: Arc<dyn Engine>,
@@ -185,14 +185,14 @@ impl Network {
     }
 
     /// What is averaged over batches and not trained, in the order of the layers.
-    pub fn averages(&self) -> Vec<(String, View)> {
+    pub fn averages(&self) -> Vec<(String, BufferView)> {
         let variables = self.names.iter().map(|name| &self.variables[name]);
         let averaged = variables.filter(|variable| variable.gradient.is_none());
         averaged.map(|variable| (variable.array.name.clone(), variable.values.clone())).collect()
     }
 
     /// All arrays of the model as they are now, in the order of the layers.
-    pub fn arrays(&self) -> Result<Vec<(Array, Vec<f32>)>, NetworkError> {
+    pub fn arrays(&self) -> Result<Vec<(InitialArray, Vec<f32>)>, NetworkError> {
         let read = |name: &String| {
             let variable = &self.variables[name];
             Ok((variable.array.clone(), self.read(&variable.values)?))
@@ -205,7 +205,7 @@ impl Network {
         self.read(&self.tensors()[tensor].gradient)
     }
 
-    fn read(&self, view: &View) -> Result<Vec<f32>, NetworkError> {
+    fn read(&self, view: &BufferView) -> Result<Vec<f32>, NetworkError> {
         let range = view.offset * 4..(view.offset + view.len) * 4;
         let bytes = self.engine.download(&view.buffer, range).wait(PATIENCE)?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
@@ -232,8 +232,8 @@ impl Network {
         batch: Batch,
         step: u64,
         in_segments: bool,
-        exchange: &mut dyn Exchange,
-    ) -> Result<Report, NetworkError> {
+        exchange: &mut dyn GradientExchange,
+    ) -> Result<StepReport, NetworkError> {
         let purpose = Purpose::Training { in_segments };
         self.record(purpose, batch.count)?;
         let count = batch.count;
@@ -260,7 +260,7 @@ impl Network {
     }
 
     /// Loss and metric of a batch, without training.
-    pub fn evaluate(&mut self, batch: Batch) -> Result<Report, NetworkError> {
+    pub fn evaluate(&mut self, batch: Batch) -> Result<StepReport, NetworkError> {
         self.record(Purpose::Evaluation, batch.count)?;
         let count = batch.count;
         self.give(batch);
@@ -273,7 +273,7 @@ impl Network {
         self.record(Purpose::Prediction, count)?;
         let _ = self.engine.upload(&self.inputs, 0, inputs);
         self.run(Purpose::Prediction, count);
-        self.read(&self.answers.view(Kind::F32, 0, u64::from(count) * u64::from(self.outputs)))
+        self.read(&self.answers.view(ElementKind::F32, 0, u64::from(count) * u64::from(self.outputs)))
     }
 
     fn give(&self, batch: Batch) {
@@ -287,9 +287,9 @@ impl Network {
         }
     }
 
-    fn report(&self, count: u32) -> Report {
+    fn report(&self, count: u32) -> StepReport {
         let bytes = u64::from(count) * 8;
-        Report { pending: self.engine.download(&self.report, 0..bytes), count: count as usize }
+        StepReport { pending: self.engine.download(&self.report, 0..bytes), count: count as usize }
     }
 
     fn record(&mut self, purpose: Purpose, count: u32) -> Result<(), NetworkError> {
@@ -305,12 +305,12 @@ impl Network {
         let states = self.random_states.u32s();
         let mut recorder = Recorder::new(engine.as_ref(), &self.variables, states, (count, is_training), free);
         recorder.factored = self.factored.clone();
-        let kind = if self.spec.takes_indices() { Kind::U32 } else { Kind::F32 };
+        let kind = if self.spec.takes_indices() { ElementKind::U32 } else { ElementKind::F32 };
         let inputs = self.inputs.view(kind, 0, recorder.elements(&self.spec.input));
-        let x = Value::outside(inputs, self.spec.input.clone());
+        let x = LayerValue::outside(inputs, self.spec.input.clone());
         let (outputs, tape) = recorder.sequence("", &self.spec.layers, x)?;
         if purpose == Purpose::Prediction {
-            let answers = self.answers.view(Kind::F32, 0, outputs.view().len);
+            let answers = self.answers.view(ElementKind::F32, 0, outputs.view().len);
             recorder.answer(self.spec.loss, &outputs, answers);
             drop(outputs);
         } else {
@@ -324,7 +324,7 @@ impl Network {
         self.free = free;
         let in_segments = purpose == Purpose::Training { in_segments: true };
         let segments = segments(self.engine.as_ref(), &recording, in_segments)?;
-        self.recorded.insert((purpose, count), Recorded { segments, generators });
+        self.recorded.insert((purpose, count), RecordedStep { segments, generators });
         Ok(())
     }
 
@@ -332,17 +332,17 @@ impl Network {
         let rows = u64::from(count);
         let all = rows * u64::from(self.outputs);
         let is_classes = self.spec.loss == Loss::CrossEntropy;
-        let kind = if is_classes { Kind::U32 } else { Kind::F32 };
+        let kind = if is_classes { ElementKind::U32 } else { ElementKind::F32 };
         Ends {
             targets: self.targets.view(kind, 0, if is_classes { rows } else { all }),
-            weights: self.weights.as_ref().map(|weights| weights.view(Kind::F32, 0, all)),
-            losses: self.report.view(Kind::F32, 0, rows),
+            weights: self.weights.as_ref().map(|weights| weights.view(ElementKind::F32, 0, all)),
+            losses: self.report.view(ElementKind::F32, 0, rows),
             scores: self.report.view(kind, rows, rows),
         }
     }
 }
 
-impl Report {
+impl StepReport {
     /// Of each sample the loss, and the metric: of cross-entropy the bits of the class that it is taken for.
     pub fn wait(self) -> Result<(Vec<f32>, Vec<u32>), NetworkError> {
         let bytes = self.pending.wait(PATIENCE)?;
@@ -352,7 +352,7 @@ impl Report {
 }
 
 /// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
-fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<Segment>, EngineError> {
+fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<StepSegment>, EngineError> {
     let Recording { ops, needs, ready } = recording;
     let edges = needs.iter().map(|(edge, _)| *edge).chain(ready.iter().map(|ready| ready.at));
     let mut edges: BTreeSet<usize> = if in_segments { edges.collect() } else { BTreeSet::new() };
@@ -364,7 +364,7 @@ fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Re
         let needs = needs.iter().filter(|(at, _)| (first..end).contains(at)).map(|(_, tensor)| *tensor).collect();
         let ready = ready.iter().filter(|ready| (first + 1..=end).contains(&ready.at)).cloned().collect();
         first = end;
-        Ok(Segment { program, needs, ready })
+        Ok(StepSegment { program, needs, ready })
     };
     edges.into_iter().map(segment).collect()
 }
@@ -372,12 +372,12 @@ fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Re
 /// Memory for all arrays, with their first values: what is trained side by side, in the order of the layers.
 fn place(
     engine: &dyn Engine,
-    arrays: &[Array],
+    arrays: &[InitialArray],
     seed: u64,
 ) -> Result<(BTreeMap<String, Variable>, Vec<String>), NetworkError> {
     let total = |is_trained: bool| {
         let of_them = arrays.iter().filter(|array| array.is_trained == is_trained);
-        of_them.map(Array::len).sum::<u64>()
+        of_them.map(InitialArray::len).sum::<u64>()
     };
     let buffer = |numbers: u64| engine.buffer(numbers.max(1) * 4);
     let (trained, averages, gradients) = (buffer(total(true))?, buffer(total(false))?, buffer(total(true))?);
@@ -387,10 +387,10 @@ fn place(
     for array in arrays {
         let len = array.len();
         let (buffer, offset) = if array.is_trained { (&trained, &mut at) } else { (&averages, &mut average_at) };
-        let values = buffer.view(Kind::F32, *offset, len);
+        let values = buffer.view(ElementKind::F32, *offset, len);
         let bytes = bytemuck::cast_slice(&array.values(&mut random)).to_vec();
         engine.upload(buffer, *offset * 4, bytes.into()).wait(PATIENCE)?;
-        let gradient = array.is_trained.then(|| gradients.view(Kind::F32, *offset, len));
+        let gradient = array.is_trained.then(|| gradients.view(ElementKind::F32, *offset, len));
         *offset += len;
         let number = array.is_trained.then_some(tensor);
         tensor += usize::from(array.is_trained);

@@ -2,12 +2,17 @@
 
 use super::{
     network::NetworkError,
-    recorder::{Backward, Recorder, Value, Variable, constant, input},
+    recorder::{Backward, LayerValue, Recorder, Variable, constant, input},
 };
-use nodectl_gpu::ops::{Elementwise, Groups, Kind, Norm, NormBackward, View};
+use nodectl_gpu::ops::{BufferView, ElementKind, Elementwise, Groups, Norm, NormBackward};
 
 impl Recorder<'_> {
-    pub fn layer_norm(&mut self, name: &str, epsilon: f32, x: Value) -> Result<(Value, Backward), NetworkError> {
+    pub fn layer_norm(
+        &mut self,
+        name: &str,
+        epsilon: f32,
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let (columns, outer) = x.shape.split_last().expect("its shape fits");
         let rows = self.batch * outer.iter().product::<u32>();
         let groups = Groups::Layer { rows, columns: *columns };
@@ -20,8 +25,8 @@ impl Recorder<'_> {
         name: &str,
         momentum: f32,
         epsilon: f32,
-        x: Value,
-    ) -> Result<(Value, Backward), NetworkError> {
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let channels = x.shape[0];
         let pixels: u32 = x.shape[1..].iter().product();
         let groups = Groups::Batch { samples: self.batch, channels, pixels };
@@ -57,12 +62,12 @@ impl Recorder<'_> {
         count: u32,
         scales: Scales,
         epsilon: f32,
-        x: Value,
-        observe: impl FnOnce(&mut Self, [View; 2]),
-    ) -> Result<(Value, Backward), NetworkError> {
+        x: LayerValue,
+        observe: impl FnOnce(&mut Self, [BufferView; 2]),
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let y = self.value(&x.shape, true)?;
-        let means = self.memory(Kind::F32, count.into())?;
-        let inverses = self.memory(Kind::F32, count.into())?;
+        let means = self.memory(ElementKind::F32, count.into())?;
+        let inverses = self.memory(ElementKind::F32, count.into())?;
         self.push(Norm {
             groups,
             x: x.view().clone(),
@@ -100,11 +105,11 @@ impl Recorder<'_> {
         &mut self,
         groups: Groups,
         scales: Scales,
-        (mean, variance): (View, View),
+        (mean, variance): (BufferView, BufferView),
         epsilon: f32,
-        x: Value,
-    ) -> Result<(Value, Backward), NetworkError> {
-        let inverses = self.memory(Kind::F32, variance.len)?;
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
+        let inverses = self.memory(ElementKind::F32, variance.len)?;
         let expression = constant(1.0) / (input(0) + constant(epsilon)).sqrt();
         self.push(Elementwise { expression, inputs: vec![variance], output: inverses.view.clone() });
         let y = self.value(&x.shape, true)?;

@@ -1,8 +1,8 @@
 //! Recording of a model: ops forward, and a tape of what they become backward. What an op leaves lives until nothing on the
 //! tape needs it; then its memory serves others. Ops run in the order of their recording, so that is safe.
 
-use super::{initial::Array, network::NetworkError, spec::Layer};
-use nodectl_gpu::ops::{Buffer, Engine, Expression, Kind, Op, View};
+use super::{initial::InitialArray, network::NetworkError, spec::Layer};
+use nodectl_gpu::ops::{Buffer, BufferView, ElementKind, Engine, Expression, Op};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -11,17 +11,17 @@ use std::{
 
 /// Memory of ops that nobody uses at the moment.
 #[derive(Default)]
-pub struct Pool {
+pub struct ScratchPool {
     free: Vec<Buffer>,
 }
 
 /// Memory that goes back to its pool with its last user.
-pub struct Held {
-    pub view: View,
-    pool: Option<Rc<RefCell<Pool>>>,
+pub struct HeldMemory {
+    pub view: BufferView,
+    pool: Option<Rc<RefCell<ScratchPool>>>,
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         if let Some(pool) = &self.pool {
             pool.borrow_mut().free.push(self.view.buffer.clone());
@@ -31,35 +31,35 @@ impl Drop for Held {
 
 /// What flows between layers: a batch of samples, or its gradient.
 #[derive(Clone)]
-pub struct Value {
-    pub held: Rc<Held>,
+pub struct LayerValue {
+    pub held: Rc<HeldMemory>,
     /// Of one sample.
     pub shape: Vec<u32>,
     /// Whether anything before it learns.
     pub needs_gradient: bool,
 }
 
-impl Value {
-    pub fn view(&self) -> &View {
+impl LayerValue {
+    pub fn view(&self) -> &BufferView {
         &self.held.view
     }
 
     /// Memory that outlives the recording.
-    pub fn outside(view: View, shape: Vec<u32>) -> Self {
-        Self { held: Rc::new(Held { view, pool: None }), shape, needs_gradient: false }
+    pub fn outside(view: BufferView, shape: Vec<u32>) -> Self {
+        Self { held: Rc::new(HeldMemory { view, pool: None }), shape, needs_gradient: false }
     }
 }
 
 /// Goes from the gradient behind a layer to that before it, if that is needed.
-pub type Backward = Box<dyn FnOnce(&mut Recorder<'_>, Value) -> Result<Option<Value>, NetworkError>>;
+pub type Backward = Box<dyn FnOnce(&mut Recorder<'_>, LayerValue) -> Result<Option<LayerValue>, NetworkError>>;
 
 /// An array of the model on the engine.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    pub array: Array,
-    pub values: View,
+    pub array: InitialArray,
+    pub values: BufferView,
     /// None of what is not trained.
-    pub gradient: Option<View>,
+    pub gradient: Option<BufferView>,
     /// Its number among those that are trained.
     pub tensor: Option<usize>,
 }
@@ -69,16 +69,16 @@ pub struct Recording {
     pub ops: Vec<Op>,
     /// As `Recorder` has them, in order.
     pub needs: Vec<(usize, usize)>,
-    pub ready: Vec<Ready>,
+    pub ready: Vec<GradientReady>,
 }
 
 /// Behind so many ops the gradient of a tensor is there.
 #[derive(Clone, Debug)]
-pub struct Ready {
+pub struct GradientReady {
     pub at: usize,
     pub tensor: usize,
     /// Of a factored tensor: u and v of each sample, whose products' sum is the gradient.
-    pub factors: Option<[View; 2]>,
+    pub factors: Option<[BufferView; 2]>,
 }
 
 pub struct Recorder<'r> {
@@ -88,26 +88,26 @@ pub struct Recorder<'r> {
     pub batch: u32,
     pub is_training: bool,
     /// Where layers with randomness find the states of their generators, four u32 each, in the order of layers.
-    pub random_states: View,
+    pub random_states: BufferView,
     pub used_random_states: u64,
     pub ops: Vec<Op>,
     /// From so many ops on, the values of this tensor are needed.
     pub needs: Vec<(usize, usize)>,
-    pub ready: Vec<Ready>,
+    pub ready: Vec<GradientReady>,
     /// Tensors whose gradients are not multiplied out.
     pub factored: BTreeSet<usize>,
-    pool: Rc<RefCell<Pool>>,
+    pool: Rc<RefCell<ScratchPool>>,
 }
 
 impl<'r> Recorder<'r> {
     pub fn new(
         engine: &'r dyn Engine,
         variables: &'r BTreeMap<String, Variable>,
-        random_states: View,
+        random_states: BufferView,
         (batch, is_training): (u32, bool),
         free: Vec<Buffer>,
     ) -> Self {
-        let pool = Rc::new(RefCell::new(Pool { free }));
+        let pool = Rc::new(RefCell::new(ScratchPool { free }));
         Self {
             engine,
             variables,
@@ -131,7 +131,7 @@ impl<'r> Recorder<'r> {
     }
 
     /// Memory for `len` numbers. What is in it is undefined.
-    pub fn memory(&mut self, kind: Kind, len: u64) -> Result<Rc<Held>, NetworkError> {
+    pub fn memory(&mut self, kind: ElementKind, len: u64) -> Result<Rc<HeldMemory>, NetworkError> {
         let bytes = len * kind.bytes();
         let mut pool = self.pool.borrow_mut();
         let fits = pool.free.iter().enumerate().filter(|(_, buffer)| buffer.bytes() >= bytes);
@@ -141,13 +141,13 @@ impl<'r> Recorder<'r> {
             None => self.engine.buffer(bytes.max(4))?,
         };
         let view = buffer.view(kind, 0, len);
-        Ok(Rc::new(Held { view, pool: Some(self.pool.clone()) }))
+        Ok(Rc::new(HeldMemory { view, pool: Some(self.pool.clone()) }))
     }
 
     /// A value of this shape behind `x`.
-    pub fn value(&mut self, shape: &[u32], needs_gradient: bool) -> Result<Value, NetworkError> {
-        let held = self.memory(Kind::F32, self.elements(shape))?;
-        Ok(Value { held, shape: shape.to_vec(), needs_gradient })
+    pub fn value(&mut self, shape: &[u32], needs_gradient: bool) -> Result<LayerValue, NetworkError> {
+        let held = self.memory(ElementKind::F32, self.elements(shape))?;
+        Ok(LayerValue { held, shape: shape.to_vec(), needs_gradient })
     }
 
     /// Numbers in a batch of samples of this shape.
@@ -176,7 +176,7 @@ impl<'r> Recorder<'r> {
     /// The gradient of this array is computed by what was recorded so far.
     pub fn is_ready(&mut self, variable: &Variable) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push(Ready { at: self.ops.len(), tensor, factors: None });
+            self.ready.push(GradientReady { at: self.ops.len(), tensor, factors: None });
         }
     }
 
@@ -186,14 +186,14 @@ impl<'r> Recorder<'r> {
     }
 
     /// The factors of its gradient are there.
-    pub fn has_factors(&mut self, variable: &Variable, factors: [View; 2]) {
+    pub fn has_factors(&mut self, variable: &Variable, factors: [BufferView; 2]) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push(Ready { at: self.ops.len(), tensor, factors: Some(factors) });
+            self.ready.push(GradientReady { at: self.ops.len(), tensor, factors: Some(factors) });
         }
     }
 
     /// Where the next generator's state lies.
-    pub fn random_state(&mut self) -> View {
+    pub fn random_state(&mut self) -> BufferView {
         let state = self.random_states.part(self.used_random_states * 4, 4);
         self.used_random_states += 1;
         state
@@ -204,8 +204,8 @@ impl<'r> Recorder<'r> {
         &mut self,
         prefix: &str,
         layers: &[Layer],
-        x: Value,
-    ) -> Result<(Value, Vec<Backward>), NetworkError> {
+        x: LayerValue,
+    ) -> Result<(LayerValue, Vec<Backward>), NetworkError> {
         let mut value = x;
         let mut tape = Vec::new();
         let mut index = 0;
@@ -222,7 +222,7 @@ impl<'r> Recorder<'r> {
     }
 
     /// Goes back through layers. None where nothing before them needs a gradient.
-    pub fn backward(&mut self, tape: Vec<Backward>, mut dy: Value) -> Result<Option<Value>, NetworkError> {
+    pub fn backward(&mut self, tape: Vec<Backward>, mut dy: LayerValue) -> Result<Option<LayerValue>, NetworkError> {
         for backward in tape.into_iter().rev() {
             match backward(self, dy)? {
                 Some(dx) => dy = dx,

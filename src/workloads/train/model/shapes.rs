@@ -1,6 +1,6 @@
 //! The shape behind each layer, for one sample, and what does not fit. Pure.
 
-use super::spec::{Layer, Loss, ModelSpec, Window};
+use super::spec::{Layer, Loss, ModelSpec, WindowSpec};
 
 /// More elements of a sample, or of an array, do not pass.
 const MOST_ELEMENTS: u64 = 1 << 31;
@@ -179,7 +179,7 @@ pub fn behind(layer: &Layer, shape: &[u32], path: &[Place]) -> Result<Vec<u32>, 
     Ok(grown)
 }
 
-fn places(window: &Window, rows: u32, columns: u32) -> Result<[u32; 2], String> {
+fn places(window: &WindowSpec, rows: u32, columns: u32) -> Result<[u32; 2], String> {
     if window.size.contains(&0) || window.stride.contains(&0) || window.dilation.contains(&0) {
         return Err("has a size, stride or dilation of 0".into());
     }

@@ -23,16 +23,16 @@ pub enum Layer {
     /// Cross-correlation of channels × rows × columns.
     Conv2d {
         channels: u32,
-        window: Window,
+        window: WindowSpec,
         groups: u32,
         bias: bool,
     },
     MaxPool {
-        window: Window,
+        window: WindowSpec,
     },
     /// What a window has beyond the edge does not count.
     AvgPool {
-        window: Window,
+        window: WindowSpec,
     },
     /// Over the batch, for each channel. Ioffe and Szegedy, arXiv 1502.03167. What is used after training is a running average,
     /// in which a step counts `momentum`.
@@ -68,7 +68,7 @@ pub enum Layer {
 
 /// What moves over an image, along rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Window {
+pub struct WindowSpec {
     pub size: [u32; 2],
     pub stride: [u32; 2],
     /// Rows and columns added on both sides.
@@ -76,7 +76,7 @@ pub struct Window {
     pub dilation: [u32; 2],
 }
 
-impl Window {
+impl WindowSpec {
     /// `size` × `size`, step by step, without padding.
     pub fn square(size: u32) -> Self {
         Self { size: [size; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] }

@@ -1,6 +1,6 @@
 //! Models beside PyTorch's numbers (`tests/fixtures/torch`), and beside finite differences.
 
-use super::{Batch, Layer, Loss, ModelSpec, Network, Window, arrays, output_shape, spec};
+use super::{Batch, Layer, Loss, ModelSpec, NeuralNetwork, WindowSpec, arrays, output_shape, spec};
 use crate::{
     arrays::{convert, safetensors},
     train::model::shapes::Place,
@@ -41,7 +41,7 @@ fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
             Bytes::from(convert(array.bytes, array.info.scalar, scalar))
         };
         let count = file.arrays["inputs"].info.shape[0] as u32;
-        let mut network = Network::new(engine.clone(), &spec, 1, count + 2, false).unwrap();
+        let mut network = NeuralNetwork::new(engine.clone(), &spec, 1, count + 2, false).unwrap();
         for (array, _) in network.arrays().unwrap() {
             assert!(network.set(&array.name, &numbers(&format!("value/{}", array.name))).unwrap());
         }
@@ -92,7 +92,7 @@ fn models_agree_with_pytorch_on_vulkan() {
 }
 
 /// The mean loss of a batch.
-fn loss(network: &mut Network, batch: &Batch) -> f64 {
+fn loss(network: &mut NeuralNetwork, batch: &Batch) -> f64 {
     let (losses, _) = network.train(batch.clone(), 1, false, &mut |_| Ok(())).unwrap().wait().unwrap();
     losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64
 }
@@ -102,20 +102,20 @@ fn loss(network: &mut Network, batch: &Batch) -> f64 {
 /// derivative adds as much.
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    let window = |size, padding| Window { padding: [padding; 2], ..Window::square(size) };
+    let window = |size, padding| WindowSpec { padding: [padding; 2], ..WindowSpec::square(size) };
     let conv =
         |channels, size, padding| Layer::Conv2d { channels, window: window(size, padding), groups: 1, bias: true };
     let dense = |units| Layer::Dense { units, bias: true };
     let batch_norm = Layer::BatchNorm { momentum: 0.1, epsilon: 1e-5 };
     let block = Layer::Residual { layers: vec![conv(3, 3, 1), batch_norm, Layer::Tanh], shortcut: vec![] };
-    let pool = Layer::AvgPool { window: Window { stride: [2; 2], ..Window::square(2) } };
+    let pool = Layer::AvgPool { window: WindowSpec { stride: [2; 2], ..WindowSpec::square(2) } };
     let image = vec![conv(3, 3, 1), Layer::Gelu, block, pool, Layer::Flatten, Layer::Dropout { share: 0.3 }, dense(3)];
     let row = vec![dense(8), Layer::LayerNorm { epsilon: 1e-5 }, Layer::Sigmoid, dense(3)];
     for (input, layers) in [(vec![2, 6, 6], image), (vec![7], row)] {
         for loss_kind in [Loss::CrossEntropy, Loss::Mse, Loss::BinaryCrossEntropy] {
             let spec = ModelSpec { input: input.clone(), layers: layers.clone(), loss: loss_kind };
             let count = 5;
-            let mut network = Network::new(cpu(), &spec, 3, count, false).unwrap();
+            let mut network = NeuralNetwork::new(cpu(), &spec, 3, count, false).unwrap();
             let len = count as usize * input.iter().product::<u32>() as usize;
             let inputs: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0).collect();
             let targets = match loss_kind {
@@ -154,7 +154,7 @@ fn gradients_are_those_of_finite_differences() {
 fn dropout_draws_anew_each_step_and_the_same_in_the_same_step() {
     let layers = vec![Layer::Dropout { share: 0.5 }, Layer::Dense { units: 1, bias: false }];
     let spec = ModelSpec { input: vec![1000], layers, loss: Loss::Mse };
-    let mut network = Network::new(cpu(), &spec, 3, 1, false).unwrap();
+    let mut network = NeuralNetwork::new(cpu(), &spec, 3, 1, false).unwrap();
     network.set("1.weight", &[1.0; 1000]).unwrap();
     let batch = Batch { count: 1, inputs: bytes(&[1.0; 1000]), targets: bytes(&[0.0]), weights: None };
     let mut sum =
@@ -171,7 +171,7 @@ fn weights_multiply_what_each_sample_is_learnt_from() {
     let layers = vec![Layer::Dense { units: 2, bias: true }];
     let spec = ModelSpec { input: vec![3], layers, loss: Loss::CrossEntropy };
     let gradient = |weights: Option<[f32; 2]>| {
-        let mut network = Network::new(cpu(), &spec, 3, 2, weights.is_some()).unwrap();
+        let mut network = NeuralNetwork::new(cpu(), &spec, 3, 2, weights.is_some()).unwrap();
         let targets: Vec<u8> = [0u32, 1].iter().flat_map(|class| class.to_le_bytes()).collect();
         let weights = weights.map(|[one, other]| bytes(&[one, one, other, other]));
         let inputs = bytes(&[0.1, 0.2, 0.3, -1.0, 0.5, 2.0]);
@@ -189,7 +189,7 @@ fn weights_multiply_what_each_sample_is_learnt_from() {
 #[test]
 fn layers_that_do_not_fit_are_named_with_their_place() {
     let dense = |units| Layer::Dense { units, bias: true };
-    let conv = |size| Layer::Conv2d { channels: 4, window: Window::square(size), groups: 1, bias: true };
+    let conv = |size| Layer::Conv2d { channels: 4, window: WindowSpec::square(size), groups: 1, bias: true };
     let of = |input: &[u32], layers: Vec<Layer>, loss| {
         output_shape(&ModelSpec { input: input.to_vec(), layers, loss }).map_err(|misfit| (misfit.path, misfit.message))
     };
@@ -207,7 +207,7 @@ fn layers_that_do_not_fit_are_named_with_their_place() {
     let (path, message) = of(&[4], vec![dense(4), block], Loss::Mse).unwrap_err();
     assert!(path == [Place::Layer(1)] && message.contains("leave 3, its shortcut 4"), "{message}");
     let inner =
-        Layer::Residual { layers: vec![dense(4)], shortcut: vec![Layer::MaxPool { window: Window::square(2) }] };
+        Layer::Residual { layers: vec![dense(4)], shortcut: vec![Layer::MaxPool { window: WindowSpec::square(2) }] };
     let (path, _) = of(&[4], vec![dense(4), inner], Loss::Mse).unwrap_err();
     assert_eq!(path, [Place::Layer(1), Place::Shortcut(0)]);
     let (_, message) = of(&[4], vec![dense(1)], Loss::CrossEntropy).unwrap_err();

@@ -3,7 +3,7 @@
 
 use crate::train::{
     ParametersError,
-    file::{ModelFile, Progress},
+    file::{ModelFile, SavedProgress},
     plan::{Checkpoints, Every},
     served::receive,
 };
@@ -97,7 +97,7 @@ impl Drop for Keeper {
 }
 
 fn step_of(file: &ModelFile) -> u64 {
-    file.progress.as_ref().map_or(0, |Progress { step, .. }| *step)
+    file.progress.as_ref().map_or(0, |SavedProgress { step, .. }| *step)
 }
 
 /// Writes what comes to `part`, and has the node give it its name.

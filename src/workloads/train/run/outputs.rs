@@ -27,7 +27,7 @@ const SHOWN_STEPS: u64 = 2000;
 
 /// An epoch that has ended.
 #[derive(Clone, Debug)]
-pub struct Epoch {
+pub struct EndedEpoch {
     /// From 1.
     pub number: u32,
     pub steps: u64,
@@ -38,7 +38,7 @@ pub struct Epoch {
     pub samples: u64,
 }
 
-impl Epoch {
+impl EndedEpoch {
     /// One that is wholly known, which count from 0 here.
     pub fn known(plan: &TrainPlan, split: &Split, history: &History, epoch: u32) -> Self {
         let steps = steps_per_epoch(plan, split.training.len());
@@ -110,7 +110,7 @@ impl Outputs {
         if step.is_multiple_of(self.every) { self.events.scalar(step, "loss/step", loss as f32) } else { Ok(()) }
     }
 
-    pub fn epoch(&mut self, epoch: &Epoch, of: u32) -> io::Result<()> {
+    pub fn epoch(&mut self, epoch: &EndedEpoch, of: u32) -> io::Result<()> {
         let (loss, metric) = (epoch.training.loss(), epoch.training.metric());
         let validation = epoch.validation.as_ref().map(|totals| [totals.loss(), totals.metric()]);
         let (name, step) = (self.loss.metric(), epoch.steps);

@@ -7,10 +7,10 @@ use super::{
 use crate::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, Targets},
-    model::{Batch, Exchange, Network, NetworkError, Report},
+    model::{Batch, GradientExchange, NetworkError, NeuralNetwork, StepReport},
     plan::TrainPlan,
 };
-use nodectl_gpu::ops::View;
+use nodectl_gpu::ops::BufferView;
 
 /// Samples at once where nothing is learnt.
 const EVALUATED: u32 = 256;
@@ -25,19 +25,19 @@ pub fn steps_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
 }
 
 /// Makes batches of data; `weights` by class, if they count where it learns.
-pub fn batch_maker<'d>(network: &Network, data: &'d Dataset, weights: Option<&'d [f32]>) -> Batches<'d> {
+pub fn batch_maker<'d>(network: &NeuralNetwork, data: &'d Dataset, weights: Option<&'d [f32]>) -> Batches<'d> {
     Batches { data, weights, outputs: network.outputs(), takes_indices: network.spec().takes_indices() }
 }
 
 /// Forward and backward; values are pulled and gradients pushed as `parameters` want them. What is drawn at random follows from `draw`.
 pub fn pass(
-    network: &mut Network,
+    network: &mut NeuralNetwork,
     parameters: &mut dyn Parameters,
     batch: Batch,
     draw: u64,
-) -> Result<Report, TrainError> {
+) -> Result<StepReport, TrainError> {
     let in_segments = parameters.wants_early_pushes();
-    let mut way = Way { parameters, failed: None };
+    let mut way = ParameterWay { parameters, failed: None };
     let report = network.train(batch, draw, in_segments, &mut way);
     match (way.failed, report) {
         (Some(error), _) => Err(error.into()),
@@ -46,12 +46,12 @@ pub fn pass(
 }
 
 /// Between a network and its parameters.
-struct Way<'p> {
+struct ParameterWay<'p> {
     parameters: &'p mut dyn Parameters,
     failed: Option<ParametersError>,
 }
 
-impl Way<'_> {
+impl ParameterWay<'_> {
     /// The network hears that it failed, whoever asked it why.
     fn told(&mut self, done: Result<(), ParametersError>) -> Result<(), NetworkError> {
         done.map_err(|error| {
@@ -62,7 +62,7 @@ impl Way<'_> {
     }
 }
 
-impl Exchange for Way<'_> {
+impl GradientExchange for ParameterWay<'_> {
     fn need(&mut self, tensor: usize) -> Result<(), NetworkError> {
         let done = self.parameters.pull(tensor);
         self.told(done)
@@ -73,7 +73,7 @@ impl Exchange for Way<'_> {
         self.told(done)
     }
 
-    fn factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), NetworkError> {
+    fn factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), NetworkError> {
         let done = self.parameters.push_factors(tensor, factors);
         self.told(done)
     }
@@ -85,7 +85,11 @@ pub fn all(data: &Dataset) -> Vec<u32> {
 }
 
 /// Loss and metric over samples that are not learnt from, and what classes each was taken for.
-pub fn evaluate(network: &mut Network, data: &Dataset, samples: &[u32]) -> Result<(Totals, Vec<u32>), TrainError> {
+pub fn evaluate(
+    network: &mut NeuralNetwork,
+    data: &Dataset,
+    samples: &[u32],
+) -> Result<(Totals, Vec<u32>), TrainError> {
     let (mut totals, mut taken_for) = (Totals::default(), Vec::with_capacity(samples.len()));
     let weights = vec![1.0; EVALUATED as usize];
     for samples in samples.chunks(EVALUATED as usize) {
@@ -98,7 +102,7 @@ pub fn evaluate(network: &mut Network, data: &Dataset, samples: &[u32]) -> Resul
 }
 
 /// Which classes were taken for which, of what is held back or else of all. None without classes.
-pub fn which_for_which(network: &mut Network, split: &Split) -> Result<Option<Vec<Vec<u64>>>, TrainError> {
+pub fn which_for_which(network: &mut NeuralNetwork, split: &Split) -> Result<Option<Vec<Vec<u64>>>, TrainError> {
     let data = split.validation.as_ref().unwrap_or(&split.training);
     let Targets::Classes(classes) = &data.targets else { return Ok(None) };
     let (_, taken_for) = evaluate(network, data, &all(data))?;

@@ -3,7 +3,7 @@
 use super::worker::{load, train};
 use crate::train::{
     data::{ClassWeights, Column, DataSpec, Source, Validation},
-    file::{ModelFile, Progress},
+    file::{ModelFile, SavedProgress},
     model::{Layer, Loss, ModelSpec},
     plan::{Checkpoints, DecayPlan, Every, OptimizerPlan, Sharing, TrainPlan},
     predict,
@@ -124,7 +124,7 @@ fn what_cannot_go_on_or_goes_wrong_is_told() {
     let mut file = ModelFile::read(&base.join("whole/model.safetensors")).unwrap();
     file.write(&base.join("step.safetensors")).unwrap();
     assert!(told(resumed()).contains("it is no checkpoint"), "{}", told(resumed()));
-    file.progress = Some(Progress { step: 76, history: Vec::new(), state: Vec::new() });
+    file.progress = Some(SavedProgress { step: 76, history: Vec::new(), state: Vec::new() });
     file.write(&base.join("step.safetensors")).unwrap();
     assert!(told(resumed()).contains("`optimizer/0.weight/first` is not there"), "{}", told(resumed()));
     let momentum = OptimizerPlan { optimizer: Optimizer::Momentum { momentum: 0.9 }, ..plan().optimizer };

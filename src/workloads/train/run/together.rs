@@ -6,7 +6,7 @@
 
 use super::{
     history::History,
-    outputs::{Epoch, Outputs},
+    outputs::{EndedEpoch, Outputs},
     passes::{batch_maker, evaluate, pass, steps_per_epoch},
     totals::Totals,
     training::{Ended, TrainError},
@@ -16,12 +16,12 @@ use crate::train::{
     data::{Split, Standard, order},
     file::{DEVIATIONS, HISTORY, MEANS},
     local::Local,
-    model::Network,
+    model::NeuralNetwork,
     plan::TrainPlan,
-    served::{Served, Share, Sum, Turn},
+    served::{Served, Sum, Turn, WorkerShare},
 };
 use bytes::Bytes;
-use nodectl_gpu::ops::View;
+use nodectl_gpu::ops::BufferView;
 use nodectl_types::servers::Consistency;
 use std::{
     io,
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Together<'t> {
     plan: &'t TrainPlan,
     split: &'t Split,
-    pub network: &'t mut Network,
+    pub network: &'t mut NeuralNetwork,
     served: &'t mut Served,
     /// Takes the steps between two clocks, where there are several.
     inner: Option<Local>,
@@ -58,7 +58,7 @@ struct Clock {
 
 /// What workers add up besides gradients, in the order that `Together` expects: the history, a model's averages, and, so that
 /// checkpoints have it, what inputs are standardized by, to which nobody adds anything.
-pub fn sums(plan: &TrainPlan, split: &Split, network: &Network) -> Result<Vec<Sum>, TrainError> {
+pub fn sums(plan: &TrainPlan, split: &Split, network: &NeuralNetwork) -> Result<Vec<Sum>, TrainError> {
     let sum = |name: &str, values: &[f32]| Sum { name: name.into(), values: values.to_vec() };
     let mut sums = vec![sum(HISTORY, History::new(plan.epochs).numbers())];
     let names = network.averages().into_iter().map(|(name, _)| name);
@@ -79,7 +79,7 @@ fn clocks_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
 }
 
 /// The part of a share of so many things.
-fn part(share: Share, count: usize) -> Range<usize> {
+fn part(share: WorkerShare, count: usize) -> Range<usize> {
     let edge = |index: u32| count * index as usize / share.of as usize;
     edge(share.index)..edge(share.index + 1)
 }
@@ -88,7 +88,7 @@ impl<'t> Together<'t> {
     /// `file` gets what this worker did, epoch by epoch.
     pub fn new(
         (plan, split): (&'t TrainPlan, &'t Split),
-        network: &'t mut Network,
+        network: &'t mut NeuralNetwork,
         served: &'t mut Served,
         outputs: &'t mut Outputs,
         file: &Path,
@@ -204,7 +204,7 @@ impl<'t> Together<'t> {
     }
 
     fn pull_averages(&mut self) -> Result<(), TrainError> {
-        for (index, (_, View { buffer, offset, .. })) in self.network.averages().into_iter().enumerate() {
+        for (index, (_, BufferView { buffer, offset, .. })) in self.network.averages().into_iter().enumerate() {
             let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&self.served.sum(1 + index)?));
             let uploaded = self.network.engine().upload(&buffer, offset * 4, bytes).wait(PATIENCE);
             uploaded.map_err(ParametersError::from)?;
@@ -268,7 +268,7 @@ impl<'t> Together<'t> {
     }
 
     /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end may have it already.
-    fn validate(&mut self, share: Share, epoch: u32, found: &mut History) -> Result<(), TrainError> {
+    fn validate(&mut self, share: WorkerShare, epoch: u32, found: &mut History) -> Result<(), TrainError> {
         let Some(data) = &self.split.validation else { return Ok(()) };
         let known = History::of(self.served.sum(0)?).validation(epoch);
         if known.samples() >= data.len() as u64 {
@@ -294,14 +294,14 @@ impl<'t> Together<'t> {
         Ok(())
     }
 
-    fn epoch(&self, epoch: u32) -> Epoch {
-        Epoch::known(self.plan, self.split, &self.history, epoch)
+    fn epoch(&self, epoch: u32) -> EndedEpoch {
+        EndedEpoch::known(self.plan, self.split, &self.history, epoch)
     }
 
     fn note(&mut self, turn: Turn, clock: &Clock, samples: u32) -> Result<(), TrainError> {
         let seconds = self.last_clock.elapsed().as_secs_f64();
         self.last_clock = Instant::now();
-        let Share { index, of, .. } = turn.share;
+        let WorkerShare { index, of, .. } = turn.share;
         let row = [turn.clock.to_string(), (clock.epoch + 1).to_string(), samples.to_string(), index.to_string()];
         let row = row.into_iter().chain([of.to_string(), format!("{seconds:.6}")]);
         Ok(self.own.write_record(row).map_err(io::Error::other)?)
@@ -341,9 +341,9 @@ impl<'t> Together<'t> {
 }
 
 /// The model's averages, in the order of its layers.
-fn read_averages(network: &Network) -> Result<Vec<Vec<f32>>, TrainError> {
+fn read_averages(network: &NeuralNetwork) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut all = Vec::new();
-    for (_, View { buffer, offset, len, .. }) in network.averages() {
+    for (_, BufferView { buffer, offset, len, .. }) in network.averages() {
         let bytes = network.engine().download(&buffer, offset * 4..(offset + len) * 4).wait(PATIENCE);
         all.push(bytemuck::pod_collect_to_vec::<u8, f32>(&bytes.map_err(ParametersError::from)?));
     }
@@ -360,7 +360,7 @@ mod tests {
         fn parts_are_all_and_none_twice(count in 0usize..1000, of in 1u32..40) {
             let mut at = 0;
             for index in 0..of {
-                let own = part(Share { number: 1, index, of }, count);
+                let own = part(WorkerShare { number: 1, index, of }, count);
                 prop_assert_eq!(own.start, at);
                 prop_assert!(own.len() <= count.div_ceil(of as usize));
                 at = own.end;

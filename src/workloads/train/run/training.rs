@@ -3,16 +3,16 @@
 use super::{
     checkpoints::Keeper,
     history::History,
-    outputs::{Epoch, Outputs},
+    outputs::{EndedEpoch, Outputs},
     passes::{all, batch_maker, evaluate, pass, steps_per_epoch},
     totals::Totals,
 };
 use crate::train::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, order},
-    file::{FileError, ModelFile, Note, Progress},
+    file::{FileError, ModelFile, Note, SavedProgress},
     local::Local,
-    model::{Network, NetworkError, Report},
+    model::{NetworkError, NeuralNetwork, StepReport},
     plan::TrainPlan,
 };
 use std::{collections::VecDeque, io, time::Instant};
@@ -20,10 +20,10 @@ use std::{collections::VecDeque, io, time::Instant};
 /// Steps whose losses have not been read yet: a GPU goes on meanwhile.
 const AHEAD: usize = 8;
 
-pub struct Training<'t> {
+pub struct TrainingRun<'t> {
     pub plan: &'t TrainPlan,
     pub split: &'t Split,
-    pub network: &'t mut Network,
+    pub network: &'t mut NeuralNetwork,
     pub parameters: &'t mut Local,
     pub outputs: &'t mut Outputs,
     /// What checkpoints say of the model.
@@ -36,7 +36,7 @@ pub struct Training<'t> {
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    pub last: Epoch,
+    pub last: EndedEpoch,
     pub samples_per_second: f64,
 }
 
@@ -57,7 +57,7 @@ pub enum TrainError {
     Diverged { loss: f64, step: u64, epoch: u32 },
 }
 
-impl Training<'_> {
+impl TrainingRun<'_> {
     /// Trains to the end, with `from` steps behind it.
     pub fn run(mut self, from: u64) -> Result<Ended, TrainError> {
         let of_epoch = steps_per_epoch(self.plan, self.split.training.len());
@@ -65,7 +65,7 @@ impl Training<'_> {
         // An epoch whose steps are all behind it is ended here: what is held back may not have been looked at.
         let first = (from.saturating_sub(1) / of_epoch) as u32;
         for epoch in 0..first {
-            let known = Epoch::known(self.plan, self.split, &self.history, epoch);
+            let known = EndedEpoch::known(self.plan, self.split, &self.history, epoch);
             self.outputs.epoch(&known, self.plan.epochs)?;
         }
         for epoch in first..self.plan.epochs {
@@ -86,7 +86,7 @@ impl Training<'_> {
     }
 
     /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has behind it.
-    fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<Epoch, TrainError> {
+    fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<EndedEpoch, TrainError> {
         let started = Instant::now();
         let order = order(self.split.training.len() as u32, self.plan.seed, u64::from(epoch) + 1);
         let (totals, before) = (self.history.training(epoch), self.history.seconds(epoch));
@@ -112,13 +112,13 @@ impl Training<'_> {
         self.history.put(epoch, &found.totals, seconds, validation.as_ref());
         let (steps, training) = (behind + steps_per_epoch(self.plan, order.len()), found.totals);
         let (rate, samples) = (self.parameters.rate(), training.samples());
-        Ok(Epoch { number: epoch + 1, steps, rate, training, validation, seconds, samples })
+        Ok(EndedEpoch { number: epoch + 1, steps, rate, training, validation, seconds, samples })
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let (history, state) = (self.history.numbers().to_vec(), self.parameters.state()?);
-        let progress = Progress { step, history, state };
+        let progress = SavedProgress { step, history, state };
         let (note, preparation) = (self.note.clone(), self.split.preparation.clone());
         keeper.keep(ModelFile::of(self.network, note, preparation, Some(progress))?);
         Ok(())
@@ -129,7 +129,7 @@ impl Training<'_> {
 struct Waiting<'d> {
     data: &'d Dataset,
     batches: Batches<'d>,
-    reports: VecDeque<(Report, Vec<u32>, u64)>,
+    reports: VecDeque<(StepReport, Vec<u32>, u64)>,
     totals: Totals,
 }
 
@@ -142,7 +142,7 @@ impl<'d> Waiting<'d> {
 
     fn push(
         &mut self,
-        report: Report,
+        report: StepReport,
         samples: &[u32],
         step: u64,
         outputs: &mut Outputs,

@@ -6,10 +6,10 @@ use super::{
     outputs::Outputs,
     passes::{most_samples, steps_per_epoch, which_for_which},
     together::{Together, clocks, sums},
-    training::{Ended, TrainError, Training},
+    training::{Ended, TrainError, TrainingRun},
 };
 use crate::{
-    builtin::{Call, CallError, Part},
+    builtin::{BuiltinPart, Call, CallError},
     kernel::run::granted_device,
     train::{
         Parameters, ParametersError,
@@ -17,7 +17,7 @@ use crate::{
         exchange,
         file::{self, Course, ModelFile, Note},
         local::Local,
-        model::{Network, NetworkError, output_shape},
+        model::{NetworkError, NeuralNetwork, output_shape},
         plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
         served::{Served, Way},
         team::Team,
@@ -42,7 +42,7 @@ pub struct TrainWorker {
     left: Option<(u64, Served)>,
 }
 
-impl Part for TrainWorker {
+impl BuiltinPart for TrainWorker {
     fn open(_init: Json) -> Result<Self, CallError> {
         let told = |why: String| CallError::Task(format!("{PLAN_FILE}: {why}"));
         let length = fs::metadata(PLAN_FILE).map_err(|error| told(error.to_string()))?.len();
@@ -61,7 +61,7 @@ impl Part for TrainWorker {
         }
         self.close();
         let split = load(&self.plan, &call.dir)?;
-        let node = Node::of(call).map_err(CallError::Task)?;
+        let node = NodeConnection::of(call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
         let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), node).map_err(call_error)?;
         self.left = trained.served.map(|served| (call.task, served));
@@ -91,7 +91,7 @@ pub struct Trained {
 }
 
 /// How a worker reaches its node, and through it those that it trains with.
-pub struct Node {
+pub struct NodeConnection {
     pub socket: PathBuf,
     /// The job's id.
     pub job: String,
@@ -99,7 +99,7 @@ pub struct Node {
     pub team: Team,
 }
 
-impl Node {
+impl NodeConnection {
     /// None of a job that knows nothing of teams.
     fn of(call: &Call) -> Result<Option<Self>, String> {
         let Some(team) = Team::of_environment()? else { return Ok(None) };
@@ -136,10 +136,10 @@ pub fn train(
     split: &Split,
     engine: Arc<dyn Engine>,
     (base, dir): (&Path, &Path),
-    node: Option<Node>,
+    node: Option<NodeConnection>,
 ) -> Result<Trained, TrainError> {
     let mut network =
-        Network::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
+        NeuralNetwork::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
     if let Some(path) = &plan.init_from {
         file::init_from(&base.join(path), &mut network)?;
     }
@@ -193,10 +193,10 @@ pub fn train(
 fn train_alone(
     plan: &TrainPlan,
     split: &Split,
-    network: &mut Network,
+    network: &mut NeuralNetwork,
     outputs: &mut Outputs,
     base: &Path,
-    node: Option<Node>,
+    node: Option<NodeConnection>,
 ) -> Result<Ended, TrainError> {
     let (mut keeper, mut newest) = (None, None);
     if let Some(rule) = plan.checkpoints {
@@ -226,19 +226,19 @@ fn train_alone(
     if let Some(keeper) = &mut keeper {
         keeper.goes_on(step);
     }
-    Training { plan, split, network, parameters: &mut local, outputs, note, keeper, history }.run(step)
+    TrainingRun { plan, split, network, parameters: &mut local, outputs, note, keeper, history }.run(step)
 }
 
 /// With parameters that the workers' nodes keep. Returns when all workers are there.
 fn serve(
     plan: &TrainPlan,
     split: &Split,
-    network: &mut Network,
+    network: &mut NeuralNetwork,
     outputs: &Outputs,
     base: &Path,
-    node: Node,
+    node: NodeConnection,
 ) -> Result<Served, TrainError> {
-    let Node { socket, job, worker, team } = node;
+    let NodeConnection { socket, job, worker, team } = node;
     let samples = split.training.len();
     let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
     let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));

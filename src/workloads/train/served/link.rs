@@ -31,10 +31,10 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 pub struct Link {
     told: Arc<(Mutex<Told>, Condvar)>,
-    queue: Option<mpsc::SyncSender<Outgoing>>,
+    queue: Option<mpsc::SyncSender<OutgoingRequest>>,
     threads: Vec<JoinHandle<()>>,
     stream: UnixStream,
-    memory: Memory,
+    memory: SharedMemory,
 }
 
 /// What the node has said so far.
@@ -50,7 +50,7 @@ pub struct Told {
     pub asked: bool,
     pub pulls: u64,
     pub pulled: Vec<bool>,
-    pub share: Share,
+    pub share: WorkerShare,
     pub barriers: u64,
     /// The newest checkpoint that is kept, or will not be.
     pub kept: u64,
@@ -63,19 +63,19 @@ pub struct Told {
 
 /// Of what the workers divide, this one has the part `index` of `of`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct WorkerShare {
     pub number: u64,
     pub index: u32,
     pub of: u32,
 }
 
-impl Default for Share {
+impl Default for WorkerShare {
     fn default() -> Self {
         Self { number: 0, index: 0, of: 1 }
     }
 }
 
-enum Outgoing {
+enum OutgoingRequest {
     Frame(Kind, u64, Vec<u8>),
     /// Parts of a gradient with their places in the memory, and what is said when they are there.
     Gradient {
@@ -122,7 +122,7 @@ impl Link {
         Ok((Self { told, queue: Some(queue), threads, stream, memory }, registered))
     }
 
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 
@@ -165,15 +165,15 @@ impl Link {
     }
 
     pub fn send(&self, kind: Kind, id: u64, payload: Vec<u8>) {
-        self.put(Outgoing::Frame(kind, id, payload));
+        self.put(OutgoingRequest::Frame(kind, id, payload));
     }
 
     /// Sends a gradient when its parts are there; their places are in bytes of the memory.
     pub fn send_gradient(&self, parts: Vec<(Pending<Vec<u8>>, u64)>, clock: u64, tensor: u32) {
-        self.put(Outgoing::Gradient { parts, clock, tensor });
+        self.put(OutgoingRequest::Gradient { parts, clock, tensor });
     }
 
-    fn put(&self, outgoing: Outgoing) {
+    fn put(&self, outgoing: OutgoingRequest) {
         if let Some(queue) = &self.queue {
             // A thread that has ended said why.
             let _ = queue.send(outgoing);
@@ -199,9 +199,9 @@ impl Drop for Link {
 }
 
 /// The shared memory, as a file: a copy in or out is a call.
-pub struct Memory(File);
+pub struct SharedMemory(File);
 
-impl Memory {
+impl SharedMemory {
     /// `bytes` from `offset` on.
     pub fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, ParametersError> {
         let mut read = vec![0; bytes as usize];
@@ -232,7 +232,7 @@ fn end(told: &(Mutex<Told>, Condvar), why: String) {
 }
 
 /// The node's answer to the registration: a frame, and the memory.
-fn answer(stream: &UnixStream) -> io::Result<(Registered, Memory)> {
+fn answer(stream: &UnixStream) -> io::Result<(Registered, SharedMemory)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut header = [0; HEADER_BYTES];
@@ -245,7 +245,9 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, Memory)> {
     stream.read_exact(&mut header[received..])?;
     let (kind, payload) = message(stream, header)?;
     match (kind, descriptor) {
-        (Kind::Registered, Some(descriptor)) => Ok((serde_json::from_slice(&payload)?, Memory(File::from(descriptor)))),
+        (Kind::Registered, Some(descriptor)) => {
+            Ok((serde_json::from_slice(&payload)?, SharedMemory(File::from(descriptor))))
+        }
         (Kind::Error, _) => Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
         _ => Err(io::Error::other("it answers with something else than shared memory")),
     }
@@ -329,18 +331,18 @@ impl Told {
         let Some((number, parts)) = payload.split_first_chunk() else { return };
         let parts = parts.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
         if let [index, of] = parts.collect::<Vec<u32>>()[..] {
-            self.share = Share { number: u64::from_le_bytes(*number), index, of };
+            self.share = WorkerShare { number: u64::from_le_bytes(*number), index, of };
         }
     }
 }
 
 /// Sends what is put into the queue, in order.
-fn write(mut stream: UnixStream, memory: &Memory, queue: mpsc::Receiver<Outgoing>) -> Result<(), String> {
+fn write(mut stream: UnixStream, memory: &SharedMemory, queue: mpsc::Receiver<OutgoingRequest>) -> Result<(), String> {
     for outgoing in queue {
         let mut bytes = Vec::new();
         match outgoing {
-            Outgoing::Frame(kind, id, payload) => frames::encode(kind, id, &payload, &mut bytes),
-            Outgoing::Gradient { parts, clock, tensor } => {
+            OutgoingRequest::Frame(kind, id, payload) => frames::encode(kind, id, &payload, &mut bytes),
+            OutgoingRequest::Gradient { parts, clock, tensor } => {
                 for (part, offset) in parts {
                     let part = part.wait(PATIENCE).map_err(|error| error.to_string())?;
                     memory.write(offset, &part).map_err(|error| error.to_string())?;

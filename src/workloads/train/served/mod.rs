@@ -13,8 +13,8 @@ mod link;
 use super::parameters::{Parameters, ParametersError, Tensor};
 use bytes::Bytes;
 use link::Link;
-pub use link::{Share, receive};
-use nodectl_gpu::ops::{Engine, EngineError, View};
+pub use link::{WorkerShare, receive};
+use nodectl_gpu::ops::{BufferView, Engine, EngineError};
 use nodectl_types::servers::{ALIGNMENT, ServerSettings, TensorSpec};
 use nodectl_wire::{
     api::params::{Register, Registered},
@@ -75,7 +75,7 @@ struct Joined {
 pub struct Turn {
     /// How many clocks count already.
     pub clock: u64,
-    pub share: Share,
+    pub share: WorkerShare,
 }
 
 impl Served {
@@ -134,7 +134,7 @@ impl Served {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
-        let View { buffer, offset, len, .. } = &joined.tensors[tensor].values;
+        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].values;
         let now = joined.engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
         let place = joined.places.tensors[tensor];
         let before = joined.link.memory().read(place * 4, len * 4)?;
@@ -242,7 +242,7 @@ impl Parameters for Served {
         let say = self.say.take().ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
         let (link, places) = Link::open(&self.way.socket, &register, say)?;
         for (tensor, place) in tensors.iter().zip(&places.tensors) {
-            let View { buffer, offset, len, .. } = &tensor.values;
+            let BufferView { buffer, offset, len, .. } = &tensor.values;
             let values = engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
             link.memory().write(place * 4, &values)?;
         }
@@ -263,14 +263,14 @@ impl Parameters for Served {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
-        let View { buffer, offset, len, .. } = &joined.tensors[tensor].gradient;
+        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].gradient;
         let bytes = joined.engine.download(buffer, offset * 4..(offset + len) * 4);
         let place = joined.places.tensors[tensor] + joined.places.gradients;
         joined.link.send_gradient(vec![(bytes, place * 4)], clock, tensor as u32);
         Ok(())
     }
 
-    fn push_factors(&mut self, tensor: usize, factors: &[View; 2]) -> Result<(), ParametersError> {
+    fn push_factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), ParametersError> {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
@@ -285,7 +285,7 @@ impl Parameters for Served {
         joined.link.memory().write(place * 4, &(samples as u32).to_le_bytes())?;
         let mut at = place + ALIGNMENT;
         let mut parts = Vec::new();
-        for View { buffer, offset, len, .. } in factors {
+        for BufferView { buffer, offset, len, .. } in factors {
             parts.push((joined.engine.download(buffer, offset * 4..(offset + len) * 4), at * 4));
             at += len;
         }
@@ -314,7 +314,7 @@ impl Parameters for Served {
             return Ok(());
         }
         joined.await_values(tensor)?;
-        let View { buffer, offset, len, .. } = &joined.tensors[tensor].values;
+        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].values;
         let values = joined.link.memory().read(joined.places.tensors[tensor] * 4, len * 4)?;
         let uploaded: Result<(), EngineError> =
             joined.engine.upload(buffer, offset * 4, Bytes::from(values)).wait(PATIENCE);

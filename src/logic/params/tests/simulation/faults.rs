@@ -122,7 +122,7 @@ impl Simulation {
             if self.wires.awaits(pair(node, lost), node) {
                 self.notice(pair(node, lost), node);
             }
-            self.give(node, Input::PeerDead(lost), Bytes::None);
+            self.give(node, ParamsInput::PeerDead(lost), Bytes::None);
         }
     }
 
@@ -142,16 +142,16 @@ impl Simulation {
         let Some(at) = self.hung.take() else { return };
         let node = self.nodes.get_mut(&at).unwrap();
         for (worker, Script { life, .. }) in std::mem::take(&mut node.workers) {
-            self.give(at, Input::Left { worker, life }, Bytes::None);
+            self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
             self.add_worker(at, worker);
         }
     }
 
-    /// The view that a node conducts changes so often.
+    /// The view that a node leads changes so often.
     pub fn change_view(&mut self, at: NodeId, times: u32) {
         for _ in 0..times {
             let promised = self.nodes[&at].group.promised;
-            self.give(at, Input::Message { from: at, message: ServerMessage::Refused { promised } }, Bytes::None);
+            self.give(at, ParamsInput::Message { from: at, message: ServerMessage::Refused { promised } }, Bytes::None);
         }
     }
 
@@ -181,7 +181,7 @@ impl Simulation {
                     self.nodes[&node].workers.iter().map(|(worker, script)| (*worker, script.life)).collect();
                 if let Some((worker, life)) = pick(&mut self.random, &workers) {
                     self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
-                    self.give(node, Input::Left { worker, life }, Bytes::None);
+                    self.give(node, ParamsInput::Left { worker, life }, Bytes::None);
                     self.add_worker(node, worker);
                 }
             }

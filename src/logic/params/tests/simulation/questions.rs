@@ -3,14 +3,14 @@
 use super::*;
 
 impl Simulation {
-    /// Of these nodes the one that conducts where nobody does.
+    /// Of these nodes the one that leads where nobody does.
     pub fn first(&self) -> NodeId {
         let rank = |node: &&NodeId| self.nodes[*node].group.rank(**node);
         *self.nodes.keys().max_by_key(rank).expect("there are some")
     }
 
-    /// Who conducts the view that a node works in.
-    pub fn conductor(&self, node: NodeId) -> NodeId {
+    /// Who leads the view that a node works in.
+    pub fn leader(&self, node: NodeId) -> NodeId {
         self.nodes[&node].group.view().epoch.by
     }
 

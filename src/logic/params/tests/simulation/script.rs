@@ -32,7 +32,7 @@ impl Simulation {
                         self.nodes.get_mut(&at).unwrap().workers.remove(&worker);
                         self.finished += 1;
                         self.succeeded.insert(worker);
-                        self.give(at, Input::Left { worker, life }, Bytes::None);
+                        self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
                     }
                 }
             }
@@ -52,18 +52,18 @@ impl Simulation {
                 script.pulling = tensors;
                 script.asked = false;
                 script.passed = None;
-                self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
+                self.give(at, ParamsInput::Shared { worker, number: share.number }, Bytes::None);
             }
             Notice::Share(share) => {
                 script.part = (share.index, share.of);
-                self.give(at, Input::Shared { worker, number: share.number }, Bytes::None);
+                self.give(at, ParamsInput::Shared { worker, number: share.number }, Bytes::None);
             }
             Notice::PassedBarrier => script.at_barrier = false,
             Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
                 let life = script.life;
                 node.workers.remove(&worker);
-                self.give(at, Input::Left { worker, life }, Bytes::None);
+                self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
                 if why.contains("not those of the workers on node") {
                     self.refused += 1;
                     return;
@@ -106,7 +106,7 @@ impl Simulation {
         }
         if clock >= script.began.max(script.rounds) {
             script.finishing = true;
-            return self.give(at, Input::Finished { worker }, Bytes::None);
+            return self.give(at, ParamsInput::Finished { worker }, Bytes::None);
         }
         let is_barrier = self.barriers.is_some_and(|often| clock.is_multiple_of(often));
         if script.pushing.is_empty() && is_barrier && script.passed != Some(clock) {
@@ -121,7 +121,7 @@ impl Simulation {
         let last = script.pushing.is_empty();
         // Of another clock it is void, and it will be told where it is.
         if node.group.clock_of(worker) == Some(clock) {
-            self.give(at, Input::Push { worker, tensors }, Bytes::None);
+            self.give(at, ParamsInput::Push { worker, tensors }, Bytes::None);
         }
         if last {
             self.promises.reached(worker, clock + 1);
@@ -129,7 +129,7 @@ impl Simulation {
             script.waiting = true;
             script.pulling = (0..self.layout.tensors() as u32).collect();
             if self.nodes[&at].group.clock_of(worker) == Some(clock) {
-                self.give(at, Input::Clock { worker, samples: 8 }, Bytes::None);
+                self.give(at, ParamsInput::Clock { worker, samples: 8 }, Bytes::None);
             }
             if self.nodes[&at].workers.contains_key(&worker) {
                 self.pull(at, worker);
@@ -144,7 +144,7 @@ impl Simulation {
         script.at_barrier = true;
         script.passed = script.clock;
         self.promises.reached(worker, script.clock.unwrap_or(0));
-        self.give(at, Input::Barrier { worker }, Bytes::None);
+        self.give(at, ParamsInput::Barrier { worker }, Bytes::None);
     }
 
     /// A worker asks for all that it waits for.
@@ -153,6 +153,6 @@ impl Simulation {
         script.asked = true;
         script.pulls += 1;
         let (number, tensors) = (script.pulls, script.pulling.iter().copied().collect());
-        self.give(at, Input::Pull { worker, number, tensors }, Bytes::None);
+        self.give(at, ParamsInput::Pull { worker, number, tensors }, Bytes::None);
     }
 }

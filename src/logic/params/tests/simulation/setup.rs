@@ -26,7 +26,7 @@ impl Simulation {
             .enumerate()
             .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
             .collect();
-        let layout = Layout::with_factored(&tensors, settings.block_bytes, &settings.factored);
+        let layout = ArenaLayout::with_factored(&tensors, settings.block_bytes, &settings.factored);
         let layout = Arc::new(layout.unwrap());
         Self {
             random: StdRng::seed_from_u64(seed),
@@ -84,7 +84,7 @@ impl Simulation {
     }
 
     pub(super) fn add_node_with(&mut self, me: NodeId, digest: [u8; 32]) -> NodeId {
-        let config = Config {
+        let config = GroupConfig {
             me,
             group: [7; 16],
             settings: self.settings.clone(),
@@ -124,6 +124,6 @@ impl Simulation {
             barrier_with: BTreeSet::new(),
         };
         self.nodes.get_mut(&node).unwrap().workers.insert(worker, script);
-        self.give(node, Input::Joined { worker, life }, Bytes::None);
+        self.give(node, ParamsInput::Joined { worker, life }, Bytes::None);
     }
 }

@@ -10,7 +10,7 @@ enum Kind {
     /// Once views change, or blocks are on their way.
     DieInChange,
     DieInMove,
-    DieConducting,
+    DieLeading,
     DieUnseen,
     /// A node's process is killed and comes back without anything; or several are.
     Return,
@@ -31,7 +31,7 @@ const KINDS: [Kind; 17] = [
     Kind::Die,
     Kind::DieInChange,
     Kind::DieInMove,
-    Kind::DieConducting,
+    Kind::DieLeading,
     Kind::DieUnseen,
     Kind::Return,
     Kind::Catastrophe,
@@ -235,11 +235,9 @@ impl Simulation {
                 let link = pick(random, &whole)?;
                 self.break_link(link);
             }
-            Kind::Die | Kind::DieInChange | Kind::DieInMove | Kind::DieConducting | Kind::DieUnseen
-                if nodes.len() > 1 =>
-            {
-                let conductor = self.nodes[&one].group.view().epoch.by;
-                let dies = if kind == Kind::DieConducting && nodes.contains(&conductor) { conductor } else { one };
+            Kind::Die | Kind::DieInChange | Kind::DieInMove | Kind::DieLeading | Kind::DieUnseen if nodes.len() > 1 => {
+                let leader = self.nodes[&one].group.view().epoch.by;
+                let dies = if kind == Kind::DieLeading && nodes.contains(&leader) { leader } else { one };
                 self.strike_dead(dies, kind == Kind::DieUnseen, random);
             }
             Kind::Return => self.strike_several(&[one], random),
@@ -315,7 +313,7 @@ impl Simulation {
             self.story.count("a node died while blocks moved");
         }
         if self.nodes.values().any(|node| node.group.view().epoch.by == dies) {
-            self.story.count("a conductor died");
+            self.story.count("a leader died");
         }
         if self.cut.iter().any(|(a, b)| *a == dies || *b == dies) {
             self.story.count("a node died behind a cut");
@@ -345,7 +343,7 @@ impl Simulation {
         let Some(node) = self.nodes.get_mut(&at) else { return };
         if node.workers.get(&worker).is_some_and(|script| script.life == life) {
             node.workers.remove(&worker);
-            self.give(at, Input::Left { worker, life }, Bytes::None);
+            self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
         }
     }
 
@@ -356,10 +354,10 @@ impl Simulation {
         let apart: Vec<(NodeId, NodeId)> = pairs.filter(|(a, b)| self.cut.contains(&pair(*a, *b))).collect();
         let Some((one, other)) = pick(random, &apart) else { return };
         self.story.count("a wall refused in a living node's stead");
-        self.give(one, Input::PeerRefuses(other), Bytes::None);
+        self.give(one, ParamsInput::PeerRefuses(other), Bytes::None);
         if random.random_range(0..2) == 0 {
             self.story.count("a wall refused on both sides");
-            self.give(other, Input::PeerRefuses(one), Bytes::None);
+            self.give(other, ParamsInput::PeerRefuses(one), Bytes::None);
         }
     }
 

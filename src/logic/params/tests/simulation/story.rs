@@ -7,7 +7,7 @@ use nodectl_types::servers::message::View;
 pub const SOMETIMES: [&str; 30] = [
     "a node died while views changed",
     "a node died while blocks moved",
-    "a conductor died",
+    "a leader died",
     "a node died behind a cut",
     "a node died unseen",
     "a process was back without the job",
@@ -73,16 +73,18 @@ impl Story {
         }
     }
 
-    pub fn hear(&mut self, step: u32, at: NodeId, input: &Input) {
+    pub fn hear(&mut self, step: u32, at: NodeId, input: &ParamsInput) {
         let at = at.short();
         match input {
-            Input::PeerUp(peer) => self.say(step, || format!("{at} is connected with {}", peer.short())),
-            Input::PeerDown(peer) => self.say(step, || format!("{at} has lost {}", peer.short())),
-            Input::PeerDead(peer) => self.say(step, || format!("{at} knows that {} is gone", peer.short())),
-            Input::PeerRefuses(peer) => self.say(step, || format!("{at} finds that {} refuses", peer.short())),
-            Input::PeerEnded(peer) => self.say(step, || format!("{at} sees the end of {}", peer.short())),
-            Input::Joined { worker, life } => self.say(step, || format!("{at}: worker {worker} begins, life {life}")),
-            Input::Left { worker, life } => self.say(step, || format!("{at}: worker {worker} ends, life {life}")),
+            ParamsInput::PeerUp(peer) => self.say(step, || format!("{at} is connected with {}", peer.short())),
+            ParamsInput::PeerDown(peer) => self.say(step, || format!("{at} has lost {}", peer.short())),
+            ParamsInput::PeerDead(peer) => self.say(step, || format!("{at} knows that {} is gone", peer.short())),
+            ParamsInput::PeerRefuses(peer) => self.say(step, || format!("{at} finds that {} refuses", peer.short())),
+            ParamsInput::PeerEnded(peer) => self.say(step, || format!("{at} sees the end of {}", peer.short())),
+            ParamsInput::Joined { worker, life } => {
+                self.say(step, || format!("{at}: worker {worker} begins, life {life}"))
+            }
+            ParamsInput::Left { worker, life } => self.say(step, || format!("{at}: worker {worker} ends, life {life}")),
             _ => {}
         }
     }

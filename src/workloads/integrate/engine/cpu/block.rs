@@ -1,11 +1,11 @@
 //! The inner loops: pixels of up to eight frames, block by block.
 
 use super::{
-    super::{corrections::Dummy, integrator::Job},
-    BLOCK, LANES, Plan,
+    super::{corrections::Dummy, integrator::EngineJob},
+    BLOCK, CpuPlan, LANES,
     constants::{Constants, Expectation},
     lanes::{Lanes, Pixel, Portable, Values},
-    layout::{Layout, Sparse},
+    layout::{ShareLayout, Sparse},
 };
 
 /// Streams of pixels within a block that are added in turn: pixels side by side are often in one bin, and an addition would
@@ -17,9 +17,9 @@ const ADDITIONS: usize = 64;
 const TABLE: usize = 1 << 16;
 
 /// Some frames to be integrated with a plan.
-pub(super) struct Task<'a> {
-    pub plan: &'a Plan,
-    pub job: &'a Job<'a>,
+pub(super) struct BlockTask<'a> {
+    pub plan: &'a CpuPlan,
+    pub job: &'a EngineJob<'a>,
     pub expectation: &'a Expectation,
     /// Up to `LANES`.
     pub frames: usize,
@@ -27,7 +27,7 @@ pub(super) struct Task<'a> {
 
 /// The sums over a range of pixels.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct SumPart {
     pub regions: Vec<RegionSums>,
     /// Pixels that were dummies without being expected to be, or the other way round.
     pub surprises: usize,
@@ -47,7 +47,7 @@ pub(super) struct RegionSums {
 /// By frame and bin: what the constants change by.
 type ByFrame = Box<[Option<Vec<Constants>>; LANES]>;
 
-impl Part {
+impl SumPart {
     /// Adds the pixels that follow.
     pub fn add(&mut self, other: &Self) {
         self.surprises += other.surprises;
@@ -71,19 +71,19 @@ impl Part {
 }
 
 /// Sums of 32 bits over few pixels.
-enum Table {
+enum SumTable {
     Single(Box<[Values]>),
     /// Of pixels whose first bin it is: what goes to that bin, and to the one after it.
     Pairs(Box<[[Values; 2]]>),
     Direct,
 }
 
-impl Table {
-    fn new(layout: &Layout) -> Self {
+impl SumTable {
+    fn new(layout: &ShareLayout) -> Self {
         match layout {
-            Layout::Single { .. } => Self::Single(vec![[0.0; LANES]; TABLE].into()),
-            Layout::Pairs { .. } => Self::Pairs(vec![[[0.0; LANES]; 2]; TABLE].into()),
-            Layout::Sparse(_) => Self::Direct,
+            ShareLayout::Single { .. } => Self::Single(vec![[0.0; LANES]; TABLE].into()),
+            ShareLayout::Pairs { .. } => Self::Pairs(vec![[[0.0; LANES]; 2]; TABLE].into()),
+            ShareLayout::Sparse(_) => Self::Direct,
         }
     }
 
@@ -110,35 +110,39 @@ impl Table {
 }
 
 /// Where a region's pixels are added up.
-struct Sums {
-    table: Table,
+struct BlockSums {
+    table: SumTable,
     sums: Vec<[f64; LANES]>,
     /// Of sparse shares: the next pixel to come.
     cursor: usize,
 }
 
-impl Sums {
-    fn new(layout: &Layout, bins: usize, start: usize) -> Self {
+impl BlockSums {
+    fn new(layout: &ShareLayout, bins: usize, start: usize) -> Self {
         let cursor = match layout {
-            Layout::Single { .. } => 0,
-            Layout::Pairs { more: sparse, .. } | Layout::Sparse(sparse) => {
+            ShareLayout::Single { .. } => 0,
+            ShareLayout::Pairs { more: sparse, .. } | ShareLayout::Sparse(sparse) => {
                 sparse.pixels.partition_point(|pixel| (*pixel as usize) < start)
             }
         };
-        Self { table: Table::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
+        Self { table: SumTable::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
     }
 
     /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances are.
     #[inline(always)]
-    fn add<const SQUARED: bool>(&mut self, layout: &Layout, at: usize, values: &[Values]) {
+    fn add<const SQUARED: bool>(&mut self, layout: &ShareLayout, at: usize, values: &[Values]) {
         match (&mut self.table, layout) {
-            (Table::Single(table), Layout::Single { bins }) => add_single(table, &bins[at..at + values.len()], values),
-            (Table::Pairs(table), Layout::Pairs { bins, seconds, more }) => {
+            (SumTable::Single(table), ShareLayout::Single { bins }) => {
+                add_single(table, &bins[at..at + values.len()], values)
+            }
+            (SumTable::Pairs(table), ShareLayout::Pairs { bins, seconds, more }) => {
                 let range = at..at + values.len();
                 add_pairs::<SQUARED>(table, &bins[range.clone()], &seconds[range], values);
                 add_sparse::<SQUARED>(&mut self.sums, more, &mut self.cursor, at, values);
             }
-            (_, Layout::Sparse(sparse)) => add_sparse::<SQUARED>(&mut self.sums, sparse, &mut self.cursor, at, values),
+            (_, ShareLayout::Sparse(sparse)) => {
+                add_sparse::<SQUARED>(&mut self.sums, sparse, &mut self.cursor, at, values)
+            }
             _ => unreachable!("a table is made for its layout"),
         }
     }
@@ -208,9 +212,9 @@ fn add_sparse<const SQUARED: bool>(
 }
 
 /// Sums over pixels that come in order, some at a time.
-pub(super) struct Running {
-    signals: Vec<Sums>,
-    variances: Vec<Sums>,
+pub(super) struct RunningSums {
+    signals: Vec<BlockSums>,
+    variances: Vec<BlockSums>,
     corrections: Vec<Option<ByFrame>>,
     surprises: usize,
     invalid: Vec<u8>,
@@ -220,12 +224,12 @@ pub(super) struct Running {
     next_flush: usize,
 }
 
-impl Running {
+impl RunningSums {
     fn flush(&mut self) {
         self.signals.iter_mut().chain(&mut self.variances).for_each(|sums| sums.table.flush(&mut sums.sums));
     }
 
-    pub fn finish(mut self) -> Part {
+    pub fn finish(mut self) -> SumPart {
         self.flush();
         let mut variances = self.variances.into_iter().map(|sums| sums.sums);
         let regions = self.signals.into_iter().zip(self.corrections).map(|(signal, corrections)| RegionSums {
@@ -233,19 +237,19 @@ impl Running {
             variance: variances.next().unwrap_or_default(),
             corrections,
         });
-        Part { regions: regions.collect(), surprises: self.surprises, invalid: self.invalid }
+        SumPart { regions: regions.collect(), surprises: self.surprises, invalid: self.invalid }
     }
 }
 
-impl Task<'_> {
+impl BlockTask<'_> {
     /// Sums over pixels from `start` on, a multiple of 8.
-    pub fn begin(&self, start: usize) -> Running {
+    pub fn begin(&self, start: usize) -> RunningSums {
         let bins = |region: usize| self.job.regions[region].matrix.bin_count;
-        let sums = |(region, layout)| Sums::new(layout, bins(region), start);
+        let sums = |(region, layout)| BlockSums::new(layout, bins(region), start);
         let all = || self.plan.layouts.iter().enumerate().map(sums).collect::<Vec<_>>();
         let fewest = (0..self.plan.layouts.len()).map(bins).min().unwrap_or(0);
         let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
-        Running {
+        RunningSums {
             signals: all(),
             variances: if self.job.model.is_poissonian() { all() } else { Vec::new() },
             corrections: self.plan.layouts.iter().map(|_| None).collect(),
@@ -259,7 +263,7 @@ impl Task<'_> {
 
     /// Adds the pixels that come next, as many of each frame, with the best instructions there are. Only the last ones may be
     /// no multiple of 8.
-    pub fn add<T: Pixel>(&self, running: &mut Running, frames: &[&[T]]) {
+    pub fn add<T: Pixel>(&self, running: &mut RunningSums, frames: &[&[T]]) {
         // Of frames that are not there, the last one is added up once more.
         let frames: [&[T]; LANES] = std::array::from_fn(|lane| frames[lane.min(frames.len() - 1)]);
         #[cfg(target_arch = "x86_64")]
@@ -272,12 +276,12 @@ impl Task<'_> {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
-    fn add_avx2<T: Pixel>(&self, running: &mut Running, frames: &[&[T]; LANES]) {
+    fn add_avx2<T: Pixel>(&self, running: &mut RunningSums, frames: &[&[T]; LANES]) {
         self.add_with::<super::lanes::Avx2, T>(running, frames);
     }
 
     #[inline(always)]
-    fn add_with<L: Lanes, T: Pixel>(&self, running: &mut Running, frames: &[&[T]; LANES]) {
+    fn add_with<L: Lanes, T: Pixel>(&self, running: &mut RunningSums, frames: &[&[T]; LANES]) {
         let (start, length) = (running.next, frames[0].len());
         let mut values = [[0.0; LANES]; BLOCK];
         for offset in (0..length).step_by(BLOCK) {

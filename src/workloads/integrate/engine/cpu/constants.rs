@@ -1,6 +1,6 @@
 //! Sums that are the same for all frames as long as the same pixels are valid.
 
-use super::super::{corrections::Corrections, integrator::Job};
+use super::super::{corrections::Corrections, integrator::EngineJob};
 
 /// The sums of one bin that frames do not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -51,7 +51,7 @@ pub(super) struct Expectation {
 }
 
 impl Expectation {
-    pub fn new(job: &Job<'_>, valid: &[u8], invalid: Vec<u8>) -> Self {
+    pub fn new(job: &EngineJob<'_>, valid: &[u8], invalid: Vec<u8>) -> Self {
         let counts = |pixel: usize| valid[pixel / 8] & !invalid[pixel / 8] & (1 << (pixel % 8)) != 0;
         let of_region = job.regions.iter().map(|region| {
             let matrix = &region.matrix;

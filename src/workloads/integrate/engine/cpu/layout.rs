@@ -1,9 +1,9 @@
 //! Matrices as the inner loops want them: as few bytes a pixel as will do, in the order of pixels.
 
-use super::super::matrix::Matrix;
+use super::super::matrix::PixelMatrix;
 
 /// The shares of each pixel. A pixel without shares has those of a bin beyond the last, which nobody reads.
-pub(super) enum Layout {
+pub(super) enum ShareLayout {
     /// Each pixel is in one bin.
     Single { bins: Vec<u16> },
     /// Pixels are in a bin, and to a share of `seconds` in the one after it; those with more shares are in `more`.
@@ -24,9 +24,9 @@ pub(super) struct Sparse {
 /// How far the shares of a pixel may be from 1 together and still be a pair: what 32-bit floats leave.
 const ROUNDING: f32 = 1e-6;
 
-impl Layout {
+impl ShareLayout {
     /// `valid`: bits of pixels that count at all.
-    pub fn new(matrix: &Matrix, valid: &[u8]) -> Self {
+    pub fn new(matrix: &PixelMatrix, valid: &[u8]) -> Self {
         let is_valid = |pixel: usize| valid[pixel / 8] & (1 << (pixel % 8)) != 0;
         let nowhere = matrix.bin_count as u16;
         let pixels = matrix.pixels();
@@ -61,7 +61,7 @@ impl Layout {
 }
 
 impl Sparse {
-    fn new(matrix: &Matrix, pixels: impl Iterator<Item = usize>) -> Self {
+    fn new(matrix: &PixelMatrix, pixels: impl Iterator<Item = usize>) -> Self {
         let mut sparse = Self { starts: vec![0], ..Self::default() };
         for pixel in pixels {
             for (bin, weight) in matrix.of(pixel) {

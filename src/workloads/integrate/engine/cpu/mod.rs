@@ -16,14 +16,14 @@ mod lanes;
 mod layout;
 
 use self::{
-    block::{Part, Running, Task},
+    block::{BlockTask, RunningSums, SumPart},
     constants::{Constants, Expectation},
-    layout::Layout,
+    layout::ShareLayout,
 };
 use super::{
     corrections::Dummy,
     frames::{Frames, Pixels, Sums},
-    integrator::Job,
+    integrator::EngineJob,
 };
 use rayon::prelude::*;
 use std::{
@@ -39,28 +39,28 @@ const BLOCK: usize = 256;
 const PIXELS_PER_SURPRISE: usize = 512;
 
 #[derive(Default)]
-pub(super) struct Engine {
+pub(super) struct CpuEngine {
     /// One for each kind of dummies that frames have had: one, as a rule.
-    plans: Mutex<Vec<Arc<Plan>>>,
+    plans: Mutex<Vec<Arc<CpuPlan>>>,
 }
 
 /// What is prepared for frames with some kind of dummies.
-struct Plan {
+struct CpuPlan {
     dummy: Dummy,
     /// Which pixels can count at all: a bit each, eight to a byte.
     valid: Vec<u8>,
-    layouts: Vec<Layout>,
+    layouts: Vec<ShareLayout>,
     expectation: Mutex<Arc<Expectation>>,
 }
 
-impl Plan {
-    fn new(job: &Job<'_>) -> Self {
+impl CpuPlan {
+    fn new(job: &EngineJob<'_>) -> Self {
         let pixels = job.corrections.omega.len();
         let mut valid = vec![0u8; pixels.div_ceil(8)];
         for pixel in (0..pixels).filter(|pixel| job.corrections.is_valid(*pixel, &job.dummy)) {
             valid[pixel / 8] |= 1 << (pixel % 8);
         }
-        let layouts = job.regions.iter().map(|region| Layout::new(&region.matrix, &valid)).collect();
+        let layouts = job.regions.iter().map(|region| ShareLayout::new(&region.matrix, &valid)).collect();
         let expectation = Mutex::new(Arc::new(Expectation::new(job, &valid, vec![0; valid.len()])));
         Self { dummy: job.dummy, valid, layouts, expectation }
     }
@@ -70,13 +70,13 @@ impl Plan {
     }
 }
 
-impl Engine {
+impl CpuEngine {
     pub fn new() -> Self {
         Self::default()
     }
 
     /// For each region and frame, the sums of all bins. In the caller's pool.
-    pub fn sums(&self, job: &Job<'_>, frames: &Frames<'_>) -> Vec<Vec<Vec<Sums>>> {
+    pub fn sums(&self, job: &EngineJob<'_>, frames: &Frames<'_>) -> Vec<Vec<Vec<Sums>>> {
         let plan = self.plan(job);
         let groups: Vec<Vec<Vec<Vec<Sums>>>> = match frames.pixels {
             Pixels::U8(values) => groups(&plan, job, frames, values),
@@ -94,24 +94,29 @@ impl Engine {
     }
 
     /// Sums over up to `LANES` frames, a strip at a time.
-    pub fn strips(&self, job: &Job<'_>, frames: usize) -> Strips {
-        Strips::new(self.plan(job), job, frames)
+    pub fn strips(&self, job: &EngineJob<'_>, frames: usize) -> CpuStrips {
+        CpuStrips::new(self.plan(job), job, frames)
     }
 
-    fn plan(&self, job: &Job<'_>) -> Arc<Plan> {
+    fn plan(&self, job: &EngineJob<'_>) -> Arc<CpuPlan> {
         // Others wait while the first one makes the plan.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.iter().find(|plan| plan.dummy == job.dummy) {
             return plan.clone();
         }
-        let plan = Arc::new(Plan::new(job));
+        let plan = Arc::new(CpuPlan::new(job));
         plans.push(plan.clone());
         plan
     }
 }
 
 /// The sums, by group, region, frame and bin, of groups of up to `LANES` frames.
-fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, values: &[T]) -> Vec<Vec<Vec<Vec<Sums>>>> {
+fn groups<T: lanes::Pixel>(
+    plan: &CpuPlan,
+    job: &EngineJob<'_>,
+    frames: &Frames<'_>,
+    values: &[T],
+) -> Vec<Vec<Vec<Vec<Sums>>>> {
     let pixels = frames.shape[0] * frames.shape[1];
     let groups = frames.frames.div_ceil(LANES);
     // Few frames for many threads: frames are cut.
@@ -123,7 +128,7 @@ fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, valu
             .map(|frame| &values[frame * pixels..(frame + 1) * pixels])
             .collect();
         let expectation = plan.expectation();
-        let task = Task { plan, job, expectation: &expectation, frames: values.len() };
+        let task = BlockTask { plan, job, expectation: &expectation, frames: values.len() };
         let cuts: Vec<Range<usize>> =
             (0..pixels).step_by(part_pixels).map(|start| start..pixels.min(start + part_pixels)).collect();
         let part = |range: Range<usize>| {
@@ -132,7 +137,7 @@ fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, valu
             task.add(&mut running, &values);
             running.finish()
         };
-        let mut parts = cuts.into_par_iter().map(part).collect::<Vec<Part>>().into_iter();
+        let mut parts = cuts.into_par_iter().map(part).collect::<Vec<SumPart>>().into_iter();
         let mut whole = parts.next().unwrap_or_default();
         parts.for_each(|part| whole.add(&part));
         finish(&task, whole)
@@ -141,22 +146,22 @@ fn groups<T: lanes::Pixel>(plan: &Plan, job: &Job<'_>, frames: &Frames<'_>, valu
 }
 
 /// Sums over up to `LANES` frames whose pixels come a strip at a time. In the caller's thread.
-pub(super) struct Strips {
-    plan: Arc<Plan>,
+pub(super) struct CpuStrips {
+    plan: Arc<CpuPlan>,
     expectation: Arc<Expectation>,
-    running: Running,
+    running: RunningSums,
     frames: usize,
 }
 
-impl Strips {
-    fn new(plan: Arc<Plan>, job: &Job<'_>, frames: usize) -> Self {
+impl CpuStrips {
+    fn new(plan: Arc<CpuPlan>, job: &EngineJob<'_>, frames: usize) -> Self {
         let expectation = plan.expectation();
-        let running = Task { plan: &plan, job, expectation: &expectation, frames }.begin(0);
+        let running = BlockTask { plan: &plan, job, expectation: &expectation, frames }.begin(0);
         Self { plan, expectation, running, frames }
     }
 
     /// The pixels that come next.
-    pub fn add(&mut self, job: &Job<'_>, strip: &Frames<'_>) {
+    pub fn add(&mut self, job: &EngineJob<'_>, strip: &Frames<'_>) {
         match strip.pixels {
             Pixels::U8(values) => self.add_of(job, values),
             Pixels::U16(values) => self.add_of(job, values),
@@ -166,22 +171,22 @@ impl Strips {
         }
     }
 
-    fn add_of<T: lanes::Pixel>(&mut self, job: &Job<'_>, values: &[T]) {
-        let task = Task { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+    fn add_of<T: lanes::Pixel>(&mut self, job: &EngineJob<'_>, values: &[T]) {
+        let task = BlockTask { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
         let each = values.len() / self.frames;
         let frames: [&[T]; LANES] = std::array::from_fn(|lane| &values[lane.min(self.frames - 1) * each..][..each]);
         task.add(&mut self.running, &frames);
     }
 
     /// By region, frame and bin.
-    pub fn finish(self, job: &Job<'_>) -> Vec<Vec<Vec<Sums>>> {
-        let task = Task { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+    pub fn finish(self, job: &EngineJob<'_>) -> Vec<Vec<Vec<Sums>>> {
+        let task = BlockTask { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
         finish(&task, self.running.finish())
     }
 }
 
 /// The sums of a group of frames, by region, frame and bin.
-fn finish(task: &Task<'_>, whole: Part) -> Vec<Vec<Vec<Sums>>> {
+fn finish(task: &BlockTask<'_>, whole: SumPart) -> Vec<Vec<Vec<Sums>>> {
     if whole.surprises > task.job.corrections.omega.len() / PIXELS_PER_SURPRISE * task.frames {
         let expectation = Expectation::new(task.job, &task.plan.valid, whole.invalid);
         *task.plan.expectation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);

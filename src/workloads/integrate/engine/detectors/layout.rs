@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The pixels of a detector.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) enum Layout {
+pub(in super::super) enum PixelLayout {
     /// Side by side, all of one height and width.
     Regular { pixel: [f64; 2], rounds_centers: bool },
     /// Side by side in straight rows and columns of differing sizes.
@@ -36,7 +36,7 @@ pub(in super::super) struct PixelCorners {
     pub is_flat: bool,
 }
 
-impl Layout {
+impl PixelLayout {
     pub fn is_curved(&self) -> bool {
         matches!(self, Self::Edges(edges) if edges.depth.is_some())
     }
@@ -111,12 +111,17 @@ impl Arrangement {
     }
 
     /// `radius_m`: in place of the usual one.
-    pub fn layout(self, shape: [usize; 2], pixel: [f64; 2], radius_m: Option<f64>) -> Layout {
+    pub fn layout(self, shape: [usize; 2], pixel: [f64; 2], radius_m: Option<f64>) -> PixelLayout {
         match self {
-            Self::Regular { rounds_centers } => Layout::Regular { pixel, rounds_centers },
+            Self::Regular { rounds_centers } => PixelLayout::Regular { pixel, rounds_centers },
             Self::WideBorders { module, border, turns } => {
                 let edges = |axis: usize| edges(&sizes(shape[axis], module[axis], border, pixel[axis]));
-                Layout::Edges(Arc::new(Edges { rows: edges(0), columns: edges(1), depth: None, rounds_centers: turns }))
+                PixelLayout::Edges(Arc::new(Edges {
+                    rows: edges(0),
+                    columns: edges(1),
+                    depth: None,
+                    rounds_centers: turns,
+                }))
             }
             Self::SpacedModules { module, border, space_m } => spaced(shape, pixel, module, border, space_m),
             Self::Cylinder { radius_m: usual } => cylinder(shape, pixel, radius_m.unwrap_or(usual)),
@@ -144,7 +149,7 @@ fn edges(sizes: &[f64]) -> Vec<f64> {
 }
 
 /// pyFAI's `Xpad_flat`.
-fn spaced(shape: [usize; 2], pixel: [f64; 2], module: [usize; 2], border: f64, space_m: f64) -> Layout {
+fn spaced(shape: [usize; 2], pixel: [f64; 2], module: [usize; 2], border: f64, space_m: f64) -> PixelLayout {
     let sides = |sizes: &[f64], spaces: &dyn Fn(usize) -> f64| -> Vec<[f32; 2]> {
         let mut before = 0.0;
         let side = |(at, size): (usize, &f64)| {
@@ -164,14 +169,14 @@ fn spaced(shape: [usize; 2], pixel: [f64; 2], module: [usize; 2], border: f64, s
         columns.iter().flat_map(corners).collect::<Vec<_>>()
     };
     let points = rows.iter().flat_map(of_row).collect();
-    Layout::Corners(Arc::new(PixelCorners { per_pixel: 4, columns: shape[1], points, is_flat: true }))
+    PixelLayout::Corners(Arc::new(PixelCorners { per_pixel: 4, columns: shape[1], points, is_flat: true }))
 }
 
 /// pyFAI's `Aarhus` and `Rapid`.
-fn cylinder(shape: [usize; 2], pixel: [f64; 2], radius: f64) -> Layout {
+fn cylinder(shape: [usize; 2], pixel: [f64; 2], radius: f64) -> PixelLayout {
     let round = |place: f64| f64::from(place as f32);
     let angle = |column: usize| column as f64 * (pixel[1] / radius);
-    Layout::Edges(Arc::new(Edges {
+    PixelLayout::Edges(Arc::new(Edges {
         rows: (0..=shape[0]).map(|row| round(row as f64 * pixel[0])).collect(),
         columns: (0..=shape[1]).map(|column| round(radius * angle(column).sin())).collect(),
         depth: Some((0..=shape[1]).map(|column| round(radius * (angle(column).cos() - 1.0))).collect()),
@@ -180,7 +185,7 @@ fn cylinder(shape: [usize; 2], pixel: [f64; 2], radius: f64) -> Layout {
 }
 
 /// pyFAI's `HexDetector`: `pitch` from one pixel to the next in its row.
-fn hexagons(shape: [usize; 2], pitch: f64) -> Layout {
+fn hexagons(shape: [usize; 2], pitch: f64) -> PixelLayout {
     let half_height = 0.5 * 3f64.sqrt();
     let corners: [[f64; 2]; 6] = std::array::from_fn(|index| {
         let angle = (index as f64 * (2.0 / 6.0) - 0.5) * std::f64::consts::PI;
@@ -197,7 +202,7 @@ fn hexagons(shape: [usize; 2], pitch: f64) -> Layout {
         })
     };
     let points = (0..shape[0]).flat_map(|row| (0..shape[1]).flat_map(move |column| pixel(row, column))).collect();
-    Layout::Corners(Arc::new(PixelCorners { per_pixel: 6, columns: shape[1], points, is_flat: true }))
+    PixelLayout::Corners(Arc::new(PixelCorners { per_pixel: 6, columns: shape[1], points, is_flat: true }))
 }
 
 #[cfg(test)]
@@ -213,7 +218,7 @@ mod tests {
 
     #[test]
     fn hexagons_touch() {
-        let Layout::Corners(corners) = hexagons([2, 2], 1.0) else { panic!("they have corners") };
+        let PixelLayout::Corners(corners) = hexagons([2, 2], 1.0) else { panic!("they have corners") };
         let widths = |pixel: usize| {
             let x = corners.points[6 * pixel..6 * pixel + 6].iter().map(|point| point[2]);
             (x.clone().fold(f32::INFINITY, f32::min), x.fold(f32::NEG_INFINITY, f32::max))

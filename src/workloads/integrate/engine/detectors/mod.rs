@@ -11,10 +11,10 @@ mod layout;
 mod nexus;
 mod table;
 
-pub(super) use layout::{Layout, PixelCorners};
+pub(super) use layout::{PixelCorners, PixelLayout};
 pub use nexus::DetectorFile;
 
-use super::errors::SettingsError;
+use super::errors::IntegratorError;
 use layout::Arrangement;
 use nodectl_types::suggest::nearest;
 use serde::{Deserialize, Serialize};
@@ -50,19 +50,19 @@ pub struct DetectorSettings {
 const MAX_PIXELS: usize = 1 << 30;
 
 impl DetectorSettings {
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    pub(super) fn check(&self) -> Result<(), IntegratorError> {
         self.orientation().map(drop)?;
         // What is in a file is seen when it is read.
         if self.file.is_some() { Ok(()) } else { resolve(self, None).map(drop) }
     }
 
-    fn orientation(&self) -> Result<u8, SettingsError> {
+    fn orientation(&self) -> Result<u8, IntegratorError> {
         // 0 is pyFAI's "unspecified", which it reads as 3.
         let orientation = self.orientation.filter(|given| *given != 0).unwrap_or(3);
         if (1..=4).contains(&orientation) {
             return Ok(orientation);
         }
-        Err(SettingsError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()))
+        Err(IntegratorError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()))
     }
 }
 
@@ -98,9 +98,9 @@ enum Gaps {
 
 /// A detector with nothing left open.
 #[derive(Clone)]
-pub(super) struct Resolved {
+pub(super) struct ResolvedDetector {
     pub shape: [usize; 2],
-    pub layout: Layout,
+    pub layout: PixelLayout,
     pub orientation: u8,
     definition: Option<&'static Detector>,
     /// The value of dead pixels and how far from it values may be, from a file.
@@ -108,12 +108,15 @@ pub(super) struct Resolved {
 }
 
 /// `file`: what is in the file that the settings name, if they do.
-pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) -> Result<Resolved, SettingsError> {
+pub(super) fn resolve(
+    settings: &DetectorSettings,
+    file: Option<&DetectorFile>,
+) -> Result<ResolvedDetector, IntegratorError> {
     let orientation = settings.orientation()?;
     if let Some(path) = &settings.file {
-        let file = file.ok_or_else(|| SettingsError::NoDetectorFile { path: path.clone() })?;
+        let file = file.ok_or_else(|| IntegratorError::NoDetectorFile { path: path.clone() })?;
         let (shape, layout, dummy) = (file.shape, file.layout.clone(), file.dummy);
-        return Ok(Resolved { shape, layout, orientation, definition: None, dummy });
+        return Ok(ResolvedDetector { shape, layout, orientation, definition: None, dummy });
     }
     let definition = settings.name.as_deref().map(find).transpose()?;
     let pixel = |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
@@ -122,25 +125,25 @@ pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) 
     for (size, (name, value)) in pixel.iter_mut().zip(sizes) {
         let sound = value.filter(|value| value.is_finite() && *value > 0.0);
         let said = value.map_or("not given".into(), |value| value.to_string());
-        *size =
-            sound.ok_or_else(|| SettingsError::value(name, said, "a length in metres, or a detector's name".into()))?;
+        *size = sound
+            .ok_or_else(|| IntegratorError::value(name, said, "a length in metres, or a detector's name".into()))?;
     }
     // Of a type, other pixels are several of the usual ones read as one, or a part of one.
     let binned = definition.map(|known| {
         let extent = |axis: usize| (known.shape[axis] as f64 * known.pixel_m[axis] / pixel[axis]).round() as usize;
         [extent(0), extent(1)]
     });
-    let shape = settings.shape.or(binned).ok_or(SettingsError::NoShape)?;
+    let shape = settings.shape.or(binned).ok_or(IntegratorError::NoShape)?;
     let pixels = shape[0].checked_mul(shape[1]).filter(|pixels| (1..=MAX_PIXELS).contains(pixels));
     if pixels.is_none() {
-        return Err(SettingsError::value("shape", format!("{shape:?}"), format!("1 to {MAX_PIXELS} pixels")));
+        return Err(IntegratorError::value("shape", format!("{shape:?}"), format!("1 to {MAX_PIXELS} pixels")));
     }
     let layout = match definition {
-        None => Layout::Regular { pixel, rounds_centers: true },
+        None => PixelLayout::Regular { pixel, rounds_centers: true },
         Some(known) => {
             let is_regular = matches!(known.arrangement, Arrangement::Regular { .. });
             if !is_regular && shape != known.shape {
-                return Err(SettingsError::value(
+                return Err(IntegratorError::value(
                     "shape",
                     format!("{shape:?}"),
                     format!("{:?}: pixels of {} differ and cannot be read as one", known.shape, known.name),
@@ -148,7 +151,7 @@ pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) 
             }
             // pyFAI's own positions of centres and of corners do not agree otherwise.
             if orientation != 3 && !known.arrangement.turns() {
-                return Err(SettingsError::value(
+                return Err(IntegratorError::value(
                     "orientation",
                     orientation.to_string(),
                     format!("3, of {}", known.name),
@@ -157,7 +160,7 @@ pub(super) fn resolve(settings: &DetectorSettings, file: Option<&DetectorFile>) 
             known.arrangement.layout(shape, pixel, settings.radius_m)
         }
     };
-    Ok(Resolved { shape, layout, orientation, definition, dummy: None })
+    Ok(ResolvedDetector { shape, layout, orientation, definition, dummy: None })
 }
 
 /// A name as the table has it: case, spaces, dashes and underscores do not matter.
@@ -165,12 +168,12 @@ fn plain(name: &str) -> String {
     name.chars().filter(|letter| !" -_".contains(*letter)).flat_map(char::to_lowercase).collect()
 }
 
-fn find(name: &str) -> Result<&'static Detector, SettingsError> {
+fn find(name: &str) -> Result<&'static Detector, IntegratorError> {
     let wanted = plain(name);
     let found = table::DETECTORS.iter().find(|known| plain(known.name) == wanted || known.aliases.contains(&&*wanted));
     found.ok_or_else(|| {
         let hint = nearest(name, table::DETECTORS.iter().map(|known| known.name)).map(str::to_owned);
-        SettingsError::UnknownDetector { name: name.into(), hint }
+        IntegratorError::UnknownDetector { name: name.into(), hint }
     })
 }
 
@@ -190,7 +193,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     table::DETECTORS.iter().map(|known| known.name)
 }
 
-impl Resolved {
+impl ResolvedDetector {
     /// Which pixels of the type do not exist, [rows, columns]; None where all do. Gaps are known of unbinned detectors only.
     pub fn gaps(&self) -> Option<Vec<bool>> {
         let known = self.definition?;

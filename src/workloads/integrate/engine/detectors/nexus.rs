@@ -1,8 +1,8 @@
 //! Detectors from NeXus files, as pyFAI's `Detector.save` writes them: an `NXdetector` with the corners of each pixel.
 
-use super::{Layout, MAX_PIXELS, PixelCorners};
+use super::{MAX_PIXELS, PixelCorners, PixelLayout};
 use crate::{
-    arrays::{Array, Location, convert, hdf5},
+    arrays::{Array, ArrayLocation, convert, hdf5},
     integrate::engine::{
         errors::ImageError,
         images::{Image, Mask},
@@ -15,7 +15,7 @@ use std::{path::Path, sync::Arc};
 #[derive(Clone, Debug, PartialEq)]
 pub struct DetectorFile {
     pub(in super::super) shape: [usize; 2],
-    pub(in super::super) layout: Layout,
+    pub(in super::super) layout: PixelLayout,
     /// Not looked at. Also pixels without a place.
     pub mask: Option<Mask>,
     pub dark: Option<Image>,
@@ -35,7 +35,7 @@ impl DetectorFile {
         let group = |name: &str| datasets.iter().find_map(|dataset| dataset.strip_suffix(name)).map(str::to_owned);
         let group = group("/pixel_corners").or_else(|| group("/pixel_size"));
         let group = group.ok_or_else(|| invalid("it has no detector with pixel_corners or a pixel_size".into()))?;
-        let reader = Reader { path, group, datasets };
+        let reader = NexusReader { path, group, datasets };
         let corners = reader.array("pixel_corners")?.map(|array| corners(array, reader.number("IS_FLAT")));
         let corners = corners.transpose().map_err(invalid)?;
         let image = |name: &str| reader.array(name).map(|array| array.map(Image::from_array));
@@ -59,13 +59,13 @@ impl DetectorFile {
                     let pixels = corners.points.chunks(corners.per_pixel);
                     masked.iter_mut().zip(pixels).for_each(|(masked, pixel)| *masked |= !has_place(pixel));
                 }
-                Layout::Corners(Arc::new(corners))
+                PixelLayout::Corners(Arc::new(corners))
             }
             None => {
                 let pixel = reader.numbers("pixel_size")?.unwrap_or_default();
                 match pixel[..] {
                     [rows, columns] if rows > 0.0 && columns > 0.0 => {
-                        Layout::Regular { pixel: [rows, columns], rounds_centers: true }
+                        PixelLayout::Regular { pixel: [rows, columns], rounds_centers: true }
                     }
                     _ => return Err(invalid(format!("its detector has the pixel_size {pixel:?}"))),
                 }
@@ -78,20 +78,20 @@ impl DetectorFile {
 }
 
 /// Reads what is in a detector's group.
-struct Reader<'a> {
+struct NexusReader<'a> {
     path: &'a Path,
     group: String,
     /// All of the file.
     datasets: Vec<String>,
 }
 
-impl Reader<'_> {
+impl NexusReader<'_> {
     fn array(&self, name: &str) -> Result<Option<Array>, ImageError> {
         let member = format!("{}/{name}", self.group);
         if !self.datasets.contains(&member) {
             return Ok(None);
         }
-        Ok(Some(Location { member: Some(member), ..Location::new(self.path) }.read()?))
+        Ok(Some(ArrayLocation { member: Some(member), ..ArrayLocation::new(self.path) }.read()?))
     }
 
     fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>, ImageError> {

@@ -3,7 +3,7 @@
 
 mod materials;
 
-use super::errors::SettingsError;
+use super::errors::IntegratorError;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
@@ -40,14 +40,14 @@ pub(super) struct Parallax {
 }
 
 impl Sensor {
-    pub(super) fn check(&self, wavelength_m: Option<f64>) -> Result<(), SettingsError> {
+    pub(super) fn check(&self, wavelength_m: Option<f64>) -> Result<(), IntegratorError> {
         self.attenuation(wavelength_m).map(drop)
     }
 
     /// Linear attenuation, 1/m.
-    fn attenuation(&self, wavelength_m: Option<f64>) -> Result<f64, SettingsError> {
-        let wavelength = wavelength_m.ok_or(SettingsError::NoWavelength { unit: "of the parallax" })?;
-        let wrong = |value: String, wanted: String| SettingsError::value("sensor", value, wanted);
+    fn attenuation(&self, wavelength_m: Option<f64>) -> Result<f64, IntegratorError> {
+        let wavelength = wavelength_m.ok_or(IntegratorError::NoWavelength { unit: "of the parallax" })?;
+        let wrong = |value: String, wanted: String| IntegratorError::value("sensor", value, wanted);
         let material = materials::MATERIALS.iter().find(|known| known.name == self.material).ok_or_else(|| {
             let known: Vec<&str> = materials::MATERIALS.iter().map(|known| known.name).collect();
             wrong(format!("{:?}", self.material), format!("one of {}", known.join(", ")))
@@ -66,7 +66,7 @@ impl Sensor {
 }
 
 impl Parallax {
-    pub fn new(sensor: &Sensor, distance_m: f64, wavelength_m: Option<f64>) -> Result<Self, SettingsError> {
+    pub fn new(sensor: &Sensor, distance_m: f64, wavelength_m: Option<f64>) -> Result<Self, IntegratorError> {
         let attenuation = sensor.attenuation(wavelength_m)?;
         let angles = (0..ANGLES).map(|index| 0.5 * PI / (ANGLES - 1) as f64 * index as f64);
         let displacements: Vec<f64> =

@@ -1,10 +1,10 @@
 //! Pixels as boxes in (radial, χ): their centres alone, or the bounding boxes of their corners.
 
-use super::{super::matrix::Part, Axis, Positions, ROWS_PER_TASK, Target};
+use super::{super::matrix::MatrixPart, Axis, Positions, ROWS_PER_TASK, SplitTarget};
 use rayon::prelude::*;
 
 /// The bins that an interval touches on an axis.
-struct Span {
+struct BinSpan {
     /// In units of bins.
     from: f64,
     to: f64,
@@ -12,7 +12,7 @@ struct Span {
     last: usize,
 }
 
-impl Span {
+impl BinSpan {
     /// None where it touches none. Numbers are cut towards zero, as C does: what begins less than a bin before the first one
     /// is in the first one.
     fn new(axis: &Axis, center: f64, delta: f64) -> Option<Self> {
@@ -39,11 +39,11 @@ impl Span {
 }
 
 impl Positions {
-    pub(super) fn split_boxes(&self, target: &Target, masked: Option<&[bool]>) -> Vec<Part> {
+    pub(super) fn split_boxes(&self, target: &SplitTarget, masked: Option<&[bool]>) -> Vec<MatrixPart> {
         let pixels = self.radial.len();
         let task = ROWS_PER_TASK * self.shape[1];
         let parts = (0..pixels.div_ceil(task)).into_par_iter().map(|index| {
-            let mut part = Part::default();
+            let mut part = MatrixPart::default();
             for pixel in index * task..pixels.min((index + 1) * task) {
                 let before = part.bins.len();
                 if !masked.is_some_and(|masked| masked[pixel]) {
@@ -56,11 +56,11 @@ impl Positions {
         parts.collect()
     }
 
-    fn split_box(&self, target: &Target, pixel: usize, part: &mut Part) {
+    fn split_box(&self, target: &SplitTarget, pixel: usize, part: &mut MatrixPart) {
         let delta = |deltas: &[f64]| deltas.get(pixel).copied().unwrap_or(0.0);
-        let Some(radial) = Span::new(&target.radial, self.radial[pixel], delta(&self.radial_delta)) else { return };
+        let Some(radial) = BinSpan::new(&target.radial, self.radial[pixel], delta(&self.radial_delta)) else { return };
         if let Some(axis) = &target.azimuthal {
-            let Some(azimuthal) = Span::new(axis, self.chi[pixel], delta(&self.chi_delta)) else { return };
+            let Some(azimuthal) = BinSpan::new(axis, self.chi[pixel], delta(&self.chi_delta)) else { return };
             for across in azimuthal.first..=azimuthal.last {
                 for along in radial.first..=radial.last {
                     part.push(target.bin(along, across), radial.share(along) * azimuthal.share(across));

@@ -11,11 +11,11 @@ mod boxes;
 mod quadrangles;
 
 use super::{
-    errors::SettingsError,
+    errors::IntegratorError,
     frames::Axes,
     geometry::{Corners, Projection},
-    matrix::Matrix,
-    settings::{RangeOver, Region, Settings, Splitting},
+    matrix::PixelMatrix,
+    settings::{IntegrationSettings, RangeOver, Region, Splitting},
 };
 use std::f64::consts::PI;
 
@@ -72,7 +72,7 @@ impl Axis {
 }
 
 impl Positions {
-    pub fn new(settings: &Settings, projection: &Projection) -> Self {
+    pub fn new(settings: &IntegrationSettings, projection: &Projection) -> Self {
         let needs_chi = settings.azimuthal_points.is_some()
             || settings.regions.iter().any(|region| region.azimuthal_range_deg.is_some());
         let splitting = settings.splitting;
@@ -126,10 +126,10 @@ impl Positions {
     /// The matrix of a region, and its axes. `masked`: pixels that are not looked at.
     pub fn split(
         &self,
-        settings: &Settings,
+        settings: &IntegrationSettings,
         region: &Region,
         masked: Option<&[bool]>,
-    ) -> Result<(Matrix, Axes), SettingsError> {
+    ) -> Result<(PixelMatrix, Axes), IntegratorError> {
         let deciding = if settings.range_over == RangeOver::All { None } else { masked };
         let (mut radial, mut chi) = self.extents(deciding);
         if settings.unit.is_positive() {
@@ -147,7 +147,7 @@ impl Positions {
         // Also where a pixel's position is NaN.
         let is_wide = radial[1] > radial[0];
         if !is_wide {
-            return Err(SettingsError::Nothing);
+            return Err(IntegratorError::Nothing);
         }
         let radial = Axis::new(radial, settings.points as usize);
         let azimuthal = settings.azimuthal_points.map(|points| Axis::new(chi, points as usize));
@@ -155,12 +155,12 @@ impl Positions {
             radial: radial.centers(settings.unit.scale()),
             azimuthal_deg: azimuthal.map(|axis| axis.centers(180.0 / PI)),
         };
-        let target = Target { radial, azimuthal, chi_range: chi_range.map(|_| chi) };
+        let target = SplitTarget { radial, azimuthal, chi_range: chi_range.map(|_| chi) };
         let parts = match self.splitting {
             Splitting::Full => self.split_quadrangles(&target, masked),
             _ => self.split_boxes(&target, masked),
         };
-        Ok((Matrix::join(axes.bins(), parts)?, axes))
+        Ok((PixelMatrix::join(axes.bins(), parts)?, axes))
     }
 
     /// The smallest and largest radial position and χ of pixels that are not masked.
@@ -189,14 +189,14 @@ impl Positions {
 }
 
 /// What a region's pixels are dealt to.
-struct Target {
+struct SplitTarget {
     radial: Axis,
     azimuthal: Option<Axis>,
     /// Of patterns of one dimension: pixels that touch it count whole.
     chi_range: Option<[f64; 2]>,
 }
 
-impl Target {
+impl SplitTarget {
     /// The number of a bin; azimuth is the slow axis.
     fn bin(&self, radial: usize, azimuthal: usize) -> usize {
         azimuthal * self.radial.bins + radial

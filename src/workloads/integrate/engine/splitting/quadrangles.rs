@@ -2,7 +2,7 @@
 //! (`_integrate1d`, `_integrate2d` in pyFAI's `ext/regrid_common.pxi`). Areas are kept in 32 bits as there: an area is a small
 //! difference of large ones, and its rounding shows in the fourth digit of a pattern.
 
-use super::{super::matrix::Part, Axis, Positions, ROWS_PER_TASK, Target};
+use super::{super::matrix::MatrixPart, Axis, Positions, ROWS_PER_TASK, SplitTarget};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 
@@ -12,10 +12,10 @@ const MAX_BOX: usize = 1 << 22;
 type Quadrangle = [[f64; 2]; 4];
 
 impl Positions {
-    pub(super) fn split_quadrangles(&self, target: &Target, masked: Option<&[bool]>) -> Vec<Part> {
+    pub(super) fn split_quadrangles(&self, target: &SplitTarget, masked: Option<&[bool]>) -> Vec<MatrixPart> {
         let [rows, columns] = self.shape;
         let parts = (0..rows.div_ceil(ROWS_PER_TASK)).into_par_iter().map(|index| {
-            let mut part = Part::default();
+            let mut part = MatrixPart::default();
             let mut areas = Vec::new();
             for row in index * ROWS_PER_TASK..rows.min((index + 1) * ROWS_PER_TASK) {
                 for column in 0..columns {
@@ -31,7 +31,13 @@ impl Positions {
         parts.collect()
     }
 
-    fn split_quadrangle(&self, target: &Target, [row, column]: [usize; 2], areas: &mut Vec<f32>, part: &mut Part) {
+    fn split_quadrangle(
+        &self,
+        target: &SplitTarget,
+        [row, column]: [usize; 2],
+        areas: &mut Vec<f32>,
+        part: &mut MatrixPart,
+    ) {
         let Some(corners) = &self.corners else { return };
         let seam = match target.azimuthal {
             None => Seam { turn: 2.0 * PI, is_at_0: false },
@@ -82,7 +88,7 @@ fn edges(corners: &Quadrangle) -> impl Iterator<Item = ([f64; 2], [f64; 2])> {
 }
 
 /// One dimension: bins are strips in χ.
-fn deal_radially(target: &Target, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut Part) {
+fn deal_radially(target: &SplitTarget, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut MatrixPart) {
     let axis = &target.radial;
     let width = axis.width();
     let corners = corners.map(|[radial, chi]| [(radial - axis.min) / width, chi]);
@@ -135,7 +141,13 @@ fn add(area: &mut f32, more: f64) {
 }
 
 /// Two dimensions. Beyond the axes corners are moved to their ends, as pyFAI does.
-fn deal_to_boxes(target: &Target, azimuthal: &Axis, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut Part) {
+fn deal_to_boxes(
+    target: &SplitTarget,
+    azimuthal: &Axis,
+    corners: &Quadrangle,
+    areas: &mut Vec<f32>,
+    part: &mut MatrixPart,
+) {
     let axes = [&target.radial, azimuthal];
     let [[radial_min, radial_max], [chi_min, chi_max]] = [range(corners, 0), range(corners, 1)];
     let is_outside =

@@ -3,15 +3,15 @@
 
 use crate::{
     exit::CliError,
-    secret::{self, Secret},
+    secret::{self, ChosenSecret},
 };
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError, socket_path};
 use nodectl_launch::{
     LaunchError,
     node::ClusterFacts,
-    process::Call,
-    state::{Launch, Launches, Process, What},
+    process::Invocation,
+    state::{Launches, StartedLaunch, StartedProcess, What},
 };
 use nodectl_ports::wall_ms;
 use rand::{TryRng, rngs::SysRng};
@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 /// How long a node of this machine may take to start.
 const START: Duration = Duration::from_secs(75);
 
-pub struct Ground {
+pub struct LaunchContext {
     pub client: Client,
     pub secret: Zeroizing<String>,
     pub facts: ClusterFacts,
@@ -32,16 +32,16 @@ pub struct Ground {
     own_node: bool,
 }
 
-impl Ground {
+impl LaunchContext {
     /// `source`: what the user named, by which `down` finds the launch. `resume`: the launch that another process has begun.
-    pub async fn lay(
+    pub async fn prepare(
         settings: &Settings,
         flag: Option<Zeroizing<String>>,
         variable: Option<Zeroizing<String>>,
         source: String,
         resume: Option<String>,
     ) -> Result<Self, CliError> {
-        let Secret { text: secret, .. } = secret::resolve(flag, variable, settings)?;
+        let ChosenSecret { text: secret, .. } = secret::resolve(flag, variable, settings)?;
         let client = Client::new(socket_path(&settings.node.data_dir));
         let binary = own_binary()?;
         let mut own_node = false;
@@ -81,8 +81,8 @@ impl Ground {
     }
 
     /// Writes down what is about to be started.
-    pub fn keep(&self, what: What, launcher: Option<Process>) -> Result<(), LaunchError> {
-        self.launches.keep(&Launch {
+    pub fn keep(&self, what: What, launcher: Option<StartedProcess>) -> Result<(), LaunchError> {
+        self.launches.keep(&StartedLaunch {
             id: self.launch.clone(),
             source: self.source.clone(),
             started_ms: wall_ms(),
@@ -102,7 +102,7 @@ async fn start_node(settings: &Settings, binary: &std::path::Path, secret: &str)
     let data_dir = settings.node.data_dir.display().to_string();
     let mut args = vec!["--data-dir", &data_dir, "join", "--allow-root", "--detach", "--secret-file", "/dev/stdin"];
     args.extend(settings.cluster.weak_secret.then_some("--weak-secret"));
-    let call = Call::new(&binary.display().to_string(), args, START).input(secret);
+    let call = Invocation::new(&binary.display().to_string(), args, START).input(secret);
     let doing = "starting this machine's node".to_string();
     let ended = call.run().await.map_err(|source| LaunchError::Call { doing: doing.clone(), source })?;
     if ended.is_ok() { Ok(()) } else { Err(LaunchError::Refused { doing, said: ended.words() }.into()) }

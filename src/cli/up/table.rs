@@ -22,7 +22,7 @@ pub struct Row {
     /// Unique within the launch; nodes say it in a label.
     pub member: String,
     pub host: String,
-    pub state: State,
+    pub state: HostState,
     /// What the state's word does not say.
     pub note: String,
     pub gpus: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Row {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum HostState {
     Connecting,
     Copying,
     Starting,
@@ -43,7 +43,7 @@ pub enum State {
     Failed,
 }
 
-pub struct Board {
+pub struct LaunchTable {
     rows: Mutex<Vec<Row>>,
     begun: Instant,
     told: bool,
@@ -52,16 +52,16 @@ pub struct Board {
 }
 
 impl Row {
-    pub fn new(member: impl Into<String>, host: impl Into<String>, state: State) -> Self {
+    pub fn new(member: impl Into<String>, host: impl Into<String>, state: HostState) -> Self {
         Self { member: member.into(), host: host.into(), state, note: String::new(), gpus: None, join_seconds: None }
     }
 
     pub fn is_settled(&self) -> bool {
-        matches!(self.state, State::Joined | State::Failed)
+        matches!(self.state, HostState::Joined | HostState::Failed)
     }
 }
 
-impl State {
+impl HostState {
     fn word(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-impl Board {
+impl LaunchTable {
     /// `told`: shown while it changes.
     pub fn new(told: bool) -> Self {
         Self { rows: Mutex::default(), begun: Instant::now(), told, drawn: Mutex::default() }
@@ -86,7 +86,7 @@ impl Board {
     }
 
     pub fn failed(&self) -> usize {
-        self.lock().iter().filter(|row| row.state == State::Failed).count()
+        self.lock().iter().filter(|row| row.state == HostState::Failed).count()
     }
 
     pub fn is_settled(&self) -> bool {
@@ -99,7 +99,7 @@ impl Board {
     }
 
     /// Notes a member's state, unless it is settled already.
-    pub fn set(&self, member: &str, state: State, note: &str) {
+    pub fn set(&self, member: &str, state: HostState, note: &str) {
         let changed = {
             let mut rows = self.lock();
             let Some(row) = rows.iter_mut().find(|row| row.member == member && !row.is_settled()) else { return };
@@ -122,10 +122,10 @@ impl Board {
                 let mut rows = self.lock();
                 let Some(row) = rows.iter_mut().find(|row| row.member == *member) else { continue };
                 let gpus = node.gpus.iter().filter(|gpu| gpu.used).count();
-                if row.state == State::Joined && row.gpus == Some(gpus) {
+                if row.state == HostState::Joined && row.gpus == Some(gpus) {
                     continue;
                 }
-                row.state = State::Joined;
+                row.state = HostState::Joined;
                 row.note = format!("as {}", node.name);
                 row.gpus = Some(gpus);
                 row.join_seconds.get_or_insert(self.begun.elapsed().as_secs_f64());
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn a_settled_row_stays_and_the_table_says_who_and_why() {
-        let board = Board::new(false);
-        board.add(Row::new("h1", "h1", State::Connecting));
-        board.add(Row::new("h2", "h2", State::Connecting));
-        board.set("h1", State::Failed, "ssh: no route\nto host");
-        board.set("h1", State::Started, "");
-        assert_eq!((board.failed(), board.is_settled()), (1, false));
-        board.set("h2", State::Started, "");
-        insta::assert_snapshot!(table(&board.rows()), @r"
+        let hosts = LaunchTable::new(false);
+        hosts.add(Row::new("h1", "h1", HostState::Connecting));
+        hosts.add(Row::new("h2", "h2", HostState::Connecting));
+        hosts.set("h1", HostState::Failed, "ssh: no route\nto host");
+        hosts.set("h1", HostState::Started, "");
+        assert_eq!((hosts.failed(), hosts.is_settled()), (1, false));
+        hosts.set("h2", HostState::Started, "");
+        insta::assert_snapshot!(table(&hosts.rows()), @r"
         HOST  STATE    GPUS  JOINED AFTER  NOTE
         h1    failed                       ssh: no route; to host
         h2    joining

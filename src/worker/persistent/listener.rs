@@ -29,7 +29,7 @@ const MAX_PATH_BYTES: usize = 107;
 
 type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<UnixStream>>>>;
 
-pub struct Door {
+pub struct WorkerListener {
     pub socket: PathBuf,
     expected: Expected,
     accepting: AbortHandle,
@@ -42,7 +42,7 @@ pub struct Invited {
     expected: Expected,
 }
 
-impl Door {
+impl WorkerListener {
     /// Called inside the runtime that runs the node, whose lock on the data directory says that no other listens here.
     pub fn open(socket: PathBuf) -> io::Result<Self> {
         if socket.as_os_str().len() > MAX_PATH_BYTES {
@@ -72,7 +72,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for WorkerListener {
     fn drop(&mut self) {
         self.accepting.abort();
         // The next start removes it otherwise.

@@ -1,11 +1,11 @@
-//! The conductor: a view's proposal, a clock's commit, barriers. All that it knows it was told by the members, so that another can
+//! The leader: a view's proposal, a clock's commit, barriers. All that it knows it was told by the members, so that another can
 //! take its place at any time.
 
 use super::{
     Effect,
     checkpoint::{Restorable, VIEWS},
     group::{ALONE, Group},
-    moving::Progress,
+    moving::MoveProgress,
 };
 use nodectl_types::{
     NodeId,
@@ -20,14 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 const CLIP_EPSILON: f64 = 1e-6;
 
 /// A view that this node proposed.
-pub(super) struct Conducting {
+pub(super) struct Leading {
     pub epoch: Epoch,
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
     pub workers: Vec<(WorkerLife, NodeId)>,
     /// They have.
     pub finished: bool,
-    stage: Stage,
+    stage: ViewStage,
     /// Who has all sums of the clock that is next, and their squared norms.
     ready: BTreeMap<NodeId, Vec<(Block, f64)>>,
     /// Who waits at which barrier, and the clock that it ends next.
@@ -37,10 +37,10 @@ pub(super) struct Conducting {
     /// A worker waits for the last checkpoint: all have come to the last clock.
     pub is_last_awaited: bool,
     /// Once it goes on: blocks that move, and how it ends.
-    pub progress: Progress,
+    pub progress: MoveProgress,
 }
 
-enum Stage {
+enum ViewStage {
     Gathering(BTreeMap<NodeId, Promise>),
     Installing(BTreeSet<NodeId>),
     Going,
@@ -61,7 +61,7 @@ enum Missing {
 }
 
 /// How the blocks of all promises fit together.
-struct Outcome {
+struct BlocksFit {
     previous: Epoch,
     previous_nodes: Vec<NodeId>,
     commit: Option<(Clock, f32)>,
@@ -72,7 +72,7 @@ struct Outcome {
     restore: Option<Clock>,
 }
 
-impl Outcome {
+impl BlocksFit {
     /// Every block goes on as those of its holders have it who are `right`, after a commit if there is one.
     fn of(
         previous: Epoch,
@@ -93,13 +93,13 @@ impl Outcome {
     }
 }
 
-impl Conducting {
+impl Leading {
     fn is_going(&self) -> bool {
-        matches!(self.stage, Stage::Going)
+        matches!(self.stage, ViewStage::Going)
     }
 
     pub fn is_stuck(&self) -> bool {
-        matches!(self.stage, Stage::Stuck)
+        matches!(self.stage, ViewStage::Stuck)
     }
 
     pub fn has(&self, node: NodeId) -> bool {
@@ -108,14 +108,14 @@ impl Conducting {
 }
 
 impl Group {
-    /// Whether this node conducts the view that is going on.
-    pub(super) fn conducts(&self) -> bool {
+    /// Whether this node leads the view that is going on.
+    pub(super) fn leads(&self) -> bool {
         let epoch = self.view.epoch;
-        self.conducting.as_ref().is_some_and(|conducting| conducting.epoch == epoch && conducting.is_going())
+        self.leading.as_ref().is_some_and(|leading| leading.epoch == epoch && leading.is_going())
     }
 
     pub(super) fn propose(&mut self, nodes: Vec<(NodeId, u32)>, workers: Vec<(WorkerLife, NodeId)>, finished: bool) {
-        let is_same = self.conducting.as_ref().is_some_and(|conducting| conducting.nodes == nodes);
+        let is_same = self.leading.as_ref().is_some_and(|leading| leading.nodes == nodes);
         if !is_same && matches!(self.restorable, Restorable::Found(_)) {
             // Others may have made newer ones meanwhile.
             self.restorable = Restorable::Unknown;
@@ -125,9 +125,9 @@ impl Group {
         for (node, _) in &nodes {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
-        let stage = Stage::Gathering(BTreeMap::new());
+        let stage = ViewStage::Gathering(BTreeMap::new());
         let (ready, barriers, clocks, is_last_awaited, progress) = Default::default();
-        self.conducting = Some(Conducting {
+        self.leading = Some(Leading {
             epoch,
             nodes,
             workers,
@@ -142,28 +142,28 @@ impl Group {
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
-        let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) else { return };
-        let has = conducting.has(from);
-        let Stage::Gathering(promises) = &mut conducting.stage else { return };
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) else { return };
+        let has = leading.has(from);
+        let ViewStage::Gathering(promises) = &mut leading.stage else { return };
         if !has {
             return;
         }
         promises.insert(from, promise);
-        if promises.len() < conducting.nodes.len() {
+        if promises.len() < leading.nodes.len() {
             return;
         }
         match self.reconcile() {
             Ok(outcome) => self.settle(outcome),
             Err(missing) => {
-                let conducting = self.conducting.as_mut().expect("just found");
-                conducting.stage = Stage::Stuck;
+                let leading = self.leading.as_mut().expect("just found");
+                leading.stage = ViewStage::Stuck;
                 let message = match missing {
                     Missing::Blocks(blocks, nodes) => ServerMessage::Waiting { blocks, nodes },
                     Missing::Nodes(nodes) => ServerMessage::Waiting { blocks: 0, nodes },
                     Missing::Lost => ServerMessage::Lost { epoch },
                     Missing::Checkpoint => return self.find_checkpoint(),
                 };
-                for (node, _) in conducting.nodes.clone() {
+                for (node, _) in leading.nodes.clone() {
                     self.send(node, message.clone(), None);
                 }
             }
@@ -171,11 +171,11 @@ impl Group {
     }
 
     /// In what state the blocks of all promises go on.
-    fn reconcile(&self) -> Result<Outcome, Missing> {
-        let conducting = self.conducting.as_ref().expect("the caller has it");
-        let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
+    fn reconcile(&self) -> Result<BlocksFit, Missing> {
+        let leading = self.leading.as_ref().expect("the caller has it");
+        let ViewStage::Gathering(promises) = &leading.stage else { unreachable!("the caller gathers") };
         let blocks = self.config.layout.blocks() as usize;
-        let index = |node: NodeId| conducting.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
+        let index = |node: NodeId| leading.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
         let known = promises.values().map(|promise| promise.base).max().unwrap_or_default();
         // At first, whatever begins need not begin again, whether it went on or not.
         let begun = || self.installed_with_all_blocks(promises);
@@ -205,7 +205,7 @@ impl Group {
         let newest = |holders: &Vec<(u16, Held)>| holders.iter().map(|(_, held)| held.version).max().unwrap_or(0);
         if !self.config.settings.consistency.is_synchronous() {
             let is_newest = |holders: &Vec<(u16, Held)>, held: &Held| held.reach >= newest(holders);
-            return Ok(Outcome::of(previous, previous_nodes, None, &held, is_newest));
+            return Ok(BlocksFit::of(previous, previous_nodes, None, &held, is_newest));
         }
         self.reconcile_clocks(&held, previous, previous_nodes)
     }
@@ -216,7 +216,7 @@ impl Group {
         held: &[Vec<(u16, Held)>],
         previous: Epoch,
         previous_nodes: Vec<NodeId>,
-    ) -> Result<Outcome, Missing> {
+    ) -> Result<BlocksFit, Missing> {
         let all = || held.iter().flatten().map(|(_, held)| held);
         let high = all().map(|held| held.version).max().unwrap_or(0);
         // Who has what a clock came to, or can make it of the sum.
@@ -233,7 +233,7 @@ impl Group {
             None
         };
         let Some(clock) = clock else {
-            return Ok(Outcome::of(previous, previous_nodes, None, held, |_, held| held.version == high));
+            return Ok(BlocksFit::of(previous, previous_nodes, None, held, |_, held| held.version == high));
         };
         let lacking = held.iter().filter(|holders| !holders.iter().any(|(_, held)| has(held, clock))).count() as u32;
         if lacking > 0 {
@@ -243,13 +243,13 @@ impl Group {
         let norm = |(_, held): &(u16, Held)| held.pending.filter(|_| held.version == clock);
         let norms = held.iter().filter_map(|holders| holders.iter().find_map(norm));
         let scale = told(clock).map_or_else(|| self.clip(norms), |(_, scale)| scale);
-        Ok(Outcome::of(previous, previous_nodes, Some((clock, scale)), held, |_, held| has(held, clock)))
+        Ok(BlocksFit::of(previous, previous_nodes, Some((clock, scale)), held, |_, held| has(held, clock)))
     }
 
     /// What those promised who have blocks as a view left them.
     fn promises_of(&self, view: Epoch) -> impl Iterator<Item = &Promise> {
-        let promises = match self.conducting.as_ref().map(|conducting| &conducting.stage) {
-            Some(Stage::Gathering(promises)) => Some(promises),
+        let promises = match self.leading.as_ref().map(|leading| &leading.stage) {
+            Some(ViewStage::Gathering(promises)) => Some(promises),
             _ => None,
         };
         let is_right = move |promise: &&Promise| promise.base == view || promise.installed == view;
@@ -266,35 +266,35 @@ impl Group {
 
     /// Blocks come from the newest checkpoint, or at first, without one, from what a worker registered. What nodes hold of earlier
     /// views does not count any more.
-    fn begin(&self, is_first: bool) -> Result<Outcome, Missing> {
-        let conducting = self.conducting.as_ref().expect("the caller has it");
-        let index = |node: NodeId| conducting.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
+    fn begin(&self, is_first: bool) -> Result<BlocksFit, Missing> {
+        let leading = self.leading.as_ref().expect("the caller has it");
+        let index = |node: NodeId| leading.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
         let blocks = self.config.layout.blocks() as usize;
         let (sources, seed, restore) = match self.restorable {
             Restorable::Unknown | Restorable::Sought => return Err(Missing::Checkpoint),
             Restorable::Found(Some(clock)) => ((index(self.config.me), self.version_at(clock)), None, Some(clock)),
             Restorable::Found(None) if is_first => {
-                let (life, node) = conducting.workers[0];
+                let (life, node) = leading.workers[0];
                 ((index(node), 0), Some(life.worker), None)
             }
             Restorable::Found(None) => return Err(Missing::Lost),
         };
         let (previous, previous_nodes) = (Epoch::NONE, Vec::new());
         let (sources, holders) = (vec![sources; blocks], None);
-        Ok(Outcome { previous, previous_nodes, commit: None, sources, holders, seed, restore })
+        Ok(BlocksFit { previous, previous_nodes, commit: None, sources, holders, seed, restore })
     }
 
     /// Nobody here has some blocks. Where every node of the last view is here, if without its memory, or known to be gone, so are the
     /// blocks. Others are waited for.
-    fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<Outcome, Missing> {
+    fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<BlocksFit, Missing> {
         let away = self.away(last);
         if away.is_empty() { self.begin(false) } else { Err(Missing::Blocks(blocks, away)) }
     }
 
     /// The nodes of the last view that are out of reach and not known to be gone.
     fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
-        let conducting = self.conducting.as_ref().expect("the caller has it");
-        last.iter().filter(|node| !conducting.has(**node) && !self.dead.contains(node)).copied().collect()
+        let leading = self.leading.as_ref().expect("the caller has it");
+        last.iter().filter(|node| !leading.has(**node) && !self.dead.contains(node)).copied().collect()
     }
 
     fn find_checkpoint(&mut self) {
@@ -307,16 +307,16 @@ impl Group {
     /// While nodes of the last view are only out of reach, the greater part of those that are not known to be gone goes on, or of two
     /// halves the one with the node that stands first.
     fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
-        let conducting = self.conducting.as_ref().expect("the caller has it");
-        let here = last.iter().filter(|node| conducting.has(**node)).count();
+        let leading = self.leading.as_ref().expect("the caller has it");
+        let here = last.iter().filter(|node| leading.has(**node)).count();
         let away = self.away(last);
         if away.is_empty() {
             // Nobody else may be going on.
             return Ok(());
         }
-        let may_live = last.iter().filter(|node| conducting.has(**node) || away.contains(node));
+        let may_live = last.iter().filter(|node| leading.has(**node) || away.contains(node));
         let first = may_live.max_by_key(|node| self.rank(**node));
-        let has_first = first.is_some_and(|node| conducting.has(*node));
+        let has_first = first.is_some_and(|node| leading.has(*node));
         if here > away.len() || (here == away.len() && has_first) { Ok(()) } else { Err(Missing::Nodes(away)) }
     }
 
@@ -328,9 +328,9 @@ impl Group {
         }
     }
 
-    fn settle(&mut self, outcome: Outcome) {
-        let conducting = self.conducting.as_ref().expect("the caller has it");
-        let Stage::Gathering(promises) = &conducting.stage else { unreachable!("the caller gathers") };
+    fn settle(&mut self, outcome: BlocksFit) {
+        let leading = self.leading.as_ref().expect("the caller has it");
+        let ViewStage::Gathering(promises) = &leading.stage else { unreachable!("the caller gathers") };
         // From a checkpoint all start again, and whoever was away when the others went back to one. So does who may have gone on by
         // itself while the others took it for dead; where clocks are not everybody's, it keeps its own.
         let apart = if self.config.settings.consistency.is_synchronous() { ALONE } else { VIEWS };
@@ -350,29 +350,29 @@ impl Group {
             // Where all begin, they do behind what was gone on from.
             clocks.values().min().copied().unwrap_or(saved)
         };
-        let homes = self.homes(&conducting.nodes, outcome.holders.as_deref());
-        let starting = conducting.workers.iter().map(|(life, _)| *life).filter(|life| !clocks.contains_key(life));
+        let homes = self.homes(&leading.nodes, outcome.holders.as_deref());
+        let starting = leading.workers.iter().map(|(life, _)| *life).filter(|life| !clocks.contains_key(life));
         let view = View {
-            epoch: conducting.epoch,
+            epoch: leading.epoch,
             previous: outcome.previous,
             previous_nodes: outcome.previous_nodes,
             perhaps: distinct(perhaps(promises, outcome.previous)),
-            nodes: conducting.nodes.clone(),
-            workers: conducting.workers.clone(),
+            nodes: leading.nodes.clone(),
+            workers: leading.workers.clone(),
             starting: starting.map(|life| (life, start)).collect(),
             commit: outcome.commit,
             sources: outcome.sources,
             homes,
             seed: outcome.seed,
             restore: outcome.restore,
-            finished: conducting.finished,
+            finished: leading.finished,
             barriers: promises.values().map(|promise| promise.barriers).max().unwrap_or(0),
             saved,
         };
-        let nodes: BTreeSet<NodeId> = conducting.nodes.iter().map(|(node, _)| *node).collect();
-        let conducting = self.conducting.as_mut().expect("the caller has it");
-        conducting.stage = Stage::Installing(nodes.clone());
-        conducting.clocks = clocks.into_iter().map(|(life, clock)| (life.worker, clock)).collect();
+        let nodes: BTreeSet<NodeId> = leading.nodes.iter().map(|(node, _)| *node).collect();
+        let leading = self.leading.as_mut().expect("the caller has it");
+        leading.stage = ViewStage::Installing(nodes.clone());
+        leading.clocks = clocks.into_iter().map(|(life, clock)| (life.worker, clock)).collect();
         for node in nodes {
             self.send(node, ServerMessage::Install { view: view.clone() }, None);
         }
@@ -386,12 +386,12 @@ impl Group {
     }
 
     pub(super) fn installed(&mut self, from: NodeId, epoch: Epoch) {
-        let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) else { return };
-        let Stage::Installing(left) = &mut conducting.stage else { return };
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) else { return };
+        let ViewStage::Installing(left) = &mut leading.stage else { return };
         left.remove(&from);
         if left.is_empty() {
-            conducting.stage = Stage::Going;
-            for (node, _) in conducting.nodes.clone() {
+            leading.stage = ViewStage::Going;
+            for (node, _) in leading.nodes.clone() {
                 self.send(node, ServerMessage::Go { epoch }, None);
             }
         }
@@ -400,16 +400,16 @@ impl Group {
     /// A node has all its sums of a clock, on all replicas.
     pub(super) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
         let epoch = self.view.epoch;
-        if self.conducting.as_ref().is_none_or(|conducting| conducting.epoch != epoch) {
+        if self.leading.as_ref().is_none_or(|leading| leading.epoch != epoch) {
             return;
         }
         let blocks = self.config.layout.blocks();
         let primaries: BTreeSet<NodeId> = (0..blocks).flat_map(|block| self.primaries(block)).collect();
-        let conducting = self.conducting.as_mut().expect("just looked at");
-        conducting.ready.insert(from, norms);
-        if primaries.iter().all(|node| conducting.ready.contains_key(node)) {
+        let leading = self.leading.as_mut().expect("just looked at");
+        leading.ready.insert(from, norms);
+        if primaries.iter().all(|node| leading.ready.contains_key(node)) {
             // In the order of blocks: whoever adds them up comes to the same.
-            let norms: BTreeMap<Block, f64> = std::mem::take(&mut conducting.ready).into_values().flatten().collect();
+            let norms: BTreeMap<Block, f64> = std::mem::take(&mut leading.ready).into_values().flatten().collect();
             let scale = self.clip(norms.into_values());
             for (node, _) in self.view.nodes.clone() {
                 self.send(node, ServerMessage::Commit { epoch, clock, scale }, None);
@@ -419,8 +419,8 @@ impl Group {
 
     pub(super) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
         let epoch = self.view.epoch;
-        if let Some(conducting) = self.conducting.as_mut().filter(|conducting| conducting.epoch == epoch) {
-            conducting.barriers.insert(worker, (number, clock));
+        if let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) {
+            leading.barriers.insert(worker, (number, clock));
             self.consider_barriers();
         }
     }
@@ -429,14 +429,14 @@ impl Group {
     /// waits at it, is passed by that one alone: it has begun again, and they have passed theirs.
     pub(super) fn consider_barriers(&mut self) {
         let epoch = self.view.epoch;
-        let Some(conducting) = self.conducting.as_ref().filter(|conducting| conducting.epoch == epoch) else { return };
-        let waits = |worker: Worker| conducting.barriers.get(&worker).filter(|(number, _)| *number > self.barriers);
-        let waiting: Vec<(Worker, NodeId, u64, Clock)> = conducting
+        let Some(leading) = self.leading.as_ref().filter(|leading| leading.epoch == epoch) else { return };
+        let waits = |worker: Worker| leading.barriers.get(&worker).filter(|(number, _)| *number > self.barriers);
+        let waiting: Vec<(Worker, NodeId, u64, Clock)> = leading
             .workers
             .iter()
             .filter_map(|(life, node)| waits(life.worker).map(|(number, clock)| (life.worker, *node, *number, *clock)))
             .collect();
-        if waiting.len() == conducting.workers.len() {
+        if waiting.len() == leading.workers.len() {
             let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else { return };
             for (node, _) in self.view.nodes.clone() {
                 self.send(node, ServerMessage::Passed { epoch, number }, None);
@@ -449,16 +449,16 @@ impl Group {
             Consistency::Async => return,
         };
         let absent: Vec<Worker> =
-            conducting.workers.iter().map(|(life, _)| life.worker).filter(|worker| waits(*worker).is_none()).collect();
+            leading.workers.iter().map(|(life, _)| life.worker).filter(|worker| waits(*worker).is_none()).collect();
         for (worker, node, _, clock) in waiting {
             let most = clock.saturating_add(ahead);
             let awaits_it = |other: &Worker| {
-                let conducting = self.conducting.as_ref().expect("just found");
-                conducting.clocks.get(other).is_some_and(|begun| *begun > most)
+                let leading = self.leading.as_ref().expect("just found");
+                leading.clocks.get(other).is_some_and(|begun| *begun > most)
                     || self.ended.range(most..).any(|(_, workers)| workers.contains_key(other))
             };
             if absent.iter().all(awaits_it) {
-                self.conducting.as_mut().expect("just found").barriers.remove(&worker);
+                self.leading.as_mut().expect("just found").barriers.remove(&worker);
                 self.send(node, ServerMessage::PassedAlone { epoch, worker }, None);
             }
         }
