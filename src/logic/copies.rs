@@ -8,6 +8,7 @@ use super::{
     core::Core,
     io::Keep,
     lattice::Lattice,
+    resync::PulledChunk,
     timers::Timer,
 };
 use nodectl_types::{BlobHash, JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits};
@@ -42,7 +43,7 @@ enum Then {
     Nothing,
     Say(NodeId, Box<Message>),
     /// It is what was pulled of that chunk, from that node.
-    Pulled(NodeId, u32),
+    Pulled(NodeId, PulledChunk),
 }
 
 /// A write on its way.
@@ -241,7 +242,13 @@ impl State {
     }
 
     /// Records that another holder has, of a chunk that we asked it for or unasked.
-    pub(super) fn learn(&mut self, from: NodeId, job: JobId, chunk: Option<u32>, records: Vec<Arc<TaskRecord>>) {
+    pub(super) fn learn(
+        &mut self,
+        from: NodeId,
+        job: JobId,
+        chunk: Option<PulledChunk>,
+        records: Vec<Arc<TaskRecord>>,
+    ) {
         if self.coordinators.contains_key(&job) {
             return self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.learned(core, &copy.lattice, from, chunk, records);

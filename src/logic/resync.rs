@@ -31,7 +31,15 @@ pub struct Resync {
     /// Peers to whom something may be said.
     ready: BTreeSet<NodeId>,
     marks: u64,
+    answers: u64,
     timer_set: bool,
+}
+
+/// A chunk as one answer brought it. What was asked before a connection broke may be on disk only after it was asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PulledChunk {
+    chunk: u32,
+    answer: u64,
 }
 
 #[derive(Debug, Default)]
@@ -57,9 +65,22 @@ struct Pulling {
     epoch: u32,
     mark: u64,
     todo: BTreeSet<u32>,
-    asked: BTreeMap<u32, Time>,
-    /// Being written; true if there is more to be had of the chunk.
-    writing: BTreeMap<u32, bool>,
+    asked: BTreeMap<u32, Asked>,
+    writing: BTreeMap<u32, Writing>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    since: Time,
+    /// The peer has shown newer digests since.
+    more: bool,
+}
+
+#[derive(Debug)]
+struct Writing {
+    answer: u64,
+    /// There is more to be had of the chunk.
+    more: bool,
 }
 
 impl Pulling {
@@ -80,17 +101,17 @@ impl Resync {
     }
 
     /// Records of a chunk are on disk, or could not be kept: then the copies are compared anew some time.
-    pub fn written(&mut self, peer: NodeId, job: JobId, chunk: u32, kept: bool) {
+    pub fn written(&mut self, peer: NodeId, job: JobId, PulledChunk { chunk, answer }: PulledChunk, kept: bool) {
         let Some(from) = self.peers.get_mut(&peer) else { return };
         let Some(pulling) = from.pulls.get_mut(&job) else { return };
-        match pulling.writing.remove(&chunk) {
-            Some(_) if !kept => {
-                from.pulls.remove(&job);
-            }
-            Some(true) => {
-                pulling.todo.insert(chunk);
-            }
-            Some(false) | None => {}
+        if pulling.writing.get(&chunk).is_none_or(|writing| writing.answer != answer) {
+            return;
+        }
+        let more = pulling.writing.remove(&chunk).is_some_and(|writing| writing.more);
+        if !kept {
+            from.pulls.remove(&job);
+        } else if more {
+            pulling.todo.insert(chunk);
         }
         self.ready.insert(peer);
     }
@@ -185,7 +206,7 @@ impl State {
         let pulling = entry.pulls.get_mut(&job).expect("just found");
         let left = pulling.left() as u32;
         let Some(chunk) = pulling.todo.pop_first() else { return false };
-        pulling.asked.insert(chunk, now);
+        pulling.asked.insert(chunk, Asked { since: now, more: false });
         self.send_pull(peer, job, chunk, left);
         true
     }
@@ -216,8 +237,8 @@ impl State {
         if let Some(before) = peer.pulls.remove(&job) {
             (asked, writing) = (before.asked, before.writing);
             // Of what is on its way, there may be more by now.
-            todo.retain(|chunk| !asked.contains_key(chunk));
-            writing.iter_mut().filter(|(chunk, _)| todo.remove(*chunk)).for_each(|(_, more)| *more = true);
+            asked.iter_mut().filter(|(chunk, _)| todo.remove(*chunk)).for_each(|(_, asked)| asked.more = true);
+            writing.iter_mut().filter(|(chunk, _)| todo.remove(*chunk)).for_each(|(_, writing)| writing.more = true);
         }
         peer.pulls.insert(job, Pulling { epoch, mark, todo, asked, writing });
         self.core.resync.ready.insert(from);
@@ -253,9 +274,7 @@ impl State {
     ) {
         let Some(peer) = self.core.resync.peers.get_mut(&from) else { return };
         let Some(pulling) = peer.pulls.get_mut(&job) else { return };
-        if pulling.asked.remove(&chunk).is_none() {
-            return;
-        }
+        let Some(asked) = pulling.asked.remove(&chunk) else { return };
         if let Some(error) = error {
             peer.pulls.remove(&job);
             let name = self.core.members.name(from);
@@ -264,8 +283,10 @@ impl State {
                 coordinator.compared(core, &copy.lattice, from);
             });
         }
-        pulling.writing.insert(chunk, more);
-        self.learn(from, job, Some(chunk), records);
+        self.core.resync.answers += 1;
+        let answer = self.core.resync.answers;
+        pulling.writing.insert(chunk, Writing { answer, more: more || asked.more });
+        self.learn(from, job, Some(PulledChunk { chunk, answer }), records);
     }
 
     /// A peer has on its disk what it was shown.
@@ -315,8 +336,8 @@ impl State {
             }
             for (job, pulling) in &mut peer.pulls {
                 let left = pulling.left() as u32;
-                for (chunk, asked) in pulling.asked.iter_mut().filter(|(_, asked)| now - **asked >= PATIENCE) {
-                    *asked = now;
+                for (chunk, asked) in pulling.asked.iter_mut().filter(|(_, asked)| now - asked.since >= PATIENCE) {
+                    asked.since = now;
                     again.push((*node, *job, *chunk, left));
                 }
             }

@@ -8,6 +8,7 @@ use crate::{
     executor::batches,
     io::Keep,
     lattice::Lattice,
+    resync::PulledChunk,
     timers::Timer,
 };
 use nodectl_types::{
@@ -39,7 +40,7 @@ pub(super) struct RecordBatch {
     written: bool,
     kept_by: BTreeSet<NodeId>,
     /// It was pulled from that node, of that chunk.
-    pulled: Option<(NodeId, u32)>,
+    pulled: Option<(NodeId, PulledChunk)>,
 }
 
 impl RecordBatch {
@@ -60,7 +61,7 @@ struct Awaited {
     from: NodeId,
     records: Vec<Arc<TaskRecord>>,
     /// They were pulled, of that chunk; else they are the report of an attempt's end.
-    chunk: Option<Option<u32>>,
+    chunk: Option<Option<PulledChunk>>,
     fetching: Fetching,
 }
 
@@ -507,7 +508,7 @@ impl Coordinator {
         core: &mut Core,
         lattice: &Lattice,
         from: NodeId,
-        chunk: Option<u32>,
+        chunk: Option<PulledChunk>,
         records: Vec<Arc<TaskRecord>>,
     ) {
         let mut news = Vec::new();
@@ -527,7 +528,13 @@ impl Coordinator {
         }
     }
 
-    fn keep_learned(&mut self, core: &mut Core, from: NodeId, chunk: Option<u32>, records: Vec<Arc<TaskRecord>>) {
+    fn keep_learned(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        chunk: Option<PulledChunk>,
+        records: Vec<Arc<TaskRecord>>,
+    ) {
         if records.is_empty() {
             if let Some(chunk) = chunk {
                 core.resync.written(from, self.job, chunk, true);
