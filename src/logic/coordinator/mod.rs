@@ -438,12 +438,17 @@ impl Coordinator {
         let open: Vec<_> = lattice.failed().filter(|(_, count)| *count < limit).map(|(task, _)| task).collect();
         open.into_iter().for_each(|task| self.reopen(task));
         if self.head(core).phase == Phase::Failed {
-            let mut head = self.head(core).clone();
-            head.phase = Phase::Running;
-            head.ended_ms = 0;
-            self.publish(core, lattice, head);
+            self.go_on(core, lattice);
         }
         self.wake(core);
+    }
+
+    /// The job had ended, and has not any more.
+    fn go_on(&mut self, core: &mut Core, lattice: &Lattice) {
+        let mut head = self.head(core).clone();
+        (head.phase, head.ended_ms) = (Phase::Running, 0);
+        self.reopened(core);
+        self.publish(core, lattice, head);
     }
 
     /// For how long the journal could not be written, if another node could take the job.
@@ -518,9 +523,7 @@ impl Coordinator {
             return;
         }
         core.notice(format!("job {} goes on: results of it were lost", self.job));
-        let mut head = self.head(core).clone();
-        (head.phase, head.ended_ms) = (Phase::Running, 0);
-        self.publish(core, lattice, head);
+        self.go_on(core, lattice);
         self.wake(core);
     }
 

@@ -25,6 +25,13 @@ pub struct Stopping {
 }
 
 impl Stopping {
+    /// The job goes on: the next cancellation is one of its own. Returns who waits to hear that it has ended.
+    fn forget_cancellation(&mut self) -> Vec<Asker> {
+        let Some(cancelled) = self.cancelled.take() else { return Vec::new() };
+        let waiting = self.waiting.extract_if(.., |(ticket, ..)| *ticket == cancelled);
+        waiting.map(|(_, asker, _)| asker).collect()
+    }
+
     pub fn new(sweep: Option<&Sweep>) -> Self {
         let trials = sweep.cloned().map(Trials::new);
         Self { trials, ..Self::default() }
@@ -57,6 +64,13 @@ impl Coordinator {
         };
         self.stopping.cancelled = Some(ticket);
         self.answer_when_kept(core, lattice, ticket, asker, Answer::Ok);
+    }
+
+    /// The job had ended, and has not any more. Whoever asked for its end before did not ask for this one's.
+    pub(super) fn reopened(&mut self, core: &mut Core) {
+        for asker in self.stopping.forget_cancellation() {
+            core.answer(asker, Err(QueryError::Refused("the job has just been gone on with: cancel it again".into())));
+        }
     }
 
     /// Gives tasks that failed for good new attempts, and answers when that is durable.
