@@ -26,6 +26,8 @@ const SPARED: Duration = Duration::from_secs(5);
 pub(super) const MOST_FORGIVEN: u32 = 5;
 /// A write that takes longer than this may never end.
 const HANGING: Duration = Duration::from_secs(10);
+/// Whoever has a result tells of it every 2 s until it counts; who has not for so long has it no longer.
+const FORGOTTEN: Duration = Duration::from_secs(10);
 /// Results that do not count yet, in bytes: no more are taken before some do. Who has them reports them again.
 const MOST_UNSETTLED_BYTES: usize = 2 * limits::REPLICA_WINDOW_BYTES;
 
@@ -62,6 +64,8 @@ struct Awaited {
     records: Vec<Arc<TaskRecord>>,
     /// They were pulled, of that chunk; else they are the report of an attempt's end.
     chunk: Option<Option<PulledChunk>>,
+    /// When their node last told of them.
+    told: Time,
     fetching: Fetching,
 }
 
@@ -142,6 +146,14 @@ impl ResultPipeline {
         }
     }
 
+    /// A node still has the result whose files are asked of it.
+    fn note_told(&mut self, from: NodeId, key: Try, now: Time) {
+        let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
+        let of_it =
+            self.awaited.values_mut().filter(|awaited| awaited.from == from && awaited.records.iter().any(is_it));
+        of_it.for_each(|awaited| awaited.told = now);
+    }
+
     /// Since when the journal owes an answer.
     fn unwritten_since(&self) -> Option<Time> {
         let batches = self.batches.values().filter(|batch| !batch.written).map(|batch| batch.since);
@@ -194,7 +206,9 @@ impl Coordinator {
                 if self.is_confirmed(core) || !matches!(lattice.cell(record.task), Cell::Done(_)) {
                     known.push(key);
                 }
-            } else if !self.results.is_settling(record.task) && !self.results.is_full() {
+            } else if self.results.is_settling(record.task) {
+                self.results.note_told(from, key, now);
+            } else if !self.results.is_full() {
                 self.accept(core, lattice, from, record);
             }
         }
@@ -239,7 +253,10 @@ impl Coordinator {
         }
         match Fetching::of(std::slice::from_ref(&record), from).filter(|_| from != core.me) {
             None => self.results.accepted.push(record),
-            Some(fetching) => self.fetch(core, Awaited { from, records: vec![record], chunk: None, fetching }),
+            Some(fetching) => {
+                let told = core.mono();
+                self.fetch(core, Awaited { from, records: vec![record], chunk: None, told, fetching })
+            }
         }
     }
 
@@ -308,7 +325,9 @@ impl Coordinator {
             let name = core.members.name(from);
             core.notice(format!("job {}: files of {name}'s results are not here yet: {error}", self.job));
         }
-        if core.members.is_in_reach(from) {
+        // A node that was started again is here, and knows nothing of what it had told.
+        let has_it = awaited.chunk.is_some() || core.mono() - awaited.told < FORGOTTEN;
+        if has_it && core.members.is_in_reach(from) {
             core.after(pause, Timer::Refetch(self.job, ticket));
         } else {
             self.give_up_awaited(core, lattice, ticket);
@@ -523,7 +542,9 @@ impl Coordinator {
             }
         }
         match Fetching::of(&news, from) {
-            Some(fetching) => self.fetch(core, Awaited { from, records: news, chunk: Some(chunk), fetching }),
+            Some(fetching) => {
+                self.fetch(core, Awaited { from, records: news, chunk: Some(chunk), told: core.mono(), fetching })
+            }
             None => self.keep_learned(core, from, chunk, news),
         }
     }
