@@ -292,6 +292,16 @@ fn what_is_stopped_without_need_is_found() {
     let verdict = stopped(Made::new().run(0, "1.1", "n1", "start").run(0, "1.2", "n2", "start"));
     assert_breaks(&verdict, "let run");
     assert_eq!(verdict.counts["older attempts stopped for younger ones"], 1);
+    // One that was ordered before its task had failed for good; not one that a retry asked for.
+    let failed = json!({ "task": 0, "status": "failed", "attempt": "1.4", "by": "n2", "failure": { "kind": "exit" }, "files": {} });
+    let after = |attempt| {
+        let mut made = Made::new();
+        made.read("running", &[failed.clone()]).call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
+        made.run(0, attempt, "n1", "start").run(0, attempt, "n1", "stopped").wait(10).run(0, "6@9", "n2", "end");
+        made.quiet().read("done", &all()).over()
+    };
+    assert_good(&after("3@7"));
+    assert_breaks(&after("5@7"), "let run");
     // Not without need: done elsewhere, cancelled, one too many, or its node was killed.
     let mut made = Made::new();
     made.run(0, "1.1", "n1", "start").run(0, "1.2", "n2", "start").run(0, "1.2", "n2", "end");

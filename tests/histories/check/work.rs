@@ -101,7 +101,7 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
             let at = line["at"].as_u64().unwrap_or(0);
             line["what"] == "exited" && text(&line["node"]) == stop.node && at.abs_diff(stop.at) <= MARGIN
         });
-        if has_result || is_cancelled || node_ended || exited {
+        if has_result || is_cancelled || node_ended || exited || had_failed_for_good(model, job, stop) {
             continue;
         }
         let others = rivals(model, job, stop);
@@ -124,6 +124,22 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
         );
         verdict.add("let run", text, story::of_task(model, job, Some(first.task), first.at));
     }
+}
+
+/// The task was told to have failed for good, by a later attempt: this one was ordered before that, and a node that had been away began it
+/// before it heard.
+fn had_failed_for_good(model: &Model, job: &Job, stop: &Run) -> bool {
+    model.told(job).iter().any(|one| {
+        let is_of_it = one.row["task"] == stop.task && one.row["status"] == "failed";
+        let is_later = number(text(&one.row["attempt"])) > number(stop.attempt);
+        is_of_it && is_later && (one.at..=one.at + ON_ITS_WAY).contains(&stop.at)
+    })
+}
+
+/// Of an attempt: `EPOCH.NUMBER` as it is told, `NUMBER@PID` as tasks note it.
+fn number(attempt: &str) -> u64 {
+    let number = attempt.split('@').next().and_then(|before| before.rsplit('.').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// How many other attempts of the task run when one is stopped.
