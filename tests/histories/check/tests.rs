@@ -296,7 +296,7 @@ fn what_is_stopped_without_need_is_found() {
     let failed = json!({ "task": 0, "status": "failed", "attempt": "1.4", "by": "n2", "failure": { "kind": "exit" }, "files": {} });
     let after = |attempt| {
         let mut made = Made::new();
-        made.read("running", &[failed.clone()]).call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
+        made.read("running", std::slice::from_ref(&failed)).call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
         made.run(0, attempt, "n1", "start").run(0, attempt, "n1", "stopped").wait(10).run(0, "6@9", "n2", "end");
         made.quiet().read("done", &all()).over()
     };
