@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -17,11 +17,11 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn markdown_below(directory: &Path) -> Vec<PathBuf> {
+fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("it is there").map(|entry| entry.expect("readable").path());
     let mut files: Vec<PathBuf> = entries
-        .flat_map(|path| if path.is_dir() { markdown_below(&path) } else { vec![path] })
-        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .flat_map(|path| if path.is_dir() { files_below(&path, extension) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|of| of == extension))
         .collect();
     files.sort();
     files
@@ -94,26 +94,21 @@ fn the_messages_are_as_the_sources_have_them() {
     let mut text = String::from(
         "# Messages\n\nWhat the program says when something is wrong, by the part that says it; `{…}` stands for what differs.\n",
     );
-    for directory in
-        fs::read_dir(root().join("src")).expect("sources").flatten().map(|entry| entry.path()).collect::<BTreeSet<_>>()
-    {
-        let messages: BTreeSet<String> = rust_below(&directory).iter().flat_map(|path| messages(&read(path))).collect();
-        if !messages.is_empty() {
-            let _ = write!(text, "\n## {}\n\n```text\n", directory.file_name().expect("a name").to_string_lossy());
-            for message in messages {
-                let _ = writeln!(text, "{}", message.replace('\n', "\n    "));
-            }
-            text += "```\n";
+    let mut parts = BTreeMap::<String, BTreeSet<String>>::new();
+    let sources = root().join("src");
+    for path in files_below(&sources, "rs").iter().filter(|path| !path.to_string_lossy().contains("tests")) {
+        let inside = path.strip_prefix(&sources).expect("it was found below");
+        let part = inside.iter().next().expect("a file has a name").to_string_lossy().into_owned();
+        parts.entry(part).or_default().extend(messages(&read(path)));
+    }
+    for (part, messages) in parts.iter().filter(|(_, messages)| !messages.is_empty()) {
+        let _ = write!(text, "\n## {part}\n\n```text\n");
+        for message in messages {
+            let _ = writeln!(text, "{}", message.replace('\n', "\n    "));
         }
+        text += "```\n";
     }
     generated("reference/messages.md", &text);
-}
-
-fn rust_below(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| !path.to_string_lossy().contains("tests"));
-    let below = paths.flat_map(|path| if path.is_dir() { rust_below(&path) } else { vec![path] });
-    below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
 /// The texts that follow the marks of `SAYS` in their parentheses.
@@ -175,7 +170,7 @@ fn every_page_is_in_the_summary() {
     let listed: Vec<PathBuf> = links(&read(&summary)).into_iter().map(|link| docs.join(link)).collect();
     let once: BTreeSet<&PathBuf> = listed.iter().collect();
     assert_eq!(once.len(), listed.len(), "a page is listed twice");
-    let pages = markdown_below(&docs);
+    let pages = files_below(&docs, "md");
     let missing: Vec<_> = pages.iter().filter(|page| **page != summary && !once.contains(page)).collect();
     assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
 }
@@ -183,7 +178,7 @@ fn every_page_is_in_the_summary() {
 #[test]
 fn links_lead_somewhere() {
     let tops = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md", "benches/README.md"];
-    let pages = markdown_below(&root().join("docs")).into_iter().chain(tops.map(|top| root().join(top)));
+    let pages = files_below(&root().join("docs"), "md").into_iter().chain(tops.map(|top| root().join(top)));
     let mut broken = Vec::new();
     for page in pages {
         for link in links(&read(&page)) {
@@ -207,7 +202,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn commands_of_the_guide_are_the_programs() {
-    let pages = markdown_below(&root().join("docs/guide"));
+    let pages = files_below(&root().join("docs/guide"), "md");
     let mut wrong = Vec::new();
     let mut checked = 0;
     for page in pages.into_iter().chain([root().join("README.md"), root().join("docs/introduction.md")]) {

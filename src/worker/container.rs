@@ -59,7 +59,7 @@ impl Container<'_> {
         words.0
     }
 
-    /// Its files are the node's user's, not those of one that the image names; labels of SELinux would keep it from the directory;
+    /// What the command makes is the node's user's, not of one whom the image names; labels of SELinux would keep it from the directory;
     /// podman would raise limits, which not every machine lets it.
     fn podman(&self) -> Vec<String> {
         let dir = shown(self.dir);

@@ -385,7 +385,7 @@ impl Inner {
         if let Some(image) = &work.isolation.image {
             command = self.container(image, task, &dir, &env).wrap(command);
             if !is_apptainers(image) {
-                // It unpacks images, whose files may be large.
+                // Podman unpacks images, whose files may be large.
                 file_limit_bytes = u64::MAX;
             }
         }

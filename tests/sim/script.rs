@@ -140,7 +140,7 @@ impl Script {
         self.world.strike(Fault::SlowDisk { victim: Victim::Node(node), slowness, lasts: seconds(time) });
     }
 
-    /// It gets so small a part of its processor.
+    /// The node gets so small a part of its processor.
     pub fn starve(&mut self, node: usize, factor: u32, time: f64) {
         self.world.strike(Fault::Slowed { victim: Victim::Node(node), factor, lasts: seconds(time) });
     }

@@ -81,7 +81,7 @@ async fn who_did_not_answer_is_asked_last() {
     two.until_up(rogue.id).await;
     let first = one.blobs.put_bytes(&bytes(1000)).unwrap();
     two.net.fetch(first, vec![rogue.id]).await.unwrap();
-    // It keeps the stream, and says nothing on it.
+    // The rogue keeps the stream, and says nothing on it.
     let _asked = rogue.bulk.recv().await.unwrap();
     let second = one.blobs.put_bytes(&bytes(2000)).unwrap();
     two.net.fetch(second, vec![rogue.id]).await.unwrap();
